@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolway.gateway.admin.openapi import build_description
-from toolway.gateway.admin.routes import ROUTES
+from toolway.gateway.admin.routes import all_routes
 
 
 def operations() -> str:
     """Return every operation, grouped by the first part of its path."""
-    document = build_description(ROUTES)
+    document = build_description(all_routes())
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         part = path.removeprefix("/admin").strip("/").partition("/")[0]
@@ -28,7 +28,7 @@ def operations() -> str:
 def schemas() -> str:
     """Return the fields of every document."""
     lines: list[str] = []
-    for name, schema in build_description(ROUTES)["components"]["schemas"].items():
+    for name, schema in build_description(all_routes())["components"]["schemas"].items():
         lines += [f"### {name}", ""]
         if schema.get("description"):
             lines += [f"{schema['description'][0].upper()}{schema['description'][1:]}.", ""]

@@ -42,6 +42,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 EXPLANATION = ROOT / "docs" / "explanation"
 SCHEMA = ROOT / "src" / "toolway" / "config" / "schema.py"
 SETTINGS = ROOT / "src" / "toolway" / "config" / "settings.py"
+PARTS = ROOT / "src" / "toolway" / "parts"
 LOGIN = ROOT / "src" / "toolway" / "config" / "identity" / "login_settings.py"
 NETWORK_POLICY = ROOT / "src" / "toolway" / "network" / "policy.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "mcp" / "errors.py"
@@ -69,6 +70,7 @@ def pages() -> dict[Path, str]:
             "gateway": config(SETTINGS, "GatewaySettings", "ToolGroup"),
             "login": config(LOGIN, "LoginSettings", "IntrospectionSettings"),
             "search": config(SETTINGS, "SearchSettings"),
+            "parts": part_settings(),
             "addresses": config(NETWORK_POLICY, "NetworkPolicy"),
             "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),
             "telemetry": config(SETTINGS, "TelemetrySettings", "TraceSettings"),
@@ -108,6 +110,14 @@ def _filled(page: Path, parts: dict[str, str]) -> str:
 
 
 # -- configuration ---------------------------------------------------------------------------------------------------
+
+
+def part_settings() -> str:
+    """Return the settings of all parts that have some."""
+    files = sorted(PARTS.glob("*/settings.py"))
+    return "\n\n".join(
+        config(file, *re.findall(r"^class (\w+Settings)\(", file.read_text(), re.MULTILINE)) for file in files
+    )
 
 
 def config(file: Path, *names: str, rest: bool = False) -> str:

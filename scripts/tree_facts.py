@@ -158,7 +158,8 @@ def facts() -> list[Fact]:
     median = statistics.median(lines)
     loops = cycles(import_graph(trees))
     packages = Counter(path.parent.relative_to(SOURCE).as_posix() for path in modules)
-    basenames = Counter(path.stem for path in modules)
+    # All parts have modules of the same names.
+    basenames = Counter(path.stem for path in modules if "parts" not in path.relative_to(SOURCE).parts)
     classes: dict[str, list[str]] = defaultdict(list)
     for name, tree in trees.items():
         for node in tree.body:

@@ -257,6 +257,10 @@ class AccessDenied(CallError):
     code = "E-DENIED"
 
 
+class CallRefused(AccessDenied):
+    """Raised if a rule of the gateway refuses a call. No login helps, so a client must not be asked for one."""
+
+
 class ServerUnavailable(CallError):
     """Raised if the server could not be reached or started.
 
@@ -268,6 +272,10 @@ class ServerUnavailable(CallError):
     """
 
     code = "E-UNAVAILABLE"
+
+
+class StoreUnavailable(ServerUnavailable):
+    """Raised if a store of the gateway that decides about a call cannot be used."""
 
 
 class Overloaded(CallError):

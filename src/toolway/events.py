@@ -320,11 +320,11 @@ class AccessEvent(Event, frozen=True):
     """A request was denied, an API key was created or revoked, or a user logged in or out.
 
     `server` is set for logins and logouts at servers, else empty. `token_accepted` is the first use of an access token
-    of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider.
-    `budgets_open`: calls pass because budgets cannot be counted; `budgets_closed`: they are counted again.
+    of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider. Actions of a
+    part begin with its name.
     """
 
-    action: str  # refused, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or budgets_…
+    action: str  # refused, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or of a part
     reason: str = ""
     principal_id: str = ""  # API key id or caller id
 

@@ -18,11 +18,12 @@ from tests.gateway.policy.test_gateway import ruled
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
-from toolway.config.call_rules.call_budgets import CallBudget, parse_budgets
 from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.policy.entities import Caller
 from toolway.gateway.rate_limit import Rate
 from toolway.hub.result_redaction import ResultRedactor
+from toolway.parts.budgets.runtime import BudgetsRuntime
+from toolway.parts.budgets.settings import CallBudget, parse_budgets
 from toolway.secrets import server_secrets
 from toolway.secrets.server_secrets import ServerSecrets, secrets_of
 from toolway.types import ToolResult
@@ -155,7 +156,9 @@ def test_change_a_part_of_a_pinned_definition_that_clients_get(kind: str, change
 @pytest.mark.attack("R4-6")
 async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
-        found.gateway.budgets.set_rules(parse_budgets({"*": {"b.*": "2/day"}}), fails_open=False)
+        found.gateway.parts.runtime("budgets", BudgetsRuntime).budgets.set_rules(
+            parse_budgets({"*": {"b.*": "2/day"}}), fails_open=False
+        )
         token, _ = found.keyring.create_key_sync("ops", None, True, 0.0, budgets=(CallBudget.parse("3/day"),))
 
         async def outcomes(server: str, token: str) -> list[str]:

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toolway.config.call_rules.call_budgets import CallBudget
+from toolway.config.call_rules.flow_labels import WINDOW_S
+from toolway.gateway.flows.call_flows import CallFlows
+from toolway.gateway.flows.store import SqliteFlowStore
 
 from tests.gateway.edge_lab import TOKEN, Edge, message_of, modern
 from toolway.config.approval.approve_rules import parse_approve
-from toolway.config.call_rules.call_budgets import CallBudget
-from toolway.config.call_rules.flow_labels import WINDOW_S
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
-from toolway.gateway.flows.call_flows import CallFlows
-from toolway.gateway.flows.store import SqliteFlowStore
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.policy.access_policy import AccessPolicy

@@ -42,7 +42,7 @@ ROUTES: Final = (
     ("GET", "/sse"),
     ("POST", "/messages"),
     ("GET", "/who"),
-    *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.ROUTES),
+    *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.all_routes()),
 )
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))

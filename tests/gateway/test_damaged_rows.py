@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.config.call_rules.flow_labels import LabelledCall
+from toolway.gateway.budgets.ledger import BudgetAccount, LeaseRequest
+from toolway.gateway.budgets.sqlite_ledger import SqliteLedger
+from toolway.gateway.flows.store import FlowStoreError, SqliteFlowStore
+
 from toolway.errors import ConfigError
 from toolway.gateway.approvals import records
 from toolway.gateway.approvals.records import ApprovalRequest, RequestSealer, new_request_id
 from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
-from toolway.gateway.budgets.ledger import BudgetAccount, LeaseRequest
-from toolway.gateway.budgets.sqlite_ledger import SqliteLedger
-from toolway.gateway.flows.store import FlowStoreError, SqliteFlowStore
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.idempotency import IdempotencyKey
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore

@@ -15,8 +15,8 @@ from tests.gateway.edge_lab import Edge, edge
 from toolway.config.loader import load_file
 from toolway.events import StateChanged
 from toolway.gateway.admin.config import ConfigHistory
-from toolway.gateway.admin.openapi import SCHEMAS
-from toolway.gateway.admin.routes import ROUTES
+from toolway.gateway.admin.openapi import all_schemas
+from toolway.gateway.admin.routes import all_routes
 from toolway.gateway.cluster_hooks import ClusterHooks
 
 pytestmark = pytest.mark.anyio
@@ -64,8 +64,8 @@ class OneNode(ClusterHooks):
 
 
 def test_every_route_is_described_once_with_shapes_that_exist():
-    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
-    assert {name for route in ROUTES for name in (route.response, route.body) if name} <= SCHEMAS.keys()
+    assert len({(route.method, route.path) for route in all_routes()}) == len(all_routes())
+    assert {name for route in all_routes() for name in (route.response, route.body) if name} <= all_schemas().keys()
 
 
 async def test_the_description_names_every_route(tmp_path: Path):
@@ -73,7 +73,7 @@ async def test_the_description_names_every_route(tmp_path: Path):
         description = json.loads((await found.ask("GET", "/admin/openapi.json")).body)
     described = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
     assert description["openapi"] == "3.1.0"
-    assert described == {(route.method, route.path) for route in ROUTES}
+    assert described == {(route.method, route.path) for route in all_routes()}
     parameters = description["paths"]["/admin/tools/{server}/{tool}"]["get"]["parameters"]
     assert [(each["name"], each["in"]) for each in parameters] == [("server", "path"), ("tool", "path")]
     for schema in description["components"]["schemas"].values():
@@ -89,7 +89,7 @@ async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
     async with edge(tmp_path, config_history=history, cluster=OneNode() if in_cluster else ClusterHooks()) as found:
         params = await _make_history(found)
         description = json.loads((await found.ask("GET", "/admin/openapi.json")).body)
-        for route in ROUTES:
+        for route in all_routes():
             if route.method == "GET":
                 path = route.path.format(**params)
                 answer = await found.ask("GET", path)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toolway.gateway.sqlite_file import SqliteFile
 
 from tests.gateway.program import program
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway._worker_thread import WorkerDied, WorkerThread, dead_workers
-from toolway.gateway.sqlite_file import SqliteFile
 from toolway.middleware.idempotency import IdempotencyKey
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
 

@@ -20,6 +20,7 @@ from toolway.cli.table import COMMANDS
 
 class _Root(LazyGroup):
     table = COMMANDS
+    is_root = True
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(first_page())

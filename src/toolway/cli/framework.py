@@ -19,10 +19,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.help.text import command_help, group_help
-from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
+from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
+    from toolway.part_api.part import Command
 
 CommandResult = int | Coroutine[Any, Any, int]
 PROGRAM_NAME: Final = "toolway"
@@ -44,21 +45,31 @@ class CommandSpec:
     """
 
     help: str
-    function_path: str = ""  # "module:function" in `toolway.cli.commands`
+    function_path: str = ""  # "module:function" in `package`
     options: frozenset[str] = GATEWAY_OPTIONS
     subcommands: Mapping[str, CommandSpec] | None = None
     takes_words: bool = False
+    package: str = "toolway.cli.commands."  # "" for a command of a part
 
     def all_options(self) -> frozenset[str]:
         """Return the global options that the command or one of its subcommands accepts."""
         more = (each.all_options() for each in (self.subcommands or {}).values())
         return self.options.union(*more)
 
+    @staticmethod
+    def of_part(command: Command) -> CommandSpec:
+        """Return the row of a command that a part declares."""
+        below = command.subcommands
+        table = {name: CommandSpec.of_part(each) for name, each in below.items()} if below is not None else None
+        options = CONFIG_OPTIONS if command.is_offline else GATEWAY_OPTIONS
+        return CommandSpec(command.help, command.function, options, table, package="")
+
 
 class LazyGroup(TyperGroup):
     """A typer group that imports the module of a command only when the command is used."""
 
     table: Mapping[str, CommandSpec] = {}
+    is_root: bool = False  # its commands may be of parts of other distributions
 
     def get_help_option(self, ctx: Any) -> Any:
         return _plain_help_option(super().get_help_option(ctx))
@@ -67,7 +78,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = self.table.get(cmd_name)
+        entry = self.table.get(cmd_name) or self._find_foreign(cmd_name)
         if entry is None:
             return None
         if cmd_name not in self.commands:
@@ -75,6 +86,15 @@ class LazyGroup(TyperGroup):
                 _build_group(cmd_name, entry) if entry.subcommands is not None else _build_command(cmd_name, entry)
             )
         return self.commands[cmd_name]
+
+    def _find_foreign(self, name: str) -> CommandSpec | None:
+        """Return the command of a part of another distribution. `--help` does not list it."""
+        if not self.is_root or name.startswith("-"):
+            return None
+        from toolway.part_api import registry
+
+        part = registry.by_command(name)
+        return CommandSpec.of_part(part.commands[name]) if part is not None else None
 
     def own_command(self, name: str) -> Any:
         """Return the command of a group that takes words, which runs if the first word is no subcommand."""
@@ -84,7 +104,8 @@ class LazyGroup(TyperGroup):
         return self.commands[key]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.table and not args[0].startswith("-") and not ctx.resilient_parsing:
+        is_known = not args or args[0] in self.table or args[0].startswith("-") or ctx.resilient_parsing
+        if not is_known and self._find_foreign(args[0]) is None:
             from toolway.cli.help.other_names import unknown_command
 
             raise unknown_command(ctx.command_path, args, self.table)
@@ -183,13 +204,7 @@ def _build_group(name: str, entry: CommandSpec) -> Any:
         rich_markup_mode=None,
         context_settings=_CONTEXT_SETTINGS,
     )
-    function = (
-        _only_a_subcommand
-        if entry.takes_words
-        else _load_function(entry.function_path)
-        if entry.function_path
-        else None
-    )
+    function = _only_a_subcommand if entry.takes_words else _load_function(entry) if entry.function_path else None
     typer_app.callback()(
         _with_global_options(function, entry.all_options()) if function is not None else _show_group_help
     )
@@ -211,7 +226,7 @@ def _show_group_help(ctx: typer.Context) -> int:
 
 def _build_command(name: str, entry: CommandSpec) -> Any:
     typer_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    function = _load_function(entry.function_path)
+    function = _load_function(entry)
     details = inspect.getdoc(function)
     text = f"{entry.help}\n\n{details}" if details else entry.help
     kind = type("Command", (_Command,), {"subcommands": entry.subcommands or {}})
@@ -221,9 +236,9 @@ def _build_command(name: str, entry: CommandSpec) -> Any:
     return use_plain_values(typer.main.get_command(typer_app))
 
 
-def _load_function(function_path: str) -> Callable[..., CommandResult]:
-    module, _, name = function_path.partition(":")
-    found: Callable[..., CommandResult] = getattr(importlib.import_module(f"toolway.cli.commands.{module}"), name)
+def _load_function(entry: CommandSpec) -> Callable[..., CommandResult]:
+    module, _, name = entry.function_path.partition(":")
+    found: Callable[..., CommandResult] = getattr(importlib.import_module(f"{entry.package}{module}"), name)
     return found
 
 

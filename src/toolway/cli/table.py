@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from toolway.cli.framework import CommandSpec
 from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
+from toolway.part_api import registry
 
 CLIENTS_COMMANDS: Final = {
     "import": CommandSpec("Import servers from your clients.", "import_:import_", CONFIG_OPTIONS),
@@ -64,18 +65,11 @@ USERS_COMMANDS: Final = {
     "logout": CommandSpec("Log a user out everywhere.", "people:users_logout"),
 }
 
-FLOWS_COMMANDS: Final = {
-    "suggest": CommandSpec("Suggest labels for your tools.", "approvals.flows:flows_suggest"),
-    "show": CommandSpec("Show which calls set which label.", "approvals.flows:flows_show"),
-    "reset": CommandSpec("Clear a caller's labels.", "approvals.flows:flows_reset"),
-}
-
 POLICY_COMMANDS: Final = {
     "check": CommandSpec("Check the policy file for mistakes.", "approvals.policies:policy_check"),
     "why": CommandSpec("Show which policy decides a call.", "approvals.policies:policy_why"),
     "test": CommandSpec("Run a table of expected decisions.", "approvals.policies:policy_test"),
     "new": CommandSpec("Write a policy file to start from.", "approvals.policies:policy_new", CONFIG_OPTIONS),
-    "flows": CommandSpec("Track private data and untrusted content.", subcommands=FLOWS_COMMANDS),
 }
 
 AUDIT_COMMANDS: Final = {
@@ -178,3 +172,17 @@ COMMANDS: Final = {
     "explain": CommandSpec("Explain an error code.", "reference:explain", OUTPUT_OPTIONS),
     "help": CommandSpec("Show help. --all: every command; agents: a page for programs.", "help:help_", OUTPUT_OPTIONS),
 }
+
+
+def _add_commands_of_parts() -> None:
+    """Add the commands of all built-in parts, each in the group that its first words name."""
+    for part in registry.built_in():
+        for path, command in part.commands.items():
+            *groups, name = path.split()
+            table: Any = COMMANDS
+            for group in groups:
+                table = table[group].subcommands
+            table[name] = CommandSpec.of_part(command)
+
+
+_add_commands_of_parts()

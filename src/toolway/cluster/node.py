@@ -88,8 +88,8 @@ if TYPE_CHECKING:
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
     from toolway.gateway.approvals.records import ApprovalStore, RequestSealer
-    from toolway.gateway.budgets.ledger import BudgetLedger
-    from toolway.gateway.flows.store import FlowStore
+    from toolway.part_api.database import Database
+    from toolway.part_api.part import Part
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
@@ -222,17 +222,11 @@ class ClusterNode:
 
         return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
 
-    def open_budgets(self) -> BudgetLedger:
-        """Return the ledger of how much of each call budget was used, which all nodes of the cluster share."""
-        from toolway.cluster.db.budget_ledger import DbLedger
+    def open_part_database(self, part: Part) -> Database:
+        """Return the database of a part, which all nodes of the cluster share."""
+        from toolway.cluster.db.part_database import ClusterDatabase
 
-        return DbLedger(self.engine, self.options.tenant)
-
-    def open_flows(self) -> FlowStore:
-        """Return the store of the data-flow labels of each caller's recent calls, which all nodes share."""
-        from toolway.cluster.replication.shared_flows import DbFlowStore
-
-        return DbFlowStore(self.engine, self.options.tenant)
+        return ClusterDatabase(self.engine, self.options.tenant)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
     from toolway.config.approval.approve_rules import ApproveRule
-    from toolway.config.call_rules.call_budgets import GroupBudgets
     from toolway.config.identity.login_settings import LoginSettings
     from toolway.types import Json
 
@@ -58,10 +57,10 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
-#: Keys of the `toolway` block.
+#: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("access", "addresses", "agents", "alerts", "approve", "audit", "budgets", "budgetsFail", "flows", "gateway"),
-    *("groups", "modelUrls", "policy", "search", "telemetry", "timeout", "workflows"),
+    *("access", "addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "policy"),
+    *("search", "telemetry", "timeout", "workflows"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
@@ -226,9 +225,6 @@ class GatewaySettings:
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
-    budgets: GroupBudgets = field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
-    flows: str = ""  # if private data, texts of strangers and a way out meet: note, ask or deny; "": note
-    budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
     policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
@@ -238,6 +234,7 @@ class GatewaySettings:
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
     agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
     model_urls: tuple[str, ...] = ()  # further addresses that may get a provider's API key. In a file: modelUrls
+    parts: Mapping[str, Any] = field(default_factory=dict)  # settings of parts, by name of the part
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -297,11 +294,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         login=login,
         access=access,
         approve=_parse_approve(block),
-        budgets=_parse_budgets(block),
-        flows=FieldReader({"flows": block.get("flows")}, variables).get_choice("flows", ("note", "ask", "deny"), ""),
-        budgets_fail=FieldReader({"budgetsFail": block.get("budgetsFail")}, variables).get_choice(
-            "budgetsFail", ("closed", "open"), "closed"
-        ),
         policy=_parse_policy(block, variables),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
@@ -314,6 +306,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         workflows=_parse_workflows(block.get("workflows"), variables),
         agents=_parse_agents(block.get("agents"), variables),
         model_urls=_parse_model_urls(block, variables),
+        parts=_parse_parts(block, variables),
     )
     fields.reject_unknown(
         "toolway.gateway",
@@ -404,19 +397,26 @@ def find_unknown_keys(block: Any) -> list[ConfigIssue]:
 
     It is an error if the key is a misspelt or an old one: a misspelt `access` would allow what it should restrict.
     """
-    unknown = [key for key in map(str, block) if key not in BLOCK_KEYS] if isinstance(block, Mapping) else []
+    others = [key for key in map(str, block) if key not in BLOCK_KEYS] if isinstance(block, Mapping) else []
+    if not others:
+        return []
+    from toolway.part_api import registry
+
+    unknown = [key for key in others if registry.by_setting(key) is None]
     if not unknown:
         return []
     import difflib
 
     from toolway.config.foreign_keys import is_descriptive_key
 
+    known = sorted((*BLOCK_KEYS, *(key for part in registry.all_parts() for key in part.setting_keys)))
+
     issues = []
     for key in unknown[:MAX_UNKNOWN_KEYS]:
         if not is_descriptive_key(key):
-            close = difflib.get_close_matches(key[:80].lower(), BLOCK_KEYS, n=1, cutoff=0.7)
+            close = difflib.get_close_matches(key[:80].lower(), known, n=1, cutoff=0.7)
             meant = renamed_hint(f"toolway.{key}") or (f"did you mean {close[0]!r}?" if close else "")
-            message, hint = f"unknown key toolway.{shorten_key(key)}", meant or f"known keys: {', '.join(BLOCK_KEYS)}"
+            message, hint = f"unknown key toolway.{shorten_key(key)}", meant or f"known keys: {', '.join(known)}"
             issues.append(
                 ConfigIssue("", message, "it has no effect", hint, CONFIG_KEY_CODE, "error" if meant else "warning")
             )
@@ -437,17 +437,23 @@ def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
     return parse_approve(block["approve"])
 
 
-def _parse_budgets(block: Mapping[str, Any]) -> GroupBudgets:
-    """Return the budgets of `toolway.budgets`. Raises `ConfigError` if the key is misspelt: it would limit nothing."""
-    for key in block:
-        if key not in ("budgets", "budgetsFail") and str(key).lower().startswith("budg"):
-            hint = "write 'budgets' or 'budgetsFail'"
-            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
-    if block.get("budgets") is None:
-        return {}
-    from toolway.config.call_rules.call_budgets import parse_budgets
+def _parse_parts(block: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the settings of parts, by name of the part. A part without a key in the block is not loaded.
 
-    return parse_budgets(block["budgets"])
+    Raises `ConfigError` if a key is misspelt, and would limit nothing.
+    """
+    others = [key for key in map(str, block) if key not in BLOCK_KEYS]
+    if not others:
+        return {}
+    from toolway.part_api import registry
+
+    for part in registry.built_in():
+        for key in others:
+            if key.lower().startswith(part.setting_prefixes) and key not in part.setting_keys:
+                hint = f"write {' or '.join(map(repr, part.setting_keys))}"
+                raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
+    named = [found for key in others if (found := registry.by_setting(key)) is not None]
+    return {each.name: each.parse_settings(block, variables) for each in dict.fromkeys(named)}
 
 
 def _parse_policy(block: Mapping[str, Any], variables: Mapping[str, str]) -> str:

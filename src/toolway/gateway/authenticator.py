@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from toolway._lazy import compile_pattern
-from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.events import AccessEvent, Event
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.local_token import LocalTokenRule
@@ -263,14 +262,14 @@ class DenialLog:
 
 
 class ThrottleLog:
-    """Emits an event if a principal exceeds its rate limit or a budget, at most one per principal and minute."""
+    """Emits an event if a principal exceeds its rate limit or another limit, at most one per principal and minute."""
 
     def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
         self._now = now
         self._keys: dict[str, tuple[float, int]] = {}  # key id → time of the last event, calls rejected since
 
-    def add(self, key: str, rate: Rate | CallBudget, kind: str = "rate limit") -> None:
+    def add(self, key: str, rate: Rate | str, kind: str = "rate limit") -> None:
         now = self._now()
         last_emitted, suppressed = self._keys.get(key, (-THROTTLE_EVENT_INTERVAL_S, 0))
         if now - last_emitted < THROTTLE_EVENT_INTERVAL_S:

@@ -20,8 +20,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
-from toolway.gateway.admin.approvals import ApprovalsAdmin, FlowsAdmin
-from toolway.gateway.admin.budgets import BudgetsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
@@ -35,7 +34,6 @@ from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import Authenticator
-from toolway.gateway.budgets.call_budgets import CallBudgets
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
@@ -49,6 +47,7 @@ from toolway.gateway.mcp.responses import RpcResult
 from toolway.gateway.mcp.stdio import StdioClient
 from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
 from toolway.gateway.router import Router
@@ -83,9 +82,9 @@ class Gateway:
     besides this machine from which the token of this machine is accepted. `access` returns the tool patterns
     of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
     cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
-    are of agents. `approvals` is the gate of the hub, for administrators. `budgets` are closed by their
-    creator; without them, what was used is kept in memory. `policy` returns the policies that decide, in addition to
-    scopes and `access`, what each principal may see and call.
+    are of agents. `approvals` is the gate of the hub, for administrators. `parts` are closed by their creator; without
+    them, the built-in parts keep their data in memory. `policy` returns the policies that decide, in addition to scopes
+    and `access`, what each principal may see and call.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Gateway:
         workflows: Callable[[], Workflows | None] = lambda: None,
         agents: Callable[[], AgentReader | None] = lambda: None,
         approvals: CallApprovals | None = None,
-        budgets: CallBudgets | None = None,
+        parts: PartSet | None = None,
         policy: Callable[[], AccessPolicy | None] = lambda: None,
     ) -> None:
         self._hub = hub
@@ -122,13 +121,13 @@ class Gateway:
         self._api_keys = api_keys
         sealer = self._sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
-        self.budgets = budgets if budgets is not None else CallBudgets(emit=hub.emit)
+        self.parts = parts if parts is not None else PartSet(hub, api_keys, approvals)
         self._dispatcher = RequestDispatcher(
             hub,
             sealer,
             self.pending_calls,
             rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
-            self.budgets,
+            self.parts.limits,
             cluster,
             config_history.held_servers if config_history is not None else tuple,
             drops_nulls,
@@ -170,14 +169,13 @@ class Gateway:
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
-            BudgetsAdmin(self.budgets, api_keys),
-            FlowsAdmin(approvals, hub, calls.key_names, calls.find_key),
             SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
             self._stats,
             cluster,
+            self.parts,
         )
         self.router = Router(
             hub,

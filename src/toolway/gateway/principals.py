@@ -15,21 +15,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from toolway._lazy import compile_pattern
 from toolway._os import O_UNSHARED, lock_handle
-from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
+from toolway.part_api import registry
+from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.sanitize import remove_invisible
 from toolway.secrets.encrypted_file import read_or_create, write_private
+from toolway.types import Json
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
-MAX_CONCURRENT: Final = 100_000  # calls of one key under way
 ACCESS_PREFIX: Final = "access:"  # scope of a person: a group of the identity provider; no API key can have it
 KEY_PREFIX: Final = "key:"  # caller ids of API keys
 PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
@@ -58,8 +59,7 @@ class Principal(msgspec.Struct, frozen=True):
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
     expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
     granted: tuple[str, ...] = ()  # scopes of the token of a person, of those that some tools require
-    budgets: tuple[CallBudget, ...] = ()  # of this API key
-    concurrent: int | None = None  # calls under way at the same time; None = unlimited
+    attributes: tuple[tuple[str, str], ...] = ()  # of this API key, which parts add: name and JSON
     # Of a person, for policies:
     subject: str = ""  # at the identity provider
     groups: tuple[str, ...] = ()  # of the identity provider, sorted
@@ -112,9 +112,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
     expires: float | None = None  # seconds since 1970 from which it is rejected; None: it has no end
     ended_person: str = ""  # principal id
-    budgets: tuple[CallBudget, ...] = ()
-    concurrent: int | None = None
     made_by: str = ""  # caller id of the key or person that made it, or made its maker; "": the token of this machine
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)  # which parts add; stored beside the other fields
 
     def to_principal(self) -> Principal:
         return Principal(
@@ -126,17 +125,46 @@ class ApiKey(msgspec.Struct, frozen=True):
             self.rate,
             self.search,
             expires_at=self.expires,
-            budgets=self.budgets,
-            concurrent=self.concurrent,
+            attributes=tuple((name, encode_json(each).decode()) for name, each in self.attributes.items()),
         )
 
-    def has_expired(self) -> bool:
-        return self.expires is not None and time.time() >= self.expires
+    def is_valid(self) -> bool:
+        """Return False if the key has expired, or has a limit that no part of this gateway enforces."""
+        if self.attributes and not self.attributes.keys() <= registry.key_attributes().keys():
+            return False
+        return self.expires is None or time.time() < self.expires
+
+    def to_json(self) -> Json:
+        """Return the key as it is stored. Attributes of parts are fields, too."""
+        fields: Json = msgspec.to_builtins(self)
+        attributes = fields.pop("attributes")
+        return {**fields, **attributes}
+
+    @staticmethod
+    def from_json(stored: Json, *, strict: bool = True) -> ApiKey:
+        """Read a stored key. Raises `msgspec.ValidationError` if it is invalid."""
+        own = {name: each for name, each in stored.items() if name in _KEY_FIELDS}
+        others = {name: each for name, each in stored.items() if name not in _KEY_FIELDS and each not in (None, [])}
+        return msgspec.convert({**own, "attributes": others}, ApiKey, strict=strict)
+
+
+_KEY_FIELDS: Final = frozenset(ApiKey.__struct_fields__) - {"attributes"}
+
+
+def show_key(key: ApiKey) -> Json:
+    """Return an API key for administrators: without its hash."""
+    rate = str(key.rate) if key.rate is not None else None
+    fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    limits = {
+        name: each.show(key.attributes[name]) if name in key.attributes else each.empty
+        for name, each in registry.key_attributes().items()
+    }
+    return {**fields, "rate": rate, **limits, "search": key.search, "expires": key.expires}
 
 
 class _KeysFile(msgspec.Struct):
     format: int = 1
-    keys: list[ApiKey] = msgspec.field(default_factory=list)
+    keys: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
 
 class ApiKeyStore(ABC):
@@ -170,12 +198,12 @@ class ApiKeyStore(ABC):
         if hmac.compare_digest(hashed, self._token_hash):
             return LOCAL_ADMIN
         key = self._keys.get(hashed)
-        return key.to_principal() if key is not None and not key.has_expired() else None
+        return key.to_principal() if key is not None and key.is_valid() else None
 
     def principal_for(self, id: str) -> Principal | None:
         """Return the principal of the API key with this id; None if there is no such key (any more)."""
         found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
-        return next((key.to_principal() for key in found if not key.has_expired()), None)
+        return next((key.to_principal() for key in found if key.is_valid()), None)
 
     def person_of(self, caller_id: str) -> str:
         """Return one caller id for all keys of the person behind a caller id.
@@ -215,17 +243,17 @@ class ApiKeyStore(ABC):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
-        budgets: Sequence[CallBudget] = (),
-        concurrent: int | None = None,
         made_by: str = "",
+        **attributes: Any,
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
-        `made_by` is the person (`person_of`) of the principal who asks for it.
+        `made_by` is the person (`person_of`) of the principal who asks for it. `attributes` are limits that parts add
+        (`KeyAttribute`).
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, made_by, **attributes)
         await self.add_key(key)
         return token, key
 
@@ -296,15 +324,14 @@ class FileApiKeyStore(ApiKeyStore):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
-        budgets: Sequence[CallBudget] = (),
-        concurrent: int | None = None,
         made_by: str = "",
+        **attributes: Any,
     ) -> tuple[str, ApiKey]:
         """Create an API key and write the file; blocks. Return its token and its stored entry.
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, made_by, **attributes)
         self._add_key_sync(key)
         return token, key
 
@@ -337,7 +364,8 @@ class FileApiKeyStore(ApiKeyStore):
         try:
             if stat.st_size > _MAX_FILE_BYTES:
                 raise ValueError("file is too large")
-            keys = msgspec.json.decode(self._file.read_bytes(), type=_KeysFile).keys
+            stored = msgspec.json.decode(self._file.read_bytes(), type=_KeysFile).keys
+            keys = [ApiKey.from_json(each) for each in stored]
         except (OSError, ValueError) as exc:
             raise ConfigError(
                 f"cannot read the file of API keys: {self._file}",
@@ -364,7 +392,7 @@ class FileApiKeyStore(ApiKeyStore):
             os.close(handle)
 
     def _save(self, keys: list[ApiKey]) -> None:
-        write_private(self._file, msgspec.json.encode(_KeysFile(keys=keys)))
+        write_private(self._file, msgspec.json.encode(_KeysFile(keys=[key.to_json() for key in keys])))
         self._stamp = None  # the file system clock may be too coarse to show the change
         self.reload()
 
@@ -391,9 +419,8 @@ def generate_key(
     rate: Rate | None,
     search: bool = False,
     expires: float | None = None,
-    budgets: Sequence[CallBudget] = (),
-    concurrent: int | None = None,
     made_by: str = "",
+    **attributes: Any,
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
@@ -405,13 +432,6 @@ def generate_key(
             "the end of an API key must be in the future",
             detail=f"the time is {expires:.0f} seconds since 1970",
             hint="write --expires 90d, or a date such as 2027-01-31",
-            code="E-KEYS-NEW",
-        )
-    if concurrent is not None and not 0 < concurrent <= MAX_CONCURRENT:
-        raise ConfigError(
-            "invalid number of concurrent calls of an API key",
-            detail=str(concurrent)[:20],
-            hint=f"write a number from 1 to {MAX_CONCURRENT}",
             code="E-KEYS-NEW",
         )
     if not is_valid_key_name(name):
@@ -440,8 +460,7 @@ def generate_key(
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     hashed = _hash_token(token)
     key = ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
-    limits = {"budgets": check_budgets(budgets), "concurrent": concurrent}
-    return token, msgspec.structs.replace(key, **limits, made_by=made_by)
+    return token, msgspec.structs.replace(key, made_by=made_by, attributes=_read_attributes(attributes))
 
 
 def parse_key_rate(text: str | None) -> Rate | None:
@@ -455,6 +474,25 @@ def parse_key_rate(text: str | None) -> Rate | None:
         return Rate.parse(text if text is not None else DEFAULT_KEY_RATE)
     except ValueError as exc:
         raise ValueError(f"{exc}, or {NO_RATE} for no limit") from None
+
+
+def _read_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that parts add to an API key, as they are stored. Raises `ConfigError`."""
+    known, found = registry.key_attributes(), dict[str, Any]()
+    for name, value in given.items():
+        if value is None:
+            continue
+        try:
+            stored = known[name].read(value)
+        except (KeyError, ValueError) as exc:
+            raise ConfigError(
+                f"invalid {name} of an API key",
+                detail=f"no part has this attribute: {name}" if isinstance(exc, KeyError) else str(exc),
+                code="E-KEYS-NEW",
+            ) from None
+        if stored is not None:
+            found[name] = stored
+    return found
 
 
 def is_valid_scope(scope: str) -> bool:

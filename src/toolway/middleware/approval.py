@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -108,6 +108,47 @@ class CallGate(Protocol):
         The one-time state lets the client continue the call without a second approval.
         """
         ...
+
+
+class CallCheck(Protocol):
+    """Check of calls that a part adds to the gate: it lets a call pass, refuses it, or lets an operator decide."""
+
+    @property
+    def may_ask(self) -> bool:
+        """True if an operator may have to decide about a call, with the settings of now."""
+        ...
+
+    def rules_for(self, server: str, name: str) -> Sequence[Any]:
+        """Return what the check knows about a tool, as values of its own; () if it does not check its calls."""
+        ...
+
+    def quick_check(self, rule: Any, caller: str) -> Callable[[], bool] | None:
+        """Return a function that returns True as long as `check` would change nothing; None if `check` always must run.
+
+        So a call without a task (hub/flight.py) can skip it.
+        """
+        ...
+
+    async def check(self, call: Call, rule: Any) -> Literal["pass", "ask"]:
+        """Return `pass`, or `ask` if an operator must approve the call. Raises `CallError` if it is refused."""
+        ...
+
+    async def add(self, call: Call, rule: Any) -> None:
+        """Note that an operator approved a call for which `check` returned `ask`."""
+        ...
+
+
+class CheckedRule(NamedTuple):
+    """One value of `CallCheck.rules_for`, among the approval rules of a tool."""
+
+    check: CallCheck
+    rule: Any
+
+
+class CheckedGate(CallGate, Protocol):
+    """Gate to which parts can add checks."""
+
+    def add_check(self, check: CallCheck) -> None: ...
 
 
 def approval(

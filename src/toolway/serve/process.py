@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from toolway._os import on_reload_signal, on_stop_signals
 from toolway.catalog.pin_ignore import ignored_paths
@@ -35,10 +35,12 @@ from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.stdio import take_stdio
 from toolway.gateway.mcp.view import STARTUP_WINDOW_S
+from toolway.gateway.part_set import PartSet, file_database
 from toolway.gateway.principals import ApiKeyStore
 from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
+from toolway.part_api import registry
 from toolway.serve.policy import PolicyService
 from toolway.serve.sockets import (
     check_bindable,
@@ -47,7 +49,7 @@ from toolway.serve.sockets import (
     no_auth_error,
     raise_file_limit,
 )
-from toolway.serve.wiring import Telemetry, create_approvals, create_budgets
+from toolway.serve.wiring import Telemetry, create_approvals
 from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
     from toolway.catalog.pins import PinMode
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
-    from toolway.config.call_rules.flow_labels import FlowMode
     from toolway.serve.workers import ParentLink
     from toolway.upstream.status import ServerStatus
     from toolway.workflows.journal import RunJournal
@@ -113,11 +114,16 @@ class GatewayProcess:
             lambda: self._active_config.gateway.public_url or self._loopback_url,
         )
         self._apply_approve_rules(settings)
-        self._apply_flows(settings)
-        self._budgets = create_budgets(
-            self.hub, state_dir.folder, self._cluster_node, shares_config=self._shares_config
+        node = self._cluster_node
+        self._parts = PartSet(
+            self.hub,
+            self._api_keys,
+            self._approvals,
+            open_database=node.open_part_database if node and self._shares_config else file_database(state_dir.folder),
+            node_count=node.context.node_count if node is not None else lambda: 1,
+            parts=registry.in_use(),
         )
-        self._apply_budgets(settings)
+        self._parts.apply(settings.parts)
         self._policy = PolicyService(self.hub, lambda: self.gateway.on_policy_changed())
         if not self._shares_config:
             self._policy.load(settings.policy, self._config_path)
@@ -146,7 +152,7 @@ class GatewayProcess:
             workflows=lambda: self._workflows.engine,
             agents=partial(_agent_reader, state_dir.folder),
             approvals=self._approvals,
-            budgets=self._budgets,
+            parts=self._parts,
             policy=lambda: self._policy.policy,
         )
         if not settings.telemetry.calls:
@@ -189,15 +195,6 @@ class GatewayProcess:
         if self._approvals.set_rules(settings.approve):
             self.hub.on_approval_rules_changed()
 
-    def _apply_flows(self, settings: GatewaySettings) -> None:
-        """Apply `toolway.flows`: what happens if a caller reads private data and untrusted texts, and sends data out.
-
-        Call it after the server entries were applied, because the labels of tools are in them.
-        """
-        mode = cast("FlowMode | None", settings.flows or None)
-        if self._approvals.flows is not None and self._approvals.flows.set_mode(mode):
-            self.hub.on_approval_rules_changed()
-
     def _apply_start_rules(self, settings: GatewaySettings) -> None:
         """Apply what is required of a server process: its lock and its sandbox. Running servers stay as they are."""
         rules = self._find_rules(settings)
@@ -211,9 +208,6 @@ class GatewayProcess:
     def public_reason(self) -> str:
         """Why this gateway counts as public; "" if only its machine can reach it."""
         return self._find_rules(self._active_config.gateway).public_reason
-
-    def _apply_budgets(self, settings: GatewaySettings) -> None:
-        self._budgets.set_rules(settings.budgets, fails_open=settings.budgets_fail == "open")
 
     def _pin_mode(self, server: str) -> PinMode:
         """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
@@ -318,8 +312,8 @@ class GatewayProcess:
                     await self.gateway.login.close()
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
+                await self._parts.close()
                 await self._approvals.close()
-                await self._budgets.close()
         if self._parent is not None:
             self._parent.clean_up()
 
@@ -416,10 +410,10 @@ class GatewayProcess:
         if self._cluster_node is not None:
             self._apply_approve_rules(self._active_config.gateway)
             self._apply_start_rules(self._active_config.gateway)
-            self._apply_budgets(self._active_config.gateway)
             if self._shares_config:
                 self._policy.load(self._active_config.gateway.policy, self._config_path)
-            self._apply_flows(self._active_config.gateway)
+            self._parts.apply(self._active_config.gateway.parts)
+            self._parts.on_servers_changed()
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
                 from toolway.cluster.workers.group import WorkerKeyStore
@@ -478,8 +472,8 @@ class GatewayProcess:
             await self.gateway.subscriptions.close()
             await self._workflows.close(0.0)
             await self.telemetry.close()
+            await self._parts.close()
             await self._approvals.close()
-            await self._budgets.close()
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -551,13 +545,14 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
+        self._parts.check(loaded.gateway.parts)
         self._apply_approve_rules(loaded.gateway)
-        self._apply_budgets(loaded.gateway)
+        self._parts.apply(loaded.gateway.parts)
         await self._workflows.load(loaded)
         servers = self._workflows.with_server(servers)
         self._apply_start_rules(loaded.gateway)
         changes = await self.hub.reload(replace(loaded, servers=servers))
-        self._apply_flows(loaded.gateway)
+        self._parts.on_servers_changed()
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)

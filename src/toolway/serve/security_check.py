@@ -283,7 +283,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
     try:
         store = FileApiKeyStore(setup.state.keys_file, secrets.token_hex())
         if not setup.cluster:
-            living = (key for key in store.list_keys() if not key.has_expired())
+            living = (key for key in store.list_keys() if key.is_valid())
             keys = tuple(AccessKey(key.name, key.id, key.admin, key.expires) for key in living)
     except ConfigError as exc:
         problem = f"{exc.message}: {exc.detail}"

@@ -1,4 +1,4 @@
-"""Parts of a gateway, created from its settings: metrics and traces, approvals of calls, budgets."""
+"""Parts of a gateway, created from its settings: metrics and traces, approvals of calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from toolway.events import Alert
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import ApprovalLinks, RequestSealer
 from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
-from toolway.gateway.budgets.call_budgets import CallBudgets
-from toolway.gateway.budgets.sqlite_ledger import BUDGETS_FILE_NAME, SqliteLedger
-from toolway.gateway.flows.call_flows import CallFlows
-from toolway.gateway.flows.store import FLOWS_FILE_NAME, SqliteFlowStore
 from toolway.hub.core import HubCore
 from toolway.telemetry.metrics import Metrics
 
@@ -115,18 +111,5 @@ def create_approvals(
         return links.create_url(url, alert.call, alert.at) if url else ""
 
     hub.use_alert_links(link_of)
-    flows = SqliteFlowStore(folder / FLOWS_FILE_NAME) if node is None else node.open_flows()
-    approvals.flows = CallFlows(flows, lambda: hub.servers, hub.emit)
     hub.use_approvals(approvals)
     return approvals
-
-
-def create_budgets(hub: HubCore, folder: Path, node: ClusterNode | None, *, shares_config: bool) -> CallBudgets:
-    """Create the budgets of a gateway, with the store of how much of each budget was used.
-
-    The store is the database of the cluster if the nodes share their configuration, else a file of the state folder,
-    which all workers share.
-    """
-    is_shared = node is not None and shares_config
-    ledger = node.open_budgets() if node is not None and is_shared else SqliteLedger(folder / BUDGETS_FILE_NAME)
-    return CallBudgets(ledger, hub.emit, node.context.node_count if node is not None else lambda: 1)

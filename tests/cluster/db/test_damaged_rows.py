@@ -7,17 +7,17 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from toolway.cluster.replication.shared_flows import DbFlowStore
+from toolway.config.call_rules.flow_labels import LabelledCall
+from toolway.gateway.flows.store import FlowStoreError
 
 from tests.cluster.db.test_approvals import request, store
 from tests.cluster.db.test_run_journal import BODY, Nodes, a_run, an_entry
 from tests.cluster.db.test_run_journal import nodes as nodes  # a fixture
 from toolway.cluster.db.client_state import SessionState, SessionStateStore
 from toolway.cluster.db.tables import FlowWindowRow, SessionRow
-from toolway.cluster.replication.shared_flows import DbFlowStore
-from toolway.config.call_rules.flow_labels import LabelledCall
 from toolway.gateway.approvals import records
 from toolway.gateway.approvals.records import StoreError
-from toolway.gateway.flows.store import FlowStoreError
 from toolway.workflows.journal import RunChange, RunDamaged, RunMessage, definition_hash
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]

@@ -5,12 +5,13 @@ Keys are changed through the running gateway, or else in its key file.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
@@ -20,22 +21,14 @@ from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.errors import NotFound
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from toolway.cli.targets import TargetOptions
-    from toolway.gateway.principals import ApiKey
     from toolway.types import Json
 
 _UNIT_SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _MAX_UNITS: Final = 100_000
-
-
-class KeyLimits(NamedTuple):
-    """Limits of a new API key, as texts of the command line: rate, budgets, concurrent calls."""
-
-    rate: str | None = None
-    budgets: Sequence[str] = ()
-    concurrent: int | None = None
 
 
 def keys_create(
@@ -50,13 +43,6 @@ def keys_create(
         str | None,
         typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 5000/day, or none; default 100/s."),
     ] = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option("--budget", metavar="AMOUNT", help="Calls, or bytes of results: 5000/day, 500MB/month."),
-    ] = None,
-    concurrent: Annotated[
-        int | None, typer.Option("--concurrent", metavar="CALLS", help="Maximum concurrent calls.")
-    ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
     ] = False,
@@ -64,9 +50,35 @@ def keys_create(
         str | None,
         typer.Option("--expires", metavar="WHEN", help="When the key expires: 12h, 90d, or 2027-01-31."),
     ] = None,
+    **limits: Any,
 ) -> CommandResult:
-    limits = KeyLimits(rate, budget or (), concurrent)
-    return run_keys_create(context.output, context.target_options, name, scope or [], admin, limits, search, expires)
+    given = {name: value for name, value in limits.items() if value is not None}
+    output, options = context.output, context.target_options
+    return run_keys_create(output, options, name, scope or [], admin, rate, given, search, expires)
+
+
+def _with_key_options(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature of a command with an option for each attribute that parts add to API keys."""
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                each.option_type | None, typer.Option(each.option, metavar=each.metavar, help=each.help)
+            ],
+        )
+        for name, each in registry.key_attributes().items()
+        if each.option
+    ]
+    at = next(number for number, each in enumerate(own) if each.name == "rate") + 1
+    return signature.replace(
+        parameters=[*own[:at], *more, *(each.replace(kind=each.KEYWORD_ONLY) for each in own[at:])]
+    )
+
+
+keys_create.__signature__ = _with_key_options(inspect.signature(keys_create, eval_str=True))  # type: ignore[attr-defined] # `inspect.signature` reads it
 
 
 def keys_ls(context: CommandContext) -> CommandResult:
@@ -94,14 +106,14 @@ async def run_keys_create(
     name: str,
     scopes: Sequence[str],
     admin: bool,
-    limits: KeyLimits,
+    rate: str | None,
+    limits: Mapping[str, Any],
     search: bool = False,
     expires: str | None = None,
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
-    from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
-    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name, parse_key_rate
+    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name, parse_key_rate, show_key
     from toolway.gateway.state_dir import StateDir
 
     if not is_valid_key_name(name):
@@ -113,8 +125,9 @@ async def run_keys_create(
             hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
         )
     try:
-        limit = parse_key_rate(limits.rate)
-        budgets = check_budgets([CallBudget.parse(each) for each in limits.budgets])
+        limit = parse_key_rate(rate)
+        for attribute, value in limits.items():
+            registry.key_attributes()[attribute].read(value)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
     ends_at = _parse_expiry(expires) if expires is not None else None
@@ -124,18 +137,14 @@ async def run_keys_create(
         created = await gateway.request_admin(
             "POST",
             "keys",
-            {"name": name, "scopes": scope_list, "admin": admin, "rate": limits.rate}
-            | ({"budgets": list(limits.budgets)} if limits.budgets else {})
-            | ({"concurrent": limits.concurrent} if limits.concurrent is not None else {})
+            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate, **limits}
             | ({"search": True} if search else {})
             | ({"expires": ends_at} if ends_at is not None else {}),
         )
     else:
         store = StateDir.default(os.environ).open_key_store()
-        token, key = store.create_key_sync(
-            *(name, scope_list, admin, time.time(), limit, search, ends_at, budgets, limits.concurrent)
-        )
-        created = {**_key_to_json(key), "token": token}
+        token, key = store.create_key_sync(*(name, scope_list, admin, time.time(), limit, search, ends_at), **limits)
+        created = {**show_key(key), "token": token}
     if output.as_json:
         output.print_raw_json(created)
         return ExitCode.OK
@@ -150,13 +159,14 @@ async def run_keys_create(
 async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode:
     """Print all API keys of the gateway, without their secret tokens."""
     from toolway.cli.targets import find_gateway
+    from toolway.gateway.principals import show_key
     from toolway.gateway.state_dir import StateDir
 
     gateway = await find_gateway(output, target_options)
     if gateway is not None:
         keys = (await gateway.request_admin("GET", "keys"))["keys"]
     else:
-        keys = [_key_to_json(key) for key in StateDir.default(os.environ).open_key_store().list_keys()]
+        keys = [show_key(key) for key in StateDir.default(os.environ).open_key_store().list_keys()]
     if output.as_json:
         output.print_json({"keys": keys})
     elif keys:
@@ -187,23 +197,17 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
     return ExitCode.OK
 
 
-def _key_to_json(key: ApiKey) -> Json:
-    rate = str(key.rate) if key.rate is not None else None
-    fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    limits = {"rate": rate, "budgets": [str(each) for each in key.budgets], "concurrent": key.concurrent}
-    return {**fields, **limits, "search": key.search, "expires": key.expires, "made_by": key.made_by}
-
-
 def describe_access(key: Json) -> str:
     """Return in words what a key or a person may use, and with which limits."""
     scopes: Any = key["scopes"]
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
     access = f"{access}, by search" if key.get("search") else access
-    limits = [key.get("rate"), *(key.get("budgets") or ())]
-    if key.get("concurrent"):
-        limits.append(f"{key['concurrent']} at once")
-    return ", ".join([access, *(str(each) for each in limits if each)])
+    limits = [key["rate"]] if key.get("rate") else []
+    for name, each in registry.key_attributes().items():
+        if key.get(name):
+            limits += each.describe(key[name])
+    return ", ".join([access, *limits])
 
 
 def _describe_key(key: Json) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolway.cli.exit_codes import UsageError, did_you_mean
+from toolway.part_api import registry
 
 #: Names before 0.1, with all their words, and the commands that replace them.
 RENAMED: Final = {
@@ -30,11 +31,6 @@ RENAMED: Final = {
     "sessions": "users",
     "sessions ls": "users ls",
     "sessions end": "users logout",
-    "budgets": "keys budgets",
-    "flows": "policy flows",
-    "flows suggest": "policy flows suggest",
-    "flows show": "policy flows show",
-    "flows reset": "policy flows reset",
     "approvals yes": "approvals approve",
     "approvals no": "approvals deny",
     "workflow approve": "approvals approve",
@@ -109,11 +105,12 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
     """
     words = [*path.split()[1:], *args]
     depth = len(path.split())
+    renamed = {**RENAMED, **registry.former_commands()}
     for length in (depth + 1, depth):
         old = " ".join(words[:length])
-        if len(words) >= length and old in RENAMED:
+        if len(words) >= length and old in renamed:
             moved = [new for (command, option), new in RENAMED_OPTIONS.items() if command == old and option in args]
-            new = (moved or [RENAMED[old]])[0]
+            new = (moved or [renamed[old]])[0]
             return UsageError(f"unknown command {old}: use `toolway {new}`", hint=_show_usage(new))
     name, alias = " ".join(words[:depth]), ALIASES.get(args[0]) if depth == 1 else None
     suggestion = f"did you mean {path} {alias}?" if alias else did_you_mean(args[0], table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from toolway.cli.framework import CommandSpec
 from toolway.cli.help.text import TAGLINE, Rows, format_section, sections_help, usage_line
 from toolway.cli.table import COMMANDS
+from toolway.part_api import registry
 
 USAGE: Final = "toolway [OPTIONS] COMMAND …"
 #: Commands of `toolway --help`, by section.
@@ -40,18 +41,31 @@ Options: -c FILE  -g URL  --json  -q  -v  -V  -h
 More:    toolway help --all    toolway help COMMAND    toolway explain CODE
 """
 #: Commands of `toolway help --all`, by section. A subcommand without a row of its own is named in the row of its group.
-SECTIONS: Final = {
+_SECTIONS: Final = {
     "Set up": (*("init", "add", "new", "clients import", "clients export", "clients sync", "connect", "completion"),),
     "Servers": ("ls", "show", "edit", "rm", "enable", "disable", "restart", "login", "logout", "secrets"),
     "Tools": ("tools", "tools cost", "tools codegen", "search", "call", "prompts", "resources"),
     "Trust": ("trust", "trust tools", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
-        *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys", "keys budgets", "users"),
-        *("whoami", "policy", "policy flows", "audit", "cluster"),
+        *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys", "users"),
+        *("whoami", "policy", "audit", "cluster"),
     ),
     "Automate": ("workflow", "agent"),
     "Fix": ("doctor", "doctor --tools", "doctor --security", "logs", "ps", "config", "explain", "help"),
 }
+
+
+def _with_parts(title: str, names: Iterable[str]) -> list[str]:
+    """Return the commands of a section, with those of parts after the command that each follows."""
+    found = list(names)
+    for part in registry.built_in():
+        for name, each in part.commands.items():
+            if each.section == title:
+                found.insert(found.index(each.after) + 1 if each.after in found else len(found), name)
+    return found
+
+
+SECTIONS: Final[Mapping[str, Sequence[str]]] = {title: _with_parts(title, names) for title, names in _SECTIONS.items()}
 _OPTION_ROWS: Final = {
     "doctor --tools": "Check whether model providers accept your tools.",
     "doctor --security": "Check the five security guarantees of a gateway.",

@@ -33,8 +33,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from toolway._os import O_UNSHARED
-from toolway.cluster.db.tables import Base
+from toolway.cluster.db.tables import Base, add_part_tables
 from toolway.errors import ConfigError
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection as PsycopgConnection
@@ -289,6 +290,7 @@ def _run_migrations(db: Connection) -> None:
             hint="install the Toolway version of the other nodes",
             code="E-RECORD-NEWER",
         )
+    Base.metadata.create_all(db, add_part_tables(registry.in_use()))  # those that are missing
 
 
 def _is_compatible(current: str, newest: str) -> bool:

@@ -6,23 +6,29 @@ node's lease is valid. So a renewal writes one row per node, independent of the 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    Column,
     Double,
     ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
+    Table,
     Text,
     false,
     text,
     true,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from toolway.part_api import database, registry
+from toolway.part_api.part import Part
 
 Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only in INTEGER PRIMARY KEY
 
@@ -336,28 +342,6 @@ class SpentAnswerRow(Base):
     until: Mapped[float] = mapped_column(index=True)
 
 
-class BudgetUseRow(Base):
-    """Use of one call budget in its period: the units that were spent, or that a node has leased."""
-
-    __tablename__ = "budget_use"
-
-    tenant: Mapped[str] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True)  # id of the account
-    period: Mapped[int] = mapped_column(Number)  # its start, in seconds since 1970
-    used: Mapped[int] = mapped_column(Number)
-
-
-class FlowWindowRow(Base):
-    """Data-flow labels (private, untrusted, sink) that the recent calls of one caller had."""
-
-    __tablename__ = "flow_windows"
-
-    tenant: Mapped[str] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True)  # caller
-    entries: Mapped[str]  # JSON: label → tool and time
-    at: Mapped[float]  # of the last change, by the wall clock of the nodes
-
-
 class RunDefinitionRow(Base):
     """Definition of a workflow, as it was when runs of it were started. The row never changes."""
 
@@ -431,3 +415,27 @@ class RunMessageRow(Base):
     tenant: Mapped[str]
     run: Mapped[str]
     body: Mapped[bytes]  # encrypted
+
+
+# -- tables of parts ---------------------------------------------------------------------------------------------------
+
+_PART_TYPES: Final[dict[str, Any]] = {"TEXT": Text(), "BIGINT": Number, "DOUBLE": Double()}
+
+
+def add_part_tables(parts: Iterable[Part]) -> list[Table]:
+    """Return the tables of parts in the cluster database. Each row belongs to a tenant."""
+    return [_add_table(table) for part in parts for table in part.tables()]
+
+
+def _add_table(table: database.Table) -> Table:
+    known = Base.metadata.tables.get(table.name)
+    if known is not None:
+        return known
+    keys = [Column(name, Text(), primary_key=True) for name in ("tenant", "key")]
+    columns: list[Column[Any]] = [
+        Column(name, _PART_TYPES[type_], nullable=False) for name, type_ in table.columns.items()
+    ]
+    return Table(table.name, Base.metadata, *keys, *columns)
+
+
+add_part_tables(registry.built_in())

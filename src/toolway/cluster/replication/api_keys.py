@@ -56,7 +56,7 @@ class DbApiKeyStore(ApiKeyStore):
 
     async def add_key(self, key: ApiKey) -> None:
         try:
-            await self._stored_keys.add(self._tenant, key.id, msgspec.to_builtins(key))
+            await self._stored_keys.add(self._tenant, key.id, key.to_json())
         except (SQLAlchemyError, OSError) as exc:
             raise database_unavailable(exc) from None
         self._replace_keys([*self._keys.values(), key])
@@ -114,10 +114,10 @@ class DbApiKeyStore(ApiKeyStore):
 def _parse_api_key(stored: Json) -> ApiKey | None:
     """Parse a stored API key, or log it and return None if it is unreadable.
 
-    Fields of newer versions are ignored.
+    A key with a limit of a newer version is not accepted (`ApiKey.is_valid`).
     """
     try:
-        return msgspec.convert(stored, ApiKey, strict=False)
+        return ApiKey.from_json(stored, strict=False)
     except msgspec.ValidationError:
         log.error("API key in the database unreadable, ignored: %s", str(stored.get("id"))[:40])
         return None

@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from toolway.errors import ConfigError, NotFound
-from toolway.events import PolicyDecision
+from toolway.errors import ConfigError
 from toolway.gateway.approvals.form import cut_arguments
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import ApprovalRequest
 from toolway.gateway.principals import Principal
-from toolway.hub.core import HubCore
 from toolway.types import Json
 
 
@@ -68,88 +66,6 @@ class ApprovalsAdmin:
         if self._approvals is None:
             raise ConfigError("this gateway asks for no approvals", hint='set "approve" in the configuration file')
         return self._approvals
-
-
-class FlowsAdmin:
-    """Handlers of `/admin/flows`: labels of the tools that each caller called in the last half hour.
-
-    A label says what a call does: it reads private data, reads untrusted texts, or sends data out.
-    """
-
-    def __init__(
-        self,
-        approvals: CallApprovals | None,
-        hub: HubCore,
-        key_names: Callable[[], dict[str, str]],
-        find_key: Callable[[str], str | None],
-    ) -> None:
-        """Create the handlers.
-
-        Args:
-            approvals: Has the labels; None if this gateway follows no data flows.
-            hub: Has the tools, and reports events.
-            key_names: Returns the names of API keys and people by caller id.
-            find_key: Returns the caller id of the only API key with a name; None if there is no such key.
-        """
-        self._approvals = approvals
-        self._hub = hub
-        self._key_names = key_names
-        self._find_key = find_key
-
-    async def show(self) -> Json:
-        """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
-
-        A label says what a tool does: it reads private data, reads untrusted texts, or sends data out.
-        """
-        flows = self._approvals.flows if self._approvals is not None else None
-        if flows is None or not flows.is_on:
-            return {"enabled": False, "mode": "note", "callers": []}
-        names, windows = self._key_names(), await flows.load()
-        return {
-            "enabled": True,
-            "mode": flows.mode,
-            "callers": [
-                {
-                    "caller": caller,
-                    "name": names.get(caller, caller) or "owner",
-                    "labels": [{"label": label, "tool": each.tool, "at": each.at} for label, each in window.items()],
-                }
-                for caller, window in sorted(windows.items())
-            ],
-        }
-
-    def suggest(self) -> Json:
-        """Return, for each tool, its configured labels about data flows, and those that its name and hints suggest."""
-        from toolway.config.call_rules.flow_labels import labels_of, suggest_labels
-
-        found = []
-        for tool in self._hub.known_tools():
-            server = self._hub.servers.get(tool.server)
-            command = " ".join((server.command or "", *server.args)) if server is not None else ""
-            given = labels_of(server, tool.name, "note")
-            wanted = suggest_labels(tool.server, tool.name, tool.annotations or {}, command)
-            if wanted or given:
-                row = {"server": tool.server, "tool": tool.name, "labels": sorted(given)}
-                found.append({**row, "suggested": [each for each in wanted if each not in given]})
-        return {"tools": found}
-
-    async def reset(self, who: str) -> Json:
-        """Clear the labels that are recorded for a caller's recent calls, so that only its new calls count.
-
-        `who` is a caller id, `owner`, or the name of exactly one API key: anybody may choose the name of a person.
-        Raises `NotFound` if no labels are recorded.
-        """
-        flows = self._approvals.flows if self._approvals is not None else None
-        if flows is not None:
-            for caller in (who, "" if who == "owner" else self._find_key(who)):
-                if caller is not None and await flows.reset(caller):
-                    self._hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
-                    return {"reset": who}
-        raise NotFound(
-            f"no labels of {who[:100]!r} are known",
-            detail="a person, or one of several keys with the same name, is found by its id alone",
-            hint="list all callers and their ids: toolway policy flows show",
-        )
 
 
 def _to_json(request: ApprovalRequest, names: dict[str, str], *, cut: bool = False) -> Json:

@@ -55,7 +55,7 @@ class CallsAdmin:
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
         #: returns the scopes that a tool (`server.tool`) requires and the token of a person lacks
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
-        #: runs a call of a tool within rate and budgets of its principal; raises `RpcFailure` if it is not sent
+        #: runs a call of a tool within rate and limits of its principal; raises `RpcFailure` if it is not sent
         self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
 
     def key_names(self) -> dict[str, str]:

@@ -6,14 +6,25 @@ The shapes of bodies and replies are in `SCHEMAS`; those of data classes are der
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from toolway._lazy import compile_pattern
 from toolway._version import __version__
 from toolway.events import Alert
+from toolway.gateway.admin.schema import ANY as _ANY
+from toolway.gateway.admin.schema import ANY_OBJECT as _ANY_OBJECT
+from toolway.gateway.admin.schema import BOOLEAN as _BOOLEAN
+from toolway.gateway.admin.schema import INTEGER as _INTEGER
+from toolway.gateway.admin.schema import NUMBER as _NUMBER
+from toolway.gateway.admin.schema import STRING as _STRING
+from toolway.gateway.admin.schema import STRINGS as _STRINGS
+from toolway.gateway.admin.schema import array_of as _array
+from toolway.gateway.admin.schema import nullable as _nullable
+from toolway.gateway.admin.schema import object_from as _object_from
+from toolway.gateway.admin.schema import object_of as _object
+from toolway.gateway.admin.schema import ref_to as _ref
 from toolway.outcomes import OUTCOMES
+from toolway.part_api import registry
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
 
@@ -44,10 +55,15 @@ def build_description(operations: Iterable[Route]) -> Json:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": SCHEMAS,
+            "schemas": all_schemas(),
             "responses": {"Error": {"description": "The request was rejected", **_content("Error")}},
         },
     }
+
+
+def all_schemas() -> Json:
+    """Return the schemas of all bodies and replies, by name, with those of the built-in parts."""
+    return {**SCHEMAS, **{name: each for part in registry.built_in() for name, each in part.schemas().items()}}
 
 
 def _describe(operation: Route) -> Json:
@@ -79,47 +95,6 @@ def _content(schema: str) -> Json:
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _array(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _nullable(kind: str) -> Json:
-    return {"type": [kind, "null"]}
-
-
-def _object(fields: Mapping[str, Any], base: Json | None = None) -> Json:
-    """Return the JSON schema of an object with these fields and those of the schema `base`.
-
-    A field whose name ends with ? is optional; the ? is removed.
-    """
-    properties = {name.removesuffix("?"): schema for name, schema in fields.items()}
-    required = [name for name in fields if not name.endswith("?")]
-    if base is not None:
-        properties, required = {**base["properties"], **properties}, list(dict.fromkeys([*base["required"], *required]))
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _object_from(cls: type) -> Json:
-    """Return the JSON schema of a data class. All fields are required: replies contain all."""
-    _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
-    properties = components[cls.__name__]["properties"]
-    for schema in properties.values():
-        schema.pop("default", None)
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-_STRING: Final[Json] = {"type": "string"}
-_NUMBER: Final[Json] = {"type": "number"}
-_INTEGER: Final[Json] = {"type": "integer"}
-_BOOLEAN: Final[Json] = {"type": "boolean"}
-_ANY: Final[Json] = {}
-_ANY_OBJECT: Final[Json] = {"type": "object"}
-_STRINGS: Final = _array(_STRING)
 
 _STATUS: Final = _object_from(ServerStatus)
 _WRITTEN: Final[Json] = {  # reply of a change of the config file: the diff of a preview, or what was changed
@@ -263,8 +238,10 @@ _KEY: Final = _object(
         "admin": _BOOLEAN,
         "created": _NUMBER,
         "rate": _nullable("string"),
-        "budgets": _array(_STRING),
-        "concurrent": _nullable("integer"),
+        **{
+            name: each.schema if each.empty is not None else {**each.schema, "type": [each.schema["type"], "null"]}
+            for name, each in registry.key_attributes().items()
+        },
         "search": _BOOLEAN,
         "expires": _nullable("number"),
         "made_by": _STRING,
@@ -462,38 +439,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
-    "FlowList": _object(
-        {
-            "enabled": _BOOLEAN,
-            "mode": _STRING,
-            "callers": _array(
-                _object(
-                    {
-                        "caller": _STRING,
-                        "name": _STRING,
-                        "labels": _array(_object({"label": _STRING, "tool": _STRING, "at": _NUMBER})),
-                    }
-                )
-            ),
-        }
-    ),
-    "FlowSuggestions": _object(
-        {"tools": _array(_object({"server": _STRING, "tool": _STRING, "labels": _STRINGS, "suggested": _STRINGS}))}
-    ),
-    "FlowReset": _object({"reset": _STRING}),
-    "BudgetList": _object(
-        {
-            "budgets": _array(
-                _object(
-                    {
-                        **dict.fromkeys(("holder", "name", "tools", "budget", "unit"), _STRING),
-                        **dict.fromkeys(("amount", "used", "resets_at"), _INTEGER),
-                    }
-                )
-            ),
-            "concurrent": _array(_object({"holder": _STRING, "name": _STRING, "limit": _INTEGER})),
-        }
-    ),
     "Approval": _APPROVAL,
     "ApprovalList": _object({"enabled": _BOOLEAN, "requests": _array(_ref("Approval"))}),
     "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING, "link?": _STRING}),
@@ -561,8 +506,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "scopes?": _STRINGS,
             "admin?": _BOOLEAN,
             "rate?": _STRING,
-            "budgets?": _array(_STRING),
-            "concurrent?": _INTEGER,
+            **{f"{name}?": each.schema for name, each in registry.key_attributes().items()},
             "search?": _BOOLEAN,
             "expires?": _NUMBER,
         }

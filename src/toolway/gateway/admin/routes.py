@@ -9,20 +9,18 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from toolway._lazy import dataclass
 from toolway._version import __version__
-from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
-from toolway.gateway.admin.approvals import ApprovalsAdmin, FlowsAdmin
-from toolway.gateway.admin.budgets import BudgetsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
@@ -32,10 +30,12 @@ from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
-from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal, parse_key_rate
+from toolway.gateway.part_set import PartSet
+from toolway.gateway.principals import ApiKeyStore, Principal, parse_key_rate, show_key
 from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange
 from toolway.hub.core import HubCore
+from toolway.part_api import registry
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import remove_invisible
 from toolway.types import Json
@@ -51,6 +51,8 @@ class AdminRequest:
     query: str
     body: Json
     principal: Principal
+    key_names: Callable[[], dict[str, str]]  # names of callers by their ids
+    find_key: Callable[[str], str | None]  # returns the caller id of the only API key with a name
 
     def __getitem__(self, name: str) -> str:
         return self.params[name]
@@ -60,7 +62,8 @@ class AdminRequest:
         return unquote(self.params[name])
 
 
-Handler = Callable[["AdminEndpoint", AdminRequest], Json | Awaitable[Json]]
+#: Gets the endpoint, or the runtime of the part that has the route.
+Handler = Callable[[Any, AdminRequest], Json | Awaitable[Json]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Route:
 def _describe_routes() -> Json:
     from toolway.gateway.admin.openapi import build_description  # builds the schemas of all replies
 
-    return build_description(ROUTES)
+    return build_description(all_routes())
 
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -376,36 +379,6 @@ ROUTES: Final[tuple[Route, ...]] = (
         "Approval",
         lambda a, r: a.approvals.get_linked_request(r.decoded("link")),
     ),
-    # -- flows --------------------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/flows",
-        "Labels that the calls of each caller brought in the last half hour",
-        "FlowList",
-        lambda a, r: a.flows.show(),
-    ),
-    Route(
-        "GET",
-        "/admin/flows/suggestions",
-        "Labels that tools may need, from their names and hints",
-        "FlowSuggestions",
-        lambda a, r: a.flows.suggest(),
-    ),
-    Route(
-        "DELETE",
-        "/admin/flows/{who}",
-        "Forget which labels the calls of a caller brought",
-        "FlowReset",
-        lambda a, r: a.flows.reset(r.decoded("who")),
-    ),
-    # -- budgets ------------------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/budgets",
-        "Budgets of keys and groups, and how much of them is used in the current period",
-        "BudgetList",
-        lambda a, r: a.budgets.list_budgets(),
-    ),
     # -- pinned definitions -------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -563,25 +536,38 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
 )
 
-_PATHS: Final = [f"{route.method} {route.path}" for route in ROUTES]
-_BY_SHAPE: Final[dict[tuple[str, int], list[Route]]] = {}  # by method and number of segments
-for _route in ROUTES:
-    _BY_SHAPE.setdefault((_route.method, len(_route.segments)), []).append(_route)
+
+def all_routes() -> tuple[Route, ...]:
+    """Return all routes: those of the core, and those of all built-in parts."""
+    return (*ROUTES, *(route for part in registry.built_in() for route in part.routes()))
 
 
-def match_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the route for method and path with its path parameters; None if no route matches."""
-    parts = path.split("/")[2:]
-    for route in _BY_SHAPE.get((method, len(parts)), ()):
-        params = {}
-        for segment, part in zip(route.segments, parts, strict=True):
-            if segment.startswith("{"):
-                params[segment[1:-1]] = part
-            elif segment != part:
-                break
-        else:
-            return route, params
-    return None
+class RouteTable:
+    """Routes by method and number of segments, each with the object that its handler gets."""
+
+    def __init__(self, routes: Iterable[tuple[Route, Any]]) -> None:
+        self.paths: list[str] = []
+        self._by_shape: dict[tuple[str, int], list[tuple[Route, Any]]] = {}
+        self.add(routes)
+
+    def add(self, routes: Iterable[tuple[Route, Any]]) -> None:
+        for route, owner in routes:
+            self.paths.append(f"{route.method} {route.path}")
+            self._by_shape.setdefault((route.method, len(route.segments)), []).append((route, owner))
+
+    def match(self, method: str, path: str) -> tuple[Route, dict[str, str], Any] | None:
+        """Return the route for method and path with its path parameters and its owner; None if no route matches."""
+        parts = path.split("/")[2:]
+        for route, owner in self._by_shape.get((method, len(parts)), ()):
+            params = {}
+            for segment, part in zip(route.segments, parts, strict=True):
+                if segment.startswith("{"):
+                    params[segment[1:-1]] = part
+                elif segment != part:
+                    break
+            else:
+                return route, params, owner
+        return None
 
 
 class AdminEndpoint:
@@ -597,14 +583,13 @@ class AdminEndpoint:
         agents: AgentsAdmin,
         pins: PinsAdmin,
         approvals: ApprovalsAdmin,
-        budgets: BudgetsAdmin,
-        flows: FlowsAdmin,
         sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
         gateway_stats: Callable[[], Json],
         cluster: ClusterHooks,
+        parts: PartSet,
     ) -> None:
         self.servers: ServersAdmin = servers
         self.calls: CallsAdmin = calls
@@ -614,14 +599,22 @@ class AdminEndpoint:
         self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
         self.approvals: ApprovalsAdmin = approvals
-        self.budgets: BudgetsAdmin = budgets
-        self.flows: FlowsAdmin = flows
         self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys
         self._gateway_stats = gateway_stats
         self._cluster = cluster
+        self._parts = parts
+        self._table: RouteTable | None = None
+
+    @property
+    def table(self) -> RouteTable:
+        """All routes. Those of parts are loaded with the first request."""
+        if self._table is None:
+            self._table = RouteTable([(route, self) for route in ROUTES])
+            self._table.add((route, runtime) for part, runtime in self._parts for route in part.routes())
+        return self._table
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if not principal.admin:
@@ -632,17 +625,18 @@ class AdminEndpoint:
             body = jsonrpc.decode_json(request.body) if request.body else {}
             if not isinstance(body, dict):
                 raise ValueError("expected an object")
-            found = match_route(request.method, request.path)
+            found = self.table.match(request.method, request.path)
             if found is None:
-                exchange.reply(*json_error(404, "unknown path", paths=_PATHS))
+                exchange.reply(*json_error(404, "unknown path", paths=self.table.paths))
                 return
-            route, params = found
+            route, params, owner = found
             if route.cluster == "rejected":
                 self._reject_in_cluster()
             if route.streams and request.headers.get("accept") == EVENT_STREAM_TYPE:
                 await self.overview.stream_events(exchange)
                 return
-            result = route.handler(self, AdminRequest(params, request.query, body, principal))
+            asked = AdminRequest(params, request.query, body, principal, self.calls.key_names, self.calls.find_key)
+            result = route.handler(owner, asked)
             if inspect.isawaitable(result):
                 result = await result
         except ValueError as exc:
@@ -662,7 +656,12 @@ class AdminEndpoint:
         return remove_invisible(self._hub.mask(text))
 
     def get_gateway(self) -> Json:
-        facts = {"version": __version__, "pid": os.getpid(), "paths": _PATHS, "search": self.search.get_status()}
+        facts = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "paths": self.table.paths,
+            "search": self.search.get_status(),
+        }
         return {**self._gateway_stats(), **facts}
 
     @property
@@ -698,7 +697,7 @@ class AdminEndpoint:
             )
 
 
-_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires", "budgets", "concurrent"})
+_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires"})
 
 
 class KeysAdmin:
@@ -709,15 +708,20 @@ class KeysAdmin:
         self._api_keys = api_keys
 
     def list(self) -> Json:
-        return {"keys": [_key_to_json(key) for key in self._api_keys.list_keys()]}
+        return {"keys": [show_key(key) for key in self._api_keys.list_keys()]}
 
     async def create(self, body: Json, principal: Principal) -> Json:
         """Create an API key; return it with its token. Raises `ValueError` if a field is invalid or unknown.
 
         A misspelled field would restrict nothing: the key would have full access.
         """
-        if unknown := sorted(body.keys() - _KEY_FIELDS):
-            raise ValueError(f"unknown field {unknown[0][:50]!r}: the fields are {', '.join(sorted(_KEY_FIELDS))}")
+        attributes = registry.key_attributes()
+        fields = _KEY_FIELDS | attributes.keys()
+        if unknown := sorted(body.keys() - fields):
+            raise ValueError(f"unknown field {unknown[0][:50]!r}: the fields are {', '.join(sorted(fields))}")
+        given = {name: body[name] for name in attributes if body.get(name) is not None}
+        for name, value in given.items():
+            attributes[name].read(value)  # a wrong value is an error of the request
         for flag in ("admin", "search"):
             if not isinstance(body.get(flag, False), bool):
                 raise ValueError(f"{flag} must be true or false")
@@ -729,26 +733,17 @@ class KeysAdmin:
             _read_rate(body),
             body.get("search") is True,
             _read_expiry(body),
-            _read_budgets(body),
-            _read_concurrent(body),
-            self._api_keys.person_of(principal.caller_id),
+            made_by=self._api_keys.person_of(principal.caller_id),
+            **given,
         )
         self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
-        return {**_key_to_json(key), "token": token}
+        return {**show_key(key), "token": token}
 
     async def revoke(self, id_: str) -> Json:
         if not await self._api_keys.revoke_key(id_):
             raise NotFound(f"unknown API key {id_!r}", hint="list all keys: toolway keys ls")
         self._hub.emit(AccessEvent("", "key_revoked", principal_id=id_))
         return {"revoked": id_}
-
-
-def _key_to_json(key: ApiKey) -> Json:
-    rate = str(key.rate) if key.rate is not None else None
-    facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    budgets = [str(each) for each in key.budgets]
-    limits = {"rate": rate, "budgets": budgets, "concurrent": key.concurrent}
-    return {**facts, **limits, "search": key.search, "expires": key.expires, "made_by": key.made_by}
 
 
 def _read_text(body: Json, name: str) -> str:
@@ -777,20 +772,6 @@ def _read_expiry(body: Json) -> float | None:
 def _read_rate(body: Json) -> Rate | None:
     value = body.get("rate")
     return parse_key_rate(str(value) if value is not None else None)
-
-
-def _read_budgets(body: Json) -> tuple[CallBudget, ...]:
-    value = body.get("budgets") or []
-    if not isinstance(value, list):
-        raise ValueError("budgets must be a list of texts such as 5000/day")
-    return check_budgets([CallBudget.parse(str(each)) for each in value])
-
-
-def _read_concurrent(body: Json) -> int | None:
-    value = body.get("concurrent")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise ValueError("concurrent must be a number of calls")
-    return value
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:

@@ -17,7 +17,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -25,7 +24,6 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Tool
 from toolway.config.approval.approve_rules import ApproveRule, ApproveRules
-from toolway.config.call_rules.flow_labels import FlowLabels
 from toolway.errors import AccessDenied, CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
 from toolway.events import ApprovalChanged, Event
 from toolway.gateway.approvals.form import (
@@ -49,13 +47,14 @@ from toolway.gateway.approvals.records import (
     new_nonce,
     new_request_id,
 )
-from toolway.gateway.flows.call_flows import CallFlows
 from toolway.gateway.mcp.context import supports_server_request
 from toolway.middleware.approval import (
     ApprovalBinding,
     ApprovalReply,
     ApprovalRequired,
     ApprovalResult,
+    CallCheck,
+    CheckedRule,
     bind_call,
     denied_call,
 )
@@ -97,14 +96,18 @@ class CallApprovals:
         self._settings: list[tuple[str, ApproveRule]] = []
         self._rules = ApproveRules({})
         self._expressions: Expressions | None = None
-        self.flows: CallFlows | None = None
+        self._checks: list[CallCheck] = []  # of parts
         self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a person
         self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
 
     @property
     def is_active(self) -> bool:
         """Return True if the configuration requires approvals for any calls."""
-        return bool(self._rules) or (self.flows is not None and self.flows.is_on and self.flows.mode == "ask")
+        return bool(self._rules) or any(each.may_ask for each in self._checks)
+
+    def add_check(self, check: CallCheck) -> None:
+        """Ask `check` about every call, too. Operators answer for it as they do for the rules."""
+        self._checks.append(check)
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
         """Use these rules for approvals from now on. Return True if they differ from the rules so far.
@@ -121,34 +124,29 @@ class CallApprovals:
         return True
 
     async def close(self) -> None:
-        """Close the stores of requests for approval and of data flows."""
+        """Close the store of requests for approval."""
         if self._expressions is not None:
             self._expressions.close()
             self._expressions = None
         await self._store.close()
-        if self.flows is not None:
-            await self.flows.close()
 
     # -- gate of the hub ----------------------------------------------------------------------------------------------
 
-    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[ApproveRule | FlowLabels]:
-        flows = self.flows.rules_for(server, name) if self.flows is not None else ()
+    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[ApproveRule | CheckedRule]:
+        checked = [CheckedRule(each, rule) for each in self._checks for rule in each.rules_for(server, name)]
         if not self._rules:
-            return flows
+            return checked
         # Until the definition is known, its hint may be there.
         destructive = tool is None or tool.stale or (tool.annotations or {}).get("destructiveHint") is True
-        return (*self._rules.find(server, name, destructive=destructive), *flows)
+        return (*self._rules.find(server, name, destructive=destructive), *checked)
 
-    def quick_check(self, rules: Sequence[ApproveRule | FlowLabels], caller: str) -> Callable[[], bool] | None:
+    def quick_check(self, rules: Sequence[ApproveRule | CheckedRule], caller: str) -> Callable[[], bool] | None:
         """Return a function that returns True if the next call of a caller may skip the full check; None if none may.
 
-        Calls may skip it only if data-flow labels are the only rule for the tool, and the tool sends no data out: a
-        further call changes nothing if the labels were stored a moment ago.
+        Calls may skip it only if there is one rule for the tool, and its check says so.
         """
         (first, *others) = rules
-        if others or self.flows is None or not isinstance(first, FlowLabels) or not first.is_read:
-            return None
-        return partial(self.flows.was_just_stored, caller, first.labels)
+        return None if others or not isinstance(first, CheckedRule) else first.check.quick_check(first.rule, caller)
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
         binding = bind_call(call)
@@ -157,11 +155,13 @@ class CallApprovals:
         earlier: EarlierCall | None = call.earlier
         if state is not None and state.kind == "rest" and earlier is None:
             return await self._use_rest(call, binding, state)
-        labels = next((each for each in call.policy.approval if isinstance(each, FlowLabels)), None)
-        if labels is not None and self.flows is not None and await self.flows.check(call, labels) == "ask":
+        checked = [each for each in call.policy.approval if isinstance(each, CheckedRule)]
+        asking = [each for each in checked if await each.check.check(call, each.rule) == "ask"]
+        if asking:
             if earlier is None or not earlier.is_approved_by("operator"):
                 await self._require_operator(call, binding)
-            await self.flows.add(call, labels)
+            for each in asking:
+                await each.check.add(call, each.rule)
             return call
         rules = [each for each in call.policy.approval if isinstance(each, ApproveRule)]
         by = await self._approver(rules, call.arguments)

@@ -24,7 +24,7 @@ from toolway.gateway.approvals.records import (
     StoreError,
     decide_claim,
 )
-from toolway.gateway.sqlite_file import SqliteFile, transaction
+from toolway.part_api.sqlite_file import SqliteFile, transaction
 
 APPROVALS_FILE_NAME: Final = "approvals.sqlite"
 T = TypeVar("T")

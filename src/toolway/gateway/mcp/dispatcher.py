@@ -30,15 +30,9 @@ from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
 from toolway.gateway.authenticator import ThrottleLog
-from toolway.gateway.budgets.call_budgets import (
-    LEDGER_RETRY_S,
-    BudgetExceeded,
-    CallBudgets,
-    LedgerUnavailable,
-    TooManyCalls,
-)
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.legacy_schemas import adapt_result
+from toolway.gateway.limits import BoundLimit, CallLimits
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
@@ -70,7 +64,7 @@ from toolway.protocol.constants import (
     PROTOCOL_VERSION_META_KEY,
 )
 from toolway.protocol.headers import check_param_headers
-from toolway.protocol.jsonrpc import RawResult, encode_json
+from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json, ToolResult
@@ -111,7 +105,7 @@ class RequestDispatcher:
         sealer: Sealer,
         pending_calls: PendingCalls,
         rate_limiter: RateLimiter,
-        budgets: CallBudgets,
+        limits: CallLimits,
         cluster: ClusterHooks = NO_CLUSTER,
         held_servers: Callable[[], Iterable[str]] = tuple,
         drops_nulls: Callable[[], bool] = lambda: False,
@@ -121,7 +115,7 @@ class RequestDispatcher:
         #: scopes that the token of a principal lacks for a call of `server.tool`
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         self.rate_limiter = rate_limiter
-        self.budgets = budgets
+        self.limits = limits
         self._throttle_log = ThrottleLog(hub.emit)
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
@@ -422,60 +416,27 @@ class RequestDispatcher:
         keep_raw: bool,
         is_notification: bool = False,
     ) -> Coroutine[Any, Any, RpcResult]:
-        """Return the coroutine that forwards one request to a server, within the budgets of its principal."""
+        """Return the coroutine that forwards one request to a server, within the limits of its principal."""
         if is_notification:
             work = self._forward_notification(context, method, params, server)
         else:
             work = self._forward_now(context, method, params, server, name, keep_raw=keep_raw)
         principal = context.principal
-        has_limits = self.budgets.has_rules or principal.budgets or principal.concurrent is not None
-        if has_limits and context.forwarded is None:  # else the node that forwards it has charged it
-            return self._forward_in_budget(principal, method, f"{server}.{name}", work)
+        if self.limits.concern(principal) and context.forwarded is None:  # else the forwarding node has charged it
+            return _run_in(self.limits.bind(principal, f"{server}.{name}"), method, work)
         return work
 
     async def run_in_limits(self, principal: Principal, target: str, work: Coroutine[Any, Any, Json]) -> None:
-        """Run a call of the tool `target` that is no MCP request, within rate and budgets of its principal.
+        """Run a call of the tool `target` that is no MCP request, within the limits of its principal.
 
         Raises `RpcFailure` if a limit is reached, and the errors of `work`, which returns the result.
         """
         try:
             if principal.rate is not None:
                 self._check_rate(principal, principal.rate)
-            await self._forward_in_budget(principal, "tools/call", target, work)
+            await _run_in(self.limits.bind(principal, target), "tools/call", work)
         finally:
             work.close()
-
-    async def _forward_in_budget(
-        self, principal: Principal, method: str, target: str, work: Coroutine[Any, Any, RpcResult]
-    ) -> RpcResult:
-        """Run `work` within the budgets and the limit of concurrent calls of its principal; charge its result.
-
-        Raises `RpcFailure` if a budget is used up, the limit is reached, or it is unknown how much of a budget is used.
-        """
-        budgets = self.budgets
-        accounts = budgets.find(principal, target)
-        if method in _TASK_METHODS:  # the call that created the task was counted; its result is that of the task
-            accounts = [each for each in accounts if each.budget.unit == "bytes"]
-        try:
-            is_counted = budgets.enter(principal)
-            try:
-                await budgets.take(accounts)
-                result = await work
-            finally:
-                if is_counted:
-                    budgets.leave(principal)
-        except BudgetExceeded as exc:
-            self._throttle_log.add(principal.id, exc.account.budget, "budget")
-            raise errors.budget_failure(exc) from None
-        except TooManyCalls as exc:
-            raise errors.concurrency_failure(exc.limit) from None
-        except LedgerUnavailable as exc:
-            raise errors.ledger_failure(str(exc), LEDGER_RETRY_S) from None
-        finally:
-            work.close()
-        if any(each.budget.unit == "bytes" for each in accounts):
-            budgets.add_bytes(accounts, _count_bytes(result))
-        return result
 
     async def _forward_notification(self, context: RequestContext, method: str, params: Json, server: str) -> RpcResult:
         if context.principal.rate is not None:
@@ -821,10 +782,13 @@ def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, c
     return view.encoded_page(kind, cursor, complete, build_result, era)
 
 
-def _count_bytes(result: RpcResult) -> int:
-    if isinstance(result, RawResult):
-        return len(result.prefix) + len(result.received) + len(result.suffix)
-    return len(encode_json(result))
+def _run_in(
+    limits: tuple[BoundLimit, ...], method: str, work: Coroutine[Any, Any, RpcResult]
+) -> Coroutine[Any, Any, RpcResult]:
+    """Return the coroutine that runs `work` within these limits. It raises `RpcFailure` if one is reached."""
+    for limit in reversed(limits):
+        work = limit.run(work, is_followup=method in _TASK_METHODS)
+    return work
 
 
 def _owner(context: RequestContext) -> tuple[str, str]:

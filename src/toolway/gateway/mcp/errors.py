@@ -7,13 +7,13 @@ a 5xx would invite a resend.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from toolway.catalog.tool_access import TOOL_DENIED_CODE, TOOL_HELD_CODE
 from toolway.errors import (
     AccessDenied,
     CallError,
+    CallRefused,
     CallTimeout,
     Certainty,
     InvalidArguments,
@@ -22,10 +22,9 @@ from toolway.errors import (
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    StoreUnavailable,
     ToolwayError,
 )
-from toolway.gateway.budgets.call_budgets import BudgetExceeded
-from toolway.gateway.flows.call_flows import FLOW_CODE, FLOW_STORE_CODE
 from toolway.gateway.mcp.context import name_demanded_visits
 from toolway.gateway.rate_limit import Rate
 from toolway.middleware.approval import APPROVAL_DENIED_CODE, ApprovalRequired
@@ -47,12 +46,12 @@ from toolway.types import Call, Era, Json
 UNAVAILABLE: Final = -31001  # the server cannot be reached or started
 DEADLINE: Final = -31002  # the deadline passed before the request was sent
 OVERLOADED: Final = -31003  # too many calls are active in the gateway
-QUOTA: Final = -31004  # this principal has too many active requests, or exceeds a rate limit or a budget
+QUOTA: Final = -31004  # this principal has too many active requests, or exceeds a rate limit or a limit of a part
 OUTCOME_UNKNOWN: Final = -31005  # the call may have been executed; sent with HTTP 200, so that clients do not resend it
 THROTTLED: Final = -31006  # the server itself asked the caller to wait
 CANCELLED: Final = -31007  # the client cancelled the request
 KEY_MISMATCH: Final = -31008  # the idempotency key was used before with other arguments
-STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, approvals or budgets, or the audit log, is unusable
+STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, approvals or a part, or the audit log, is unusable
 DENIED: Final = -31010  # the call was denied before it was attempted
 UPSTREAM_PROTOCOL: Final = -31012  # the server sent an invalid response
 SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
@@ -85,7 +84,7 @@ _RETRYABLE_CODES: Final = frozenset(
     {UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN, APPROVAL_REQUIRED}
 )
 #: Denials that end with HTTP 200: a 403 would make clients log in again.
-_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE, FLOW_CODE)
+_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE)
 _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value is known
 
 
@@ -122,7 +121,7 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
         data["omitted"] = error.omitted
     if isinstance(error, ApprovalRequired):
         data["approvalId"] = error.approval_id
-    status = 200 if error.code in _DENIED_WITH_200 else None
+    status = 200 if error.code in _DENIED_WITH_200 or isinstance(error, CallRefused) else None
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
 
 
@@ -202,30 +201,8 @@ def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
     return RpcFailure(QUOTA, message, data, retry_after=wait)
 
 
-def budget_failure(exc: BudgetExceeded) -> RpcFailure:
-    """Return the error of a call that is rejected because a budget is used up."""
-    holder, pattern, budget = exc.account
-    resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
-    data = _not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or let the operator raise the budget")
-    data |= {"budget": str(budget), "of": holder, "tools": pattern, "resetAt": resets_at}
-    message = f"budget of {budget} of {holder} for {pattern} is used up: it begins again at {resets_at}"
-    return RpcFailure(QUOTA, message, data, retry_after=exc.wait)
-
-
-def concurrency_failure(limit: int) -> RpcFailure:
-    """Return the error of a call that is rejected because its API key has reached its limit of concurrent calls."""
-    data = _not_sent("E-CONCURRENT", _MIN_RETRY_AFTER_S, "wait for the result of another call")
-    return RpcFailure(QUOTA, f"this API key has {limit} calls under way, as many as it may have", data)
-
-
-def ledger_failure(detail: str, wait: float) -> RpcFailure:
-    """Return the error of a call that is rejected because it is unknown how much of its budget is used."""
-    data = _not_sent("E-BUDGET-STORE", wait, "try again; the operator finds the cause in the log of the gateway")
-    message = f"the use of a budget is unknown, so the call was not sent: {detail}"
-    return RpcFailure(STORE_UNAVAILABLE, message, data, retry_after=wait)
-
-
-def _not_sent(code: str, wait: float, fix: str) -> Json:
+def not_sent(code: str, wait: float, fix: str) -> Json:
+    """Return the data of the error of a call that a limit rejects before it is sent."""
     return {
         "executed": "no",
         "certainty": Certainty.NOT_SENT.code,
@@ -295,10 +272,10 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     APPROVAL_CODE: APPROVAL_REQUIRED,
     APPROVAL_DENIED_CODE: DENIED,
     "E-APPROVAL-STORE": STORE_UNAVAILABLE,
-    FLOW_CODE: DENIED,
-    FLOW_STORE_CODE: STORE_UNAVAILABLE,
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
+    (CallRefused, lambda error: DENIED),
+    (StoreUnavailable, lambda error: STORE_UNAVAILABLE),
     (NotFound, lambda error: INVALID_PARAMS),
     (InvalidArguments, lambda error: INVALID_PARAMS),
     (OutcomeUnknown, lambda error: OUTCOME_UNKNOWN),

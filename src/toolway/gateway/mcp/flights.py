@@ -15,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
-from toolway.gateway.budgets.ledger import BudgetAccount
 from toolway.gateway.legacy_schemas import adapt_result
+from toolway.gateway.limits import BoundLimit
 from toolway.gateway.mcp.call_reader import (
     PARAMS,
     CallReader,
@@ -72,6 +72,7 @@ class NamedPlan(NamedTuple):
 
     plan: Plan
     start: bytes  # of the encoded arguments of the meta-tool: all that is before those of the tool
+    limits: tuple[BoundLimit, ...]  # on the calls of the principal to this tool
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +86,8 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     views_version: int
     name: str  # of the tool, as the client knows it
     reader: CallReader | ListReader | None  # of a modern client
+    limits: tuple[BoundLimit, ...]  # on the calls of the principal to this tool
+    limits_version: int
     named: dict[str, NamedPlan] = msgspec.field(default_factory=dict)  # of the tools that `call_tool` named, by name
 
 
@@ -152,17 +155,17 @@ class ClientFlights:
         call = reader.read(request.body)
         if call is None:
             return False
-        plan = planned.plan
+        plan, limits = planned.plan, planned.limits
         if plan is None:
             named = self._find_named(planned, call)
             if named is None:
                 return False
-            plan, call = named
+            plan, call, limits = named
         if not router.add_active(planned.principal, exchange):
             return False
         exchange.request_id = router.new_request_id()
         flight = ClientFlight(self, planned, plan, exchange, call)
-        if not self._start(flight, planned.principal, call.meta.capabilities):
+        if not self._start(flight, planned.principal, limits, call.meta.capabilities):
             router.remove_active(planned.principal, exchange)
             return False
         if planned.plan is None:
@@ -171,29 +174,29 @@ class ClientFlights:
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
 
-    def _start(self, flight: ClientFlight, principal: Principal, capabilities: Json) -> bool:
-        """Begin a call, and charge it to the rate limit and the budgets of its principal, if it has any.
+    def _start(
+        self, flight: ClientFlight, principal: Principal, limits: tuple[BoundLimit, ...], capabilities: Json
+    ) -> bool:
+        """Begin a call, and charge it to the rate limit and the other limits of its principal, if it has any.
 
         Return False if the router must handle the request: then nothing was sent, and nothing was charged.
         """
-        rate, limiter, budgets = principal.rate, self.dispatcher.rate_limiter, self.dispatcher.budgets
-        accounts: Sequence[BudgetAccount] = ()
-        if budgets.has_rules or principal.budgets or principal.concurrent is not None:
-            accounts = budgets.find(principal, flight.plan.target)
-            if principal.concurrent is not None or any(each.budget.unit == "bytes" for each in accounts):
-                return False  # they are counted when the call has ended
-        if rate is None and not accounts:
+        rate, limiter = principal.rate, self.dispatcher.rate_limiter
+        if rate is None and not limits:
             return flight.begin(capabilities)
-        if accounts and not budgets.try_take(accounts):
-            return False
-        if rate is not None and limiter.try_acquire(principal.id, rate) > 0:
-            budgets.give_back(accounts)
-            return False
-        if flight.begin(capabilities):
-            return True
-        budgets.give_back(accounts)
-        if rate is not None:
-            limiter.give_back(principal.id)
+        taken = 0
+        for each in limits:
+            if not each.try_take():
+                break
+            taken += 1
+        else:
+            if rate is None or limiter.try_acquire(principal.id, rate) <= 0:
+                if flight.begin(capabilities):
+                    return True
+                if rate is not None:
+                    limiter.give_back(principal.id)
+        for each in limits[:taken]:
+            each.give_back()
         return False
 
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
@@ -236,19 +239,19 @@ class ClientFlights:
         session = self.sessions.get_session(head.session_id, principal, planned.view, planned.endpoint)
         if session is None or session.ended or id_ in session.active_requests:
             return False
-        plan = planned.plan
+        plan, limits = planned.plan, planned.limits
         if plan is None:
             named = self._find_named(planned, call)
             if named is None:
                 return False
-            plan, call = named
+            plan, call, limits = named
         if session.log_level is not None and plan.is_legacy:
             return False  # the server may have to be asked for this level first
         if not router.add_active(principal, exchange):
             return False
         exchange.request_id = router.new_request_id()
         flight = SessionFlight(self, planned, plan, exchange, call, id_, session)
-        if not self._start(flight, principal, session.capabilities):
+        if not self._start(flight, principal, limits, session.capabilities):
             router.remove_active(principal, exchange)
             return False
         session.active_requests[id_] = flight.request
@@ -291,6 +294,7 @@ class ClientFlights:
         return (
             planned.principal is authenticated.principal
             and planned.views_version == router.views_version
+            and planned.limits_version == self.dispatcher.limits.version
             and (planned.tool_filter is None or router.filter_of_group(planned.endpoint) is planned.tool_filter)
             and (planned.plan is None or planned.plan.is_valid())
         )
@@ -347,10 +351,15 @@ class ClientFlights:
         if tool_filter is None and endpoint not in ("", SEARCH_ENDPOINT) and not endpoint.startswith("server/"):
             return None
         reader = (ListReader(routing) if is_list else CallReader(routing)) if routing is not None else None
-        return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, name, reader)
+        limits = self.dispatcher.limits
+        bound = limits.bind(principal, plan.target) if plan is not None else ()
+        version = self.router.views_version
+        return HeadPlan(plan, principal, endpoint, view, tool_filter, version, name, reader, bound, limits.version)
 
-    def _find_named(self, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
-        """Return plan and call of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
+    def _find_named(
+        self, planned: HeadPlan, call: ClientCall
+    ) -> tuple[Plan, ClientCall, tuple[BoundLimit, ...]] | None:
+        """Return plan, call and limits of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
 
         None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
@@ -365,7 +374,7 @@ class ClientFlights:
             # The encoded arguments have these two keys and no space, so the value after `start` is one whole object.
             encoded = call.encoded_arguments
             own = encoded[len(known.start) : -1] if encoded.startswith(known.start) else b""
-            return known.plan, ClientCall(call.id, arguments, call.meta, name, own)
+            return known.plan, ClientCall(call.id, arguments, call.meta, name, own), known.limits
         tool = view.find_item("tools", name) if not view.needs_preparation else None
         if not isinstance(tool, Tool):
             return None
@@ -378,8 +387,9 @@ class ClientFlights:
             return None
         if len(planned.named) >= MAX_TOOLS_OF_HEAD:
             planned.named.clear()  # cheap to find again
-        planned.named[name] = NamedPlan(plan, b'{"name":%b,"arguments":' % jsonrpc.encode_json(name))
-        return plan, ClientCall(call.id, arguments, call.meta, name)
+        limits = self.dispatcher.limits.bind(planned.principal, plan.target)
+        planned.named[name] = NamedPlan(plan, b'{"name":%b,"arguments":' % jsonrpc.encode_json(name), limits)
+        return plan, ClientCall(call.id, arguments, call.meta, name), limits
 
 
 def _encode_response(

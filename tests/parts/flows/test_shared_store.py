@@ -6,15 +6,18 @@ import asyncio
 from functools import partial
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway.cluster.db.tables import FlowWindowRow
-from toolway.cluster.replication.shared_flows import DbFlowStore
-from toolway.config.call_rules.flow_labels import WINDOW_S, LabelledCall, Window
-from toolway.gateway.flows.store import FlowStoreError
+from toolway.cluster.db.part_database import ClusterDatabase
+from toolway.parts.flows.labels import WINDOW_S, LabelledCall, Window
+from toolway.parts.flows.store import FlowStore, FlowStoreError
 
 pytestmark = pytest.mark.anyio
+
+
+def DbFlowStore(engine: AsyncEngine, tenant: str) -> FlowStore:
+    return FlowStore(ClusterDatabase(engine, tenant))
 
 
 async def test_labels_of_all_nodes_meet_in_one_window(engine: AsyncEngine) -> None:
@@ -48,7 +51,7 @@ async def test_a_window_that_makes_no_sense_is_not_used(engine: AsyncEngine) -> 
     store = DbFlowStore(engine, "t")
     await store.change("key:k", lambda window: {"sink": LabelledCall("s.t", 1.0)}, 100.0)
     async with engine.begin() as db:
-        await db.execute(update(FlowWindowRow).values(entries="no JSON"))
+        await db.execute(text("UPDATE flow_windows SET entries = 'no JSON'"))
     with pytest.raises(FlowStoreError):
         await store.change("key:k", lambda window: window, 100.0)
 

@@ -6,16 +6,22 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway.cluster.db.budget_ledger import DbLedger
-from toolway.cluster.db.tables import BudgetUseRow
-from toolway.config.call_rules.call_budgets import CallBudget
-from toolway.gateway.budgets.call_budgets import BudgetExceeded, CallBudgets, LedgerUnavailable
-from toolway.gateway.budgets.ledger import BudgetAccount, BudgetLease, LeaseRequest
+from toolway.cluster.db.part_database import ClusterDatabase
+from toolway.parts.budgets.call_budgets import BudgetExceeded, CallBudgets, LedgerUnavailable
+from toolway.parts.budgets.ledger import BudgetAccount, BudgetLease, LeaseRequest, StoredLedger
+from toolway.parts.budgets.settings import CallBudget
 
 pytestmark = pytest.mark.anyio
+
+
+class DbLedger(StoredLedger):
+    def __init__(self, engine: AsyncEngine, tenant: str) -> None:
+        super().__init__(ClusterDatabase(engine, tenant))
+
+
 ACCOUNT = BudgetAccount("group eng", "*", CallBudget.parse("2000/month"))
 
 
@@ -47,10 +53,10 @@ async def test_a_new_period_begins_with_nothing_used(engine: AsyncEngine) -> Non
     first = (await ledger.lease([LeaseRequest(ACCOUNT, 100, 1900)]))[ACCOUNT.id]
     assert (first.used, first.units) == (1912, 12)
     async with engine.begin() as db:
-        await db.execute(update(BudgetUseRow).values(period=first.period - 86_400))
+        await db.execute(text("UPDATE budget_use SET period = :period"), {"period": first.period - 86_400})
     assert (await ledger.lease([LeaseRequest(ACCOUNT, 8)]))[ACCOUNT.id].used == 8
     async with engine.begin() as db:
-        assert (await db.execute(select(BudgetUseRow.used))).scalar_one() == 8
+        assert (await db.execute(text("SELECT used FROM budget_use"))).scalar_one() == 8
 
 
 class _Lost(DbLedger):

@@ -1,4 +1,4 @@
-"""SQLite file in the state folder that all workers of a gateway share; approvals, budgets and flows each have one.
+"""SQLite file in the state folder that all workers of a gateway share. Each part that stores data has one.
 
 Each file is used by a thread of its own, so that the event loop never waits for the disk or for another worker.
 """

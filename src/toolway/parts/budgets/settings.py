@@ -1,4 +1,4 @@
-"""Budgets of calls and of bytes of results: `5000/day`, `500MB/month`, and the setting `toolway.budgets`.
+"""Budgets of calls and of bytes of results: `5000/day`, `500MB/month`, and the settings `budgets` and `budgetsFail`.
 
 "budgets": {
   "eng": {"*": "20000/day", "openai.*": ["500/day", "200MB/day"]},
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from toolway._lazy import compile_pattern
-from toolway.config.field_reader import CONFIG_KEY_CODE, field_error, shorten_key
+from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, shorten_key
 from toolway.errors import ConfigError
 
 Period: TypeAlias = Literal["minute", "hour", "day", "month"]
@@ -74,6 +74,21 @@ class CallBudget(msgspec.Struct, frozen=True):
 
 
 GroupBudgets: TypeAlias = Mapping[str, Mapping[str, tuple[CallBudget, ...]]]  # group → pattern → budgets
+
+
+class BudgetSettings(msgspec.Struct, frozen=True):
+    """Budgets of groups, and what happens while it is unknown how much of them is used."""
+
+    budgets: GroupBudgets = msgspec.field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
+    budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
+
+
+def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> BudgetSettings:
+    """Return the settings `budgets` and `budgetsFail` of a `toolway` block. Raises `ConfigError`."""
+    fails = FieldReader({"budgetsFail": block.get("budgetsFail")}, variables)
+    return BudgetSettings(
+        parse_budgets(block.get("budgets")), fails.get_choice("budgetsFail", ("closed", "open"), "closed")
+    )
 
 
 def parse_budgets(block: Any) -> GroupBudgets:

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
-from toolway.config.call_rules.flow_labels import (
+from toolway.config.schema import Server
+from toolway.errors import CallRefused, Certainty, StoreUnavailable
+from toolway.events import Event, PolicyDecision
+from toolway.parts.flows.labels import (
     LABELS,
     FlowLabels,
     FlowMode,
@@ -22,10 +26,7 @@ from toolway.config.call_rules.flow_labels import (
     labels_of,
     meets,
 )
-from toolway.config.schema import Server
-from toolway.errors import AccessDenied, Certainty, ServerUnavailable
-from toolway.events import Event, PolicyDecision
-from toolway.gateway.flows.store import FlowStore, FlowStoreError
+from toolway.parts.flows.store import FlowStore, FlowStoreError
 from toolway.types import Call
 
 FLOW_CODE: Final = "E-FLOW"
@@ -36,6 +37,8 @@ MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment a
 
 class CallFlows:
     """Windows of all callers (the last call with each data-flow label), and the decision about each labelled call.
+
+    It is a `CallCheck` of the gate.
 
     `servers` returns the server entries, `emit` reports events. `now` returns wall time.
     """
@@ -67,12 +70,23 @@ class CallFlows:
         before, self.mode, self.is_on = (self.mode, self.is_on), mode or "note", mode is not None or has_labels
         return before != (self.mode, self.is_on)
 
+    @property
+    def may_ask(self) -> bool:
+        return self.is_on and self.mode == "ask"
+
     def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
         """Return the data-flow labels of a tool as an approval rule; () if it has none, or if flows are not checked."""
         if not self.is_on:
             return ()
         labels = labels_of(self._servers().get(server), name, self.mode)
         return (FlowLabels(labels),) if labels else ()
+
+    def quick_check(self, rule: FlowLabels, caller: str) -> Callable[[], bool] | None:
+        """Return a function that returns True if the labels of a caller were stored a moment ago.
+
+        None if the tool can send data out: other processes may have added labels.
+        """
+        return partial(self.was_just_stored, caller, rule.labels) if rule.is_read else None
 
     async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
         """Check a call by the labels of its tool. Return `ask` if an operator must approve it first, else `pass`.
@@ -99,7 +113,7 @@ class CallFlows:
         reason = _describe(call, found, rule.labels)
         self._emit(PolicyDecision(call.server, "flows", self.mode == "note", f"{self.mode}: {reason}"))
         if self.mode == "deny":
-            raise AccessDenied(
+            raise CallRefused(
                 f"{call.server}.{call.name} would bring private data, texts of strangers and a way out together",
                 server=call.server,
                 tool=call.name,
@@ -175,8 +189,8 @@ def _describe(call: Call, window: Window, labels: frozenset[str]) -> str:
     return ", ".join(f"{label} by {own if label in labels else window[label].tool}" for label in LABELS)
 
 
-def _unavailable(exc: FlowStoreError) -> ServerUnavailable:
-    return ServerUnavailable(
+def _unavailable(exc: FlowStoreError) -> StoreUnavailable:
+    return StoreUnavailable(
         "the store of the flows is unavailable",
         detail=str(exc)[:300],
         hint="correct the cause, then try again",

@@ -1,21 +1,25 @@
 """Ledger of budgets: the store of how much of each budget was used in its current period.
 
 Units (calls or bytes) are leased: they count as used in the ledger before a call spends them. So all processes together
-never spend more than a budget, also if one is killed. Unused units are returned. The decisions are here, for all
-stores. Pure: `now` is an argument.
+never spend more than a budget, also if one is killed. Unused units are returned. A lease is on disk before its units
+are spent, so what was used survives a restart, and a kill. Periods begin and end by the clock of the database.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from toolway.config.call_rules.call_budgets import MAX_AMOUNT, CallBudget
+from toolway.part_api.database import Database, DatabaseError, Row, Table, Transaction
+from toolway.parts.budgets.settings import MAX_AMOUNT, CallBudget
 
 #: A lease has at most this part of what is free, so that the last units of a budget do not stay with one process.
 LEASE_FRACTION: Final = 8
 MAX_USED: Final = 4 * MAX_AMOUNT  # stored values beyond it make no sense
 KEEP_USE_S: Final = 62 * 86_400  # seconds after which the use of a budget is deleted: no period is so long
+USE: Final = Table("budget_use", {"period": "BIGINT", "used": "BIGINT"})  # by account id
+_log = logging.getLogger("toolway.gateway")
 
 
 class LedgerError(Exception):
@@ -108,3 +112,49 @@ class MemoryLedger:
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
+
+
+class StoredLedger:
+    """Ledger in a database, which all processes of a gateway share."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._is_cleaned = False
+
+    async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
+        try:
+            return await self._database.run(lambda db: self._lease(db, requests))
+        except DatabaseError as exc:
+            raise LedgerError(str(exc)) from exc
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _lease(self, db: Transaction, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
+        ordered = sorted(requests, key=lambda each: each.account.id)  # one lock order for all nodes
+        stored = db.lock_rows(USE, [each.account.id for each in ordered], (0, 0))
+        leases, changed, now = {}, {}, db.now
+        for request in ordered:
+            id_ = request.account.id
+            before = _stored_use(stored[id_], request, now)
+            leases[id_], use = decide_lease(before, request, now)
+            if use != before:
+                changed[id_] = use
+        if changed:
+            db.put_rows(USE, changed)
+        if not self._is_cleaned:
+            db.delete(USE, "period > 0 AND period < :limit", limit=int(now) - KEEP_USE_S)
+            self._is_cleaned = True
+        return leases
+
+
+def _stored_use(row: Row, request: LeaseRequest, now: float) -> StoredUse:
+    """Return the use of an account. If its row cannot be read, the account is used up until the end of the period.
+
+    The other accounts of the same transaction are not affected.
+    """
+    period, used = row
+    if isinstance(period, int) and isinstance(used, int):
+        return StoredUse(period, used)
+    _log.error("E-BUDGET-STORE: the use of %s cannot be read, so it counts as used up", request.account.id)
+    return StoredUse(request.account.budget.period_at(now)[0], MAX_USED)

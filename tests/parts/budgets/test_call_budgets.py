@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,29 +12,42 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.edge_lab import edge, handshake, message_of, modern
-from toolway.config.call_rules.call_budgets import BudgetRules, CallBudget, parse_budgets
+from tests.gateway.edge_lab import Edge, edge, handshake, message_of, modern
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.events import Event
-from toolway.gateway.budgets.call_budgets import (
+from toolway.gateway.principals import FileApiKeyStore, Principal
+from toolway.part_api.database import SqliteDatabase
+from toolway.parts.budgets.call_budgets import (
     MAX_OPEN_S,
     PROBE_INTERVAL_S,
     BudgetExceeded,
     CallBudgets,
     LedgerUnavailable,
 )
-from toolway.gateway.budgets.ledger import (
+from toolway.parts.budgets.ledger import (
+    USE,
     BudgetAccount,
     BudgetLease,
     LeaseRequest,
     LedgerError,
     MemoryLedger,
+    StoredLedger,
     StoredUse,
     decide_lease,
+    take_over_file,
 )
-from toolway.gateway.budgets.sqlite_ledger import SqliteLedger
-from toolway.gateway.principals import FileApiKeyStore, Principal
+from toolway.parts.budgets.runtime import BudgetsRuntime
+from toolway.parts.budgets.settings import BudgetRules, BudgetSettings, CallBudget, parse_budgets
+
+
+def SqliteLedger(path: Path) -> StoredLedger:
+    return StoredLedger(SqliteDatabase(path, [USE], take_over_file))
+
+
+def budgets_of(found: Edge) -> CallBudgets:
+    return found.gateway.parts.runtime("budgets", BudgetsRuntime).budgets
+
 
 DAY = 1_800_057_600  # the start of a day of UTC, and 10 days before the end of its month
 
@@ -66,9 +81,9 @@ def test_periods_begin_at_full_times_of_utc() -> None:
 def test_the_setting_names_groups_patterns_and_amounts() -> None:
     settings = parse_gateway(
         {"budgets": {"eng": {"*": "20000/day", "openai.*": ["500/day", "1GB/day"]}}, "budgetsFail": "open"}, {}
-    )
+    ).parts["budgets"]
     assert settings.budgets["eng"]["openai.*"] == (CallBudget.parse("500/day"), CallBudget.parse("1GB/day"))
-    assert settings.budgets_fail == "open" and parse_gateway({}, {}).budgets_fail == "closed"
+    assert settings.budgets_fail == "open" and BudgetSettings().budgets_fail == "closed"
     wrongs: tuple[Any, ...] = (
         {"eng": "5/day"},
         {"eng": {"*": "5/week"}},
@@ -259,7 +274,7 @@ async def test_the_budget_of_a_key_is_enforced_for_both_eras(tmp_path: Path) -> 
 @pytest.mark.anyio
 async def test_a_group_shares_its_budget_and_a_pattern_counts_only_its_tools(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
-        found.gateway.budgets.set_rules(parse_budgets({"both": {"a.*": "4/day"}}), fails_open=False)
+        budgets_of(found).set_rules(parse_budgets({"both": {"a.*": "4/day"}}), fails_open=False)
         one, two = found.key("both"), found.key("both")
         for token in (one, two, one, two):
             assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
@@ -288,7 +303,7 @@ async def test_bytes_of_results_are_counted(tmp_path: Path) -> None:
 async def test_a_key_has_no_more_calls_under_way_than_it_may(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token, _ = found.keyring.create_key_sync("ci", None, False, 0.0, concurrent=2)
-        budgets, principal = found.gateway.budgets, found.keyring.authenticate(token)
+        budgets, principal = budgets_of(found), found.keyring.authenticate(token)
         assert principal is not None and budgets.enter(principal) and budgets.enter(principal)
         refused = (await found.call("a__echo", {"text": "x"}, token=token))["error"]
         assert (refused["code"], refused["data"]["code"]) == (-31004, "E-CONCURRENT")
@@ -302,7 +317,7 @@ async def test_a_key_has_no_more_calls_under_way_than_it_may(tmp_path: Path) -> 
 def test_a_share_of_the_concurrent_calls_for_each_node() -> None:
     async def check() -> None:
         budgets = CallBudgets(node_count=lambda: 3)
-        principal = Principal("k", "k", "key:k", concurrent=7)
+        principal = Principal("k", "k", "key:k", attributes=(("concurrent", "7"),))
         assert budgets.enter(principal) and budgets.enter(principal)
         with pytest.raises(Exception, match="2"):
             budgets.enter(principal)
@@ -314,3 +329,26 @@ def test_a_wrong_number_of_concurrent_calls_is_refused(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this")
     with pytest.raises(ConfigError, match="concurrent"):
         keyring.create_key_sync("ci", None, False, time.time(), concurrent=0)
+
+
+@pytest.mark.anyio
+async def test_the_file_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    account = _account("100/day")
+    with sqlite3.connect(tmp_path / "b.sqlite") as db:
+        db.execute("CREATE TABLE used (account TEXT PRIMARY KEY, period INTEGER NOT NULL, used INTEGER NOT NULL)")
+        start, _ = account.budget.period_at(time.time())
+        db.execute("INSERT INTO used VALUES (?, ?, 7)", (account.id, start))
+    budgets = CallBudgets(SqliteLedger(tmp_path / "b.sqlite"))
+    assert (await budgets.read([account]))[account.id].used == 7
+    await budgets.close()
+
+
+def test_a_file_of_keys_keeps_its_form_and_an_unknown_limit_refuses_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keyring = FileApiKeyStore(file, "tw_owner-of-this")
+    token, _ = keyring.create_key_sync("ci", None, False, 0.0, budgets=["5/day"], concurrent=3)
+    stored = json.loads(file.read_text())["keys"][0]
+    assert stored["budgets"] == [{"amount": 5, "period": "day", "unit": "calls"}] and stored["concurrent"] == 3
+    assert "attributes" not in stored
+    file.write_text(json.dumps({"format": 1, "keys": [{**stored, "lunar": 1}]}))
+    assert FileApiKeyStore(file, "tw_owner-of-this").authenticate(token) is None

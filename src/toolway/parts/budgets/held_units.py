@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from toolway.gateway.budgets.ledger import BudgetAccount, BudgetLease, LeaseRequest
+from toolway.parts.budgets.ledger import BudgetAccount, BudgetLease, LeaseRequest
 
 LEASE_AHEAD_S: Final = 1.0  # seconds of demand to lease ahead
 MIN_DEMAND_WINDOW_S: Final = 0.1  # seconds: shorter intervals between two requests count as this long

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from toolway.config.call_rules.call_budgets import BudgetRules, GroupBudgets
 from toolway.events import AccessEvent, Event
-from toolway.gateway.budgets.held_units import HeldUnits
-from toolway.gateway.budgets.ledger import BudgetAccount, BudgetLease, BudgetLedger, LeaseRequest, MemoryLedger
 from toolway.gateway.principals import ACCESS_PREFIX, Principal
+from toolway.parts.budgets.held_units import HeldUnits
+from toolway.parts.budgets.key_limits import limits_of
+from toolway.parts.budgets.ledger import BudgetAccount, BudgetLease, BudgetLedger, LeaseRequest, MemoryLedger
+from toolway.parts.budgets.settings import BudgetRules, GroupBudgets
 
 MAX_ACCOUNTS: Final = 10_000  # in use at the same time; calls of further ones are refused
 MAX_CACHED: Final = 10_000  # callers and tools whose accounts are remembered
@@ -67,7 +68,9 @@ class CallBudgets:
         emit: Callable[[Event], None] = lambda event: None,
         node_count: Callable[[], int] = lambda: 1,
         now: Callable[[], float] = time.monotonic,
+        on_rules_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_rules_changed = on_rules_changed
         self._ledger = ledger if ledger is not None else MemoryLedger(time.time)
         self._emit = emit
         self._node_count = node_count
@@ -92,6 +95,7 @@ class CallBudgets:
             self.rules = BudgetRules(budgets)
             self.has_rules = bool(self.rules)
             self._found.clear()
+            self._on_rules_changed()
         self.fails_open = fails_open
 
     def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
@@ -100,7 +104,7 @@ class CallBudgets:
         known = self._found.get(key)
         if known is not None and (known[0] is principal or known[0] == principal):
             return known[1]
-        own = [BudgetAccount(f"key {principal.id}", "*", budget) for budget in principal.budgets]
+        own = [BudgetAccount(f"key {principal.id}", "*", budget) for budget in limits_of(principal).budgets]
         groups = [scope.removeprefix(ACCESS_PREFIX) for scope in principal.scopes or ()]
         shared = self.rules.find(groups, target)
         found = (*own, *(BudgetAccount(f"group {group}", pattern, budget) for group, pattern, budget in shared))
@@ -190,9 +194,10 @@ class CallBudgets:
         Return False if there is no limit. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
         its share of the limit.
         """
-        if principal.concurrent is None:
+        concurrent = limits_of(principal).concurrent
+        if concurrent is None:
             return False
-        limit, active = max(1, principal.concurrent // max(1, self._node_count())), self._active.get(principal.id, 0)
+        limit, active = max(1, concurrent // max(1, self._node_count())), self._active.get(principal.id, 0)
         if active >= limit:
             raise TooManyCalls(limit)
         self._active[principal.id] = active + 1
@@ -328,7 +333,8 @@ class CallBudgets:
     def _report_open(self, *, is_open: bool) -> None:
         """Report by an event when calls begin to pass uncharged because the ledger fails, and when that ends.
 
-        The last event has the number of calls that passed.
+        `budgets_open`: calls pass because budgets cannot be counted; `budgets_closed`: they are counted again, and the
+        event has the number of calls that passed.
         """
         if is_open == self._is_open_reported:
             return

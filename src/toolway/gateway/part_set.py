@@ -1,0 +1,109 @@
+"""Parts of one running gateway: opens them in order, gives them what they need, applies settings, and closes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolway.gateway.limits import CallLimits
+from toolway.gateway.principals import ApiKeyStore
+from toolway.hub.core import HubCore
+from toolway.middleware.approval import CheckedGate
+from toolway.part_api import registry
+from toolway.part_api.part import Part, PartRuntime
+
+if TYPE_CHECKING:
+    from toolway.part_api.database import Database
+
+R = TypeVar("R", bound=PartRuntime)
+OpenDatabase = Callable[[Part], "Database | None"]
+_log = logging.getLogger("toolway.gateway")
+
+
+class PartSet:
+    """All parts of a gateway, and the context that they get (`PartContext`).
+
+    `open_database` returns the database of a part. Without it, parts store nothing.
+    """
+
+    def __init__(
+        self,
+        hub: HubCore,
+        api_keys: ApiKeyStore | None,
+        gate: CheckedGate | None = None,
+        *,
+        open_database: OpenDatabase = lambda part: None,
+        node_count: Callable[[], int] = lambda: 1,
+        parts: Iterable[Part] | None = None,
+    ) -> None:
+        self.hub = hub
+        self.api_keys = api_keys
+        self.gate = gate
+        self.limits = CallLimits()
+        self.node_count = node_count
+        self.open_database = open_database
+        self._parts: dict[str, tuple[Part, PartRuntime]] = {}
+        for part in _in_order(parts if parts is not None else registry.built_in()):
+            self._parts[part.name] = (part, part.open(self))
+
+    def __iter__(self) -> Iterator[tuple[Part, PartRuntime]]:
+        return iter(self._parts.values())
+
+    def runtime(self, name: str, kind: type[R]) -> R:
+        """Return the runtime of a part. Raises `LookupError` if there is none, or if it is of another class."""
+        runtime = self._parts[name][1]
+        if not isinstance(runtime, kind):
+            raise LookupError(f"the part {name} is no {kind.__name__}")
+        return runtime
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` if a part cannot use its new settings, by name of the part. Nothing is applied."""
+        for part, runtime in self:
+            runtime.check(settings.get(part.name))
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        """Use these settings from now on, by name of the part. Call it before the server entries are applied."""
+        for part, runtime in self:
+            runtime.apply(settings.get(part.name))
+
+    def on_servers_changed(self) -> None:
+        """Tell all parts that the server entries were applied."""
+        for _, runtime in self:
+            runtime.on_servers_changed()
+
+    async def close(self) -> None:
+        """Close all parts, the last one first."""
+        for part, runtime in reversed(self._parts.values()):
+            try:
+                await runtime.close()
+            except Exception:
+                _log.exception("the part %s was not closed", part.name)
+
+
+def file_database(folder: Path) -> OpenDatabase:
+    """Return the function that opens the database of a part in a file of the state folder."""
+
+    def open_database(part: Part) -> Database:
+        from toolway.part_api.database import SqliteDatabase
+
+        return SqliteDatabase(folder / part.table_file, part.tables())
+
+    return open_database
+
+
+def _in_order(parts: Iterable[Part]) -> list[Part]:
+    """Return parts so that each follows those that it needs. Raises `LookupError` if one is missing."""
+    left, ordered = {part.name: part for part in parts}, dict[str, Part]()
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            part = left.pop(name)
+            for other in part.needs:
+                add(other)
+            ordered[name] = part
+
+    while left:
+        add(next(iter(left)))
+    return list(ordered.values())

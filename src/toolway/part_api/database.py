@@ -1,0 +1,139 @@
+"""Tables of a part, written once: they work in a SQLite file of one machine and in the database of a cluster.
+
+The work of a transaction is a plain function. It runs in the thread of the file, or in a greenlet of the cluster's
+database engine, so the event loop never waits. SQL is what both databases know, with `:name` for values.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from toolway.part_api.sqlite_file import SqliteFile, transaction
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+MAX_KEYS: Final = 500  # of one statement
+
+
+class DatabaseError(Exception):
+    """Raised if the database of a part cannot be read or written."""
+
+
+class Table:
+    """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT or DOUBLE.
+
+    In the database of a cluster each row belongs to a tenant, too.
+    """
+
+    __slots__ = ("columns", "name")
+
+    def __init__(self, name: str, columns: Mapping[str, str]) -> None:
+        self.name = name
+        self.columns = columns
+
+    def create_sql(self) -> str:
+        """Return the statement that creates the table in a SQLite file."""
+        columns = ", ".join(f'"{name}" {_SQLITE_TYPES[type_]} NOT NULL' for name, type_ in self.columns.items())
+        return f'CREATE TABLE IF NOT EXISTS {self.name} ("key" TEXT PRIMARY KEY, {columns}) WITHOUT ROWID'
+
+
+_SQLITE_TYPES: Final = {"TEXT": "TEXT", "BIGINT": "INTEGER", "DOUBLE": "REAL"}
+
+
+class Transaction(Protocol):
+    """One transaction. Other processes see all of its changes or none. If the work raises, nothing is changed."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970, by the clock that all processes share."""
+        ...
+
+    def lock_rows(self, table: Table, keys: Sequence[str], empty: Row) -> Mapping[str, Row]:
+        """Return the rows with these keys, by key, as values of the columns.
+
+        No other process reads them by this method until the transaction ends. A row that is missing is `empty`.
+        """
+        ...
+
+    def put_rows(self, table: Table, rows: Mapping[str, Row]) -> None:
+        """Store rows by key, also over existing ones."""
+        ...
+
+    def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
+        """Return the rows that meet an SQL condition on the columns, by key."""
+        ...
+
+    def delete(self, table: Table, condition: str, **values: Any) -> int:
+        """Delete the rows that meet an SQL condition. Return how many there were."""
+        ...
+
+
+class Database(Protocol):
+    """Database with the tables of one part. All processes of a gateway share it."""
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        """Return the result of `work`, which runs in a transaction. Raises `DatabaseError` if that fails."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SqliteDatabase:
+    """Database of a part in one SQLite file, which is created at the first use."""
+
+    def __init__(self, path: Path, tables: Sequence[Table], now: Callable[[], float] = time.time) -> None:
+        self._tables = tables
+        self._now = now
+        self._file = SqliteFile(path, f"toolway-{path.stem}", self._prepare)
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            return await self._file.run(lambda db: self._run(db, work))
+        except (sqlite3.Error, OSError) as exc:
+            raise DatabaseError(f"{self._file.path}: {exc}") from exc
+
+    async def close(self) -> None:
+        """Wait for changes that are being written, then close the file."""
+        await self._file.close()
+
+    def _run(self, db: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
+        with transaction(db):  # it holds the write lock from its beginning
+            return work(_SqliteTransaction(db, self._now))
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        for table in self._tables:
+            db.execute(table.create_sql())
+
+
+class _SqliteTransaction:
+    def __init__(self, db: sqlite3.Connection, now: Callable[[], float]) -> None:
+        self._db = db
+        self._now = now
+
+    @property
+    def now(self) -> float:
+        return self._now()
+
+    def lock_rows(self, table: Table, keys: Sequence[str], empty: Row) -> Mapping[str, Row]:
+        query = f'SELECT {_names(table)} FROM {table.name} WHERE "key" = ?'
+        return {key: self._db.execute(query, (key,)).fetchone() or empty for key in keys}
+
+    def put_rows(self, table: Table, rows: Mapping[str, Row]) -> None:
+        marks = ", ".join("?" * (1 + len(table.columns)))
+        values = ((key, *row) for key, row in rows.items())
+        self._db.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", values)
+
+    def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
+        query = f'SELECT "key", {_names(table)} FROM {table.name} WHERE {condition}'
+        return {row[0]: row[1:] for row in self._db.execute(query, values)}
+
+    def delete(self, table: Table, condition: str, **values: Any) -> int:
+        return self._db.execute(f"DELETE FROM {table.name} WHERE {condition}", values).rowcount
+
+
+def _names(table: Table) -> str:
+    return ", ".join(f'"{name}"' for name in table.columns)

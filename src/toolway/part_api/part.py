@@ -1,0 +1,167 @@
+"""Declaration of a part (`Part`), its life in a gateway (`PartRuntime`), and what the gateway gives it (`PartContext`).
+
+The module of a `Part` must be cheap: `toolway --help` imports it. All that does work is imported in its methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from toolway.gateway.admin.routes import Route
+    from toolway.gateway.limits import CallLimits
+    from toolway.gateway.principals import ApiKeyStore
+    from toolway.hub.core import HubCore
+    from toolway.middleware.approval import CheckedGate
+    from toolway.part_api.database import Database, Table
+    from toolway.telemetry.prometheus import GaugeValue
+    from toolway.types import Json
+
+R = TypeVar("R", bound="PartRuntime")
+
+
+class Command:
+    """One command of the command line: its help line, and its function as `module:function`, or its subcommands."""
+
+    __slots__ = ("after", "function", "help", "is_offline", "section", "subcommands")
+
+    def __init__(
+        self,
+        help: str,
+        function: str = "",
+        *,
+        subcommands: Mapping[str, Command] | None = None,
+        section: str = "Gateway",
+        after: str = "",
+        is_offline: bool = False,
+    ) -> None:
+        self.help = help
+        self.function = function
+        self.subcommands = subcommands
+        self.section = section  # of `toolway help --all`
+        self.after = after  # command that it follows there; "": the last one of its section
+        self.is_offline = is_offline  # it reads config files alone, and accepts no options for a gateway
+
+
+class KeyAttribute:
+    """Attribute of API keys that a part adds: a limit, which is stored with the key.
+
+    A key with an attribute that no part knows is refused: its limit would not be enforced.
+    """
+
+    schema: ClassVar[Json] = {}  # of a key in the admin API
+    empty: ClassVar[Any] = None  # shown for a key without it
+    option: ClassVar[str] = ""  # of `toolway keys create`; "" = none
+    option_type: ClassVar[Any] = str
+    metavar: ClassVar[str] = ""
+    help: ClassVar[str] = ""
+
+    def read(self, value: Any) -> Any:
+        """Return a given value as it is stored: JSON. None if it restricts nothing. Raises `ValueError`."""
+        raise NotImplementedError
+
+    def show(self, stored: Any) -> Any:
+        """Return a stored value as the admin API shows it."""
+        return stored
+
+    def describe(self, shown: Any) -> list[str]:
+        """Return a shown value in words."""
+        return [str(shown)]
+
+
+class Part:
+    """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
+
+    Each method may be the first that is called: import what it needs in the method.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()  # parts that are opened before this one, and whose runtimes it may use
+    setting_keys: ClassVar[tuple[str, ...]] = ()  # keys of the `toolway` block that are its own
+    setting_prefixes: ClassVar[tuple[str, ...]] = ()  # other keys with such a beginning are misspelt: they are errors
+    commands: ClassVar[Mapping[str, Command]] = {}  # by all their words: "keys budgets" is a command of the group keys
+    former_commands: ClassVar[Mapping[str, str]] = {}  # names that its commands had before; the error names the new one
+    key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
+    table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
+
+    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
+        """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
+        return None
+
+    def open(self, context: PartContext) -> PartRuntime:
+        """Start the part in a gateway. The settings follow: `PartRuntime.apply`."""
+        return PartRuntime()
+
+    def routes(self) -> Sequence[Route]:
+        """Return its operations of the admin API. Their handlers get the runtime and the request."""
+        return ()
+
+    def schemas(self) -> Mapping[str, Json]:
+        """Return the JSON Schemas of bodies and replies that its routes name."""
+        return {}
+
+    def tables(self) -> Sequence[Table]:
+        """Return the tables in which it stores data."""
+        return ()
+
+
+class PartRuntime:
+    """A part in one running gateway."""
+
+    def check(self, settings: Any) -> None:
+        """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: there are no settings."""
+
+    def apply(self, settings: Any) -> None:
+        """Use these settings from now on: at the start, and at each reload before its servers are applied.
+
+        None if the configuration has none of its keys. It must not raise.
+        """
+
+    def on_servers_changed(self) -> None:
+        """Look at the server entries again: after the start, and after each reload. It must not raise."""
+
+    def gauges(self) -> Iterable[GaugeValue]:
+        """Return its values for `/metrics`."""
+        return ()
+
+    async def close(self) -> None:
+        """Store what must not be lost, and release all resources."""
+
+
+class PartContext(Protocol):
+    """Objects and functions that a gateway gives its parts. `toolway.gateway.part_set` implements it."""
+
+    @property
+    def hub(self) -> HubCore: ...
+
+    @property
+    def api_keys(self) -> ApiKeyStore | None:
+        """Keys of the gateway; None if authentication is off."""
+        ...
+
+    @property
+    def limits(self) -> CallLimits:
+        """Limits on calls of a principal, which are charged before a call is sent."""
+        ...
+
+    @property
+    def gate(self) -> CheckedGate | None:
+        """Gate before calls that can ask an operator; None if this gateway has none."""
+        ...
+
+    @property
+    def node_count(self) -> Callable[[], int]:
+        """Function that returns how many processes serve this gateway."""
+        ...
+
+    def open_database(self, part: Part) -> Database | None:
+        """Return the database with the tables of a part, which all processes of the gateway share.
+
+        None if this gateway stores nothing.
+        """
+        ...
+
+    def runtime(self, name: str, kind: type[R]) -> R:
+        """Return the runtime of a part that is named in `needs`."""
+        ...

@@ -1,0 +1,83 @@
+"""Names of all parts and the modules that declare them; each module is imported when a part is asked for.
+
+Parts of other distributions are found by the entry point group `toolway.parts`. To look for them reads the metadata of
+every installed distribution, so it is done only where an unknown name may be one of theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from toolway.part_api.part import KeyAttribute, Part
+
+#: Built-in parts: name → class. A new part needs one line here.
+BUILT_IN: Final[Mapping[str, str]] = {
+    "budgets": "toolway.parts.budgets:Budgets",
+    "flows": "toolway.parts.flows:Flows",
+}
+ENTRY_POINTS: Final = "toolway.parts"
+_loaded: Final[dict[str, Part]] = {}
+_foreign: dict[str, str] | None = None  # of other distributions; None if they are not known yet
+
+
+def built_in() -> Iterator[Part]:
+    """Yield all built-in parts, in the order of their table."""
+    return (_load(name, path) for name, path in BUILT_IN.items())
+
+
+def in_use() -> list[Part]:
+    """Return the parts of a gateway: those that are built in, and those that its configuration names by a key.
+
+    So what is only installed does not run, and a start does not read the metadata of all distributions.
+    """
+    return [*built_in(), *(part for name, part in _loaded.items() if name not in BUILT_IN)]
+
+
+def all_parts() -> Iterator[Part]:
+    """Yield all parts: those that are built in, then those of other distributions, in the order of their names."""
+    yield from built_in()
+    for name, path in sorted(_find_foreign().items()):
+        yield _load(name, path)
+
+
+def by_setting(key: str) -> Part | None:
+    """Return the part that a key of the `toolway` block belongs to; None if it belongs to none.
+
+    Other distributions are asked last, so a file with our keys alone does not read their metadata.
+    """
+    return next((part for part in all_parts() if key in part.setting_keys), None)
+
+
+def by_command(name: str) -> Part | None:
+    """Return the part that has a command of this name; None if none has. Other distributions are asked last."""
+    return next((part for part in all_parts() if name in part.commands), None)
+
+
+def former_commands() -> Mapping[str, str]:
+    """Return the names that commands of parts had before, with the names that they have now."""
+    return {old: new for part in built_in() for old, new in part.former_commands.items()}
+
+
+def key_attributes() -> Mapping[str, KeyAttribute]:
+    """Return the attributes that all parts add to API keys, by name."""
+    return {name: each for part in built_in() for name, each in part.key_attributes.items()}
+
+
+def _load(name: str, path: str) -> Part:
+    found = _loaded.get(name)
+    if found is None:
+        module, _, attribute = path.partition(":")
+        found = _loaded[name] = getattr(importlib.import_module(module), attribute)()
+    return found
+
+
+def _find_foreign() -> Mapping[str, str]:
+    global _foreign
+    if _foreign is None:
+        from importlib.metadata import entry_points  # slow, and seldom needed
+
+        found = {each.name: each.value for each in entry_points(group=ENTRY_POINTS)}
+        _foreign = {name: path for name, path in found.items() if name not in BUILT_IN}
+    return _foreign

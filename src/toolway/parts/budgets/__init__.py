@@ -1,0 +1,95 @@
+"""Budgets of callers: how many calls or bytes a key or group may use per period.
+
+Each process leases units from a ledger in advance, so that a usual call does not wait for the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from toolway.part_api.part import Command, KeyAttribute, Part, PartContext, PartRuntime
+
+if TYPE_CHECKING:
+    from toolway.gateway.admin.routes import Route
+    from toolway.part_api.database import Table
+    from toolway.types import Json
+
+
+class _Budgets(KeyAttribute):
+    schema: ClassVar[Json] = {"type": "array", "items": {"type": "string"}}
+    empty: ClassVar[Any] = []
+    option = "--budget"
+    option_type = list[str]
+    metavar = "AMOUNT"
+    help = "Calls, or bytes of results: 5000/day, 500MB/month."
+
+    def read(self, value: Any) -> Any:
+        from toolway.parts.budgets.key_limits import read_budgets
+
+        return read_budgets(value)
+
+    def show(self, stored: Any) -> Any:
+        from toolway.parts.budgets.key_limits import show_budgets
+
+        return show_budgets(stored)
+
+    def describe(self, shown: Any) -> list[str]:
+        return list(shown)
+
+
+class _Concurrent(KeyAttribute):
+    schema: ClassVar[Json] = {"type": "integer"}
+    option = "--concurrent"
+    option_type = int
+    metavar = "CALLS"
+    help = "Maximum concurrent calls."
+
+    def read(self, value: Any) -> Any:
+        from toolway.parts.budgets.key_limits import read_concurrent
+
+        return read_concurrent(value)
+
+    def describe(self, shown: Any) -> list[str]:
+        return [f"{shown} at once"]
+
+
+class Budgets(Part):
+    """Budgets of API keys and groups, and the number of calls that a key may have under way."""
+
+    name = "budgets"
+    setting_keys = ("budgets", "budgetsFail")
+    setting_prefixes = ("budg",)
+    table_file = "budgets.sqlite"
+    commands: ClassVar[Mapping[str, Command]] = {
+        "keys budgets": Command(
+            "Show budgets and what is left of them.", "toolway.parts.budgets.cli:budgets", after="keys"
+        )
+    }
+    former_commands: ClassVar[Mapping[str, str]] = {"budgets": "keys budgets"}
+    key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {"budgets": _Budgets(), "concurrent": _Concurrent()}
+
+    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
+        from toolway.parts.budgets.settings import parse_settings
+
+        return parse_settings(block, variables)
+
+    def open(self, context: PartContext) -> PartRuntime:
+        from toolway.parts.budgets.runtime import BudgetsRuntime
+
+        return BudgetsRuntime(self, context)
+
+    def routes(self) -> Sequence[Route]:
+        from toolway.parts.budgets.admin import ROUTES
+
+        return ROUTES
+
+    def schemas(self) -> Mapping[str, Json]:
+        from toolway.parts.budgets.admin import SCHEMAS
+
+        return SCHEMAS
+
+    def tables(self) -> Sequence[Table]:
+        from toolway.parts.budgets.ledger import USE
+
+        return (USE,)

@@ -1,0 +1,64 @@
+"""Limits of one API key: its budgets, and the number of its calls under way. Pure.
+
+They are attributes of the key, stored as JSON. A principal has them as texts, so that it can be compared and hashed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolway.gateway.principals import Principal
+from toolway.parts.budgets.settings import CallBudget, check_budgets
+
+MAX_CONCURRENT: Final = 100_000  # calls of one key under way
+_BUDGETS: Final = msgspec.json.Decoder(tuple[CallBudget, ...])
+
+
+class KeyLimits(NamedTuple):
+    """Limits of one API key."""
+
+    budgets: tuple[CallBudget, ...] = ()
+    concurrent: int | None = None
+
+
+NO_LIMITS: Final = KeyLimits()
+
+
+def limits_of(principal: Principal) -> KeyLimits:
+    """Return the limits of the API key of a principal. Raises `ValueError` if what is stored is invalid."""
+    if not principal.attributes:
+        return NO_LIMITS
+    found = dict(principal.attributes)
+    budgets, concurrent = found.get("budgets"), found.get("concurrent")
+    return KeyLimits(
+        _BUDGETS.decode(budgets) if budgets is not None else (), int(concurrent) if concurrent is not None else None
+    )
+
+
+def read_budgets(value: Any) -> Any:
+    """Return budgets, as texts such as `5000/day` or as values, in the form that is stored. None if there are none."""
+    if not isinstance(value, list | tuple):
+        raise ValueError("budgets must be a list of texts such as 5000/day")
+    return msgspec.to_builtins(check_budgets([_read_budget(each) for each in value])) or None
+
+
+def _read_budget(value: Any) -> CallBudget:
+    if isinstance(value, CallBudget | dict):
+        return msgspec.convert(msgspec.to_builtins(value), CallBudget)
+    return CallBudget.parse(str(value))
+
+
+def show_budgets(stored: Any) -> list[str]:
+    """Return stored budgets as texts."""
+    return [str(each) for each in msgspec.convert(stored, tuple[CallBudget, ...])]
+
+
+def read_concurrent(value: Any) -> int:
+    """Return the number of calls that a key may have under way. Raises `ValueError` if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("concurrent must be a number of calls")
+    if not 0 < value <= MAX_CONCURRENT:
+        raise ValueError(f"concurrent must be a number of calls from 1 to {MAX_CONCURRENT}")
+    return value

@@ -1,0 +1,34 @@
+"""Budgets in one running gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolway.gateway.authenticator import ThrottleLog
+from toolway.part_api.part import Part, PartContext, PartRuntime
+from toolway.parts.budgets.call_budgets import CallBudgets
+from toolway.parts.budgets.call_limit import BudgetLimit
+from toolway.parts.budgets.ledger import StoredLedger
+from toolway.parts.budgets.settings import BudgetSettings
+
+_NO_SETTINGS = BudgetSettings()
+
+
+class BudgetsRuntime(PartRuntime):
+    """Budgets of a gateway, with the store of how much of each was used. Without a store they are kept in memory."""
+
+    def __init__(self, part: Part, context: PartContext) -> None:
+        database = context.open_database(part)
+        ledger = StoredLedger(database) if database is not None else None
+        self.api_keys = context.api_keys
+        self.budgets = CallBudgets(
+            ledger, context.hub.emit, context.node_count, on_rules_changed=context.limits.on_changed
+        )
+        context.limits.add(BudgetLimit(self.budgets, ThrottleLog(context.hub.emit)))
+
+    def apply(self, settings: Any) -> None:
+        found: BudgetSettings = settings or _NO_SETTINGS
+        self.budgets.set_rules(found.budgets, fails_open=found.budgets_fail == "open")
+
+    async def close(self) -> None:
+        await self.budgets.close()

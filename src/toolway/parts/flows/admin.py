@@ -1,0 +1,119 @@
+"""`/admin/flows`: labels of the tools that each caller called in the last half hour.
+
+A label says what a call does: it reads private data, reads untrusted texts, or sends data out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from toolway.errors import NotFound
+from toolway.events import PolicyDecision
+from toolway.gateway.admin.routes import AdminRequest, Route
+from toolway.gateway.admin.schema import BOOLEAN, NUMBER, STRING, STRINGS, array_of, object_of
+from toolway.parts.flows.labels import labels_of, suggest_labels
+from toolway.parts.flows.runtime import FlowsRuntime
+from toolway.types import Json
+
+SCHEMAS: Final = {
+    "FlowList": object_of(
+        {
+            "enabled": BOOLEAN,
+            "mode": STRING,
+            "callers": array_of(
+                object_of(
+                    {
+                        "caller": STRING,
+                        "name": STRING,
+                        "labels": array_of(object_of({"label": STRING, "tool": STRING, "at": NUMBER})),
+                    }
+                )
+            ),
+        }
+    ),
+    "FlowSuggestions": object_of(
+        {"tools": array_of(object_of({"server": STRING, "tool": STRING, "labels": STRINGS, "suggested": STRINGS}))}
+    ),
+    "FlowReset": object_of({"reset": STRING}),
+}
+
+
+async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
+    """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
+
+    A label says what a tool does: it reads private data, reads untrusted texts, or sends data out.
+    """
+    flows = runtime.flows
+    if flows is None or not flows.is_on:
+        return {"enabled": False, "mode": "note", "callers": []}
+    names, windows = request.key_names(), await flows.load()
+    return {
+        "enabled": True,
+        "mode": flows.mode,
+        "callers": [
+            {
+                "caller": caller,
+                "name": names.get(caller, caller) or "owner",
+                "labels": [{"label": label, "tool": each.tool, "at": each.at} for label, each in window.items()],
+            }
+            for caller, window in sorted(windows.items())
+        ],
+    }
+
+
+def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
+    """Return, for each tool, its configured labels about data flows, and those that its name and hints suggest."""
+    found, hub = [], runtime.hub
+    for tool in hub.known_tools():
+        server = hub.servers.get(tool.server)
+        command = " ".join((server.command or "", *server.args)) if server is not None else ""
+        given = labels_of(server, tool.name, "note")
+        wanted = suggest_labels(tool.server, tool.name, tool.annotations or {}, command)
+        if wanted or given:
+            row = {"server": tool.server, "tool": tool.name, "labels": sorted(given)}
+            found.append({**row, "suggested": [each for each in wanted if each not in given]})
+    return {"tools": found}
+
+
+async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
+    """Clear the labels that are recorded for a caller's recent calls, so that only its new calls count.
+
+    The caller is a caller id, `owner`, or the name of exactly one API key: anybody may choose the name of a person.
+    Raises `NotFound` if no labels are recorded.
+    """
+    flows, who = runtime.flows, request.decoded("who")
+    if flows is not None:
+        for caller in (who, "" if who == "owner" else request.find_key(who)):
+            if caller is not None and await flows.reset(caller):
+                runtime.hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
+                return {"reset": who}
+    raise NotFound(
+        f"no labels of {who[:100]!r} are known",
+        detail="a person, or one of several keys with the same name, is found by its id alone",
+        hint="list all callers and their ids: toolway policy flows show",
+    )
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/admin/flows",
+        "Labels that the calls of each caller brought in the last half hour",
+        "FlowList",
+        show,
+    ),
+    Route(
+        "GET",
+        "/admin/flows/suggestions",
+        "Labels that tools may need, from their names and hints",
+        "FlowSuggestions",
+        suggest,
+    ),
+    Route(
+        "DELETE",
+        "/admin/flows/{who}",
+        "Forget which labels the calls of a caller brought",
+        "FlowReset",
+        reset,
+    ),
+)

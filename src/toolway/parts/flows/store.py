@@ -1,0 +1,96 @@
+"""Windows of callers, the last labelled calls of each, which all processes of a gateway share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from toolway.part_api.database import Database, DatabaseError, Table, Transaction
+from toolway.parts.flows.labels import WINDOW_S, LabelledCall, Window
+
+WINDOWS: Final = Table("flow_windows", {"entries": "TEXT", "at": "DOUBLE"})  # by caller
+T = TypeVar("T")
+Change = Callable[[Window], Window | None]  # returns the new window; None: it stays
+_log = logging.getLogger("toolway.gateway")
+_WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
+
+
+class FlowStoreError(Exception):
+    """Raised if the stored windows of callers (their last labelled calls) cannot be read or written."""
+
+
+def encode_window(window: Window) -> str:
+    return msgspec.json.encode(dict(window)).decode()
+
+
+def decode_window(text: str) -> dict[str, LabelledCall]:
+    """Decode the stored window of a caller: its last call with each label. Raises `FlowStoreError` if it is invalid.
+
+    An invalid window is not read as empty, because a label would then be missing.
+    """
+    try:
+        return _WINDOW.decode(text)
+    except (msgspec.MsgspecError, TypeError, ValueError) as exc:
+        raise FlowStoreError("a stored window is invalid") from exc
+
+
+def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
+    """Decode the stored windows of callers for a list. A window that is invalid is reported, and left out.
+
+    Calls of its caller that need the window are rejected meanwhile (`decode_window`).
+    """
+    found: dict[str, Window] = {}
+    for caller, entries in rows:
+        try:
+            found[caller] = decode_window(entries)
+        except FlowStoreError as exc:
+            shown = caller.encode("utf-8", "backslashreplace").decode()
+            _log.error("E-FLOW-STORE: %s: toolway policy flows reset %s", exc, shown)
+    return found
+
+
+class FlowStore:
+    """Store of the windows of callers: their last call with each label. Methods raise `FlowStoreError` if it fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def change(self, caller: str, change: Change, now: float) -> None:
+        """Replace the window of a caller (its last labelled calls) by the result of `change`, in one transaction.
+
+        No other process reads or writes the window meanwhile.
+        """
+
+        def work(db: Transaction) -> None:
+            entries = db.lock_rows(WINDOWS, [caller], ("{}", now))[caller][0]
+            changed = change(decode_window(entries))
+            if changed is not None:
+                db.put_rows(WINDOWS, {caller: (encode_window(changed), now)})
+
+        await self._run(work)
+
+    async def load(self, now: float) -> Mapping[str, Window]:
+        """Return the last labelled calls (window) of each caller that made one in the last half hour."""
+
+        def work(db: Transaction) -> Mapping[str, Window]:
+            db.delete(WINDOWS, "at < :limit", limit=now - 2 * WINDOW_S)
+            rows = db.select(WINDOWS, "at > :limit", limit=now - WINDOW_S)
+            return decode_windows((caller, entries) for caller, (entries, _) in rows.items())
+
+        return await self._run(work)
+
+    async def remove(self, caller: str) -> bool:
+        """Delete the stored window of a caller (its last labelled calls). Return False if there is none."""
+        return await self._run(lambda db: db.delete(WINDOWS, "key = :caller", caller=caller)) > 0
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _run(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            return await self._database.run(work)
+        except DatabaseError as exc:
+            raise FlowStoreError(str(exc)) from exc
