@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolway.config.call_rules.call_budgets import CallBudget
 
 from tests.gateway.approval_lab import asking, call
 from tests.gateway.edge_lab import TOKEN, edge, message_of, modern
 from tests.http.raw_client import connected
 from toolway import Hub
+from toolway.parts.budgets.settings import CallBudget
 from toolway.testing import FakeHttp
 from toolway.workflows import Workflows
 from toolway.workflows.sqlite_journal import SqliteJournal

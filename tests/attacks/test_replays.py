@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolway.config.call_rules.call_budgets import CallBudget
-from toolway.config.call_rules.flow_labels import WINDOW_S
-from toolway.gateway.flows.call_flows import CallFlows
-from toolway.gateway.flows.store import SqliteFlowStore
 
 from tests.gateway.edge_lab import TOKEN, Edge, message_of, modern
 from toolway.config.approval.approve_rules import parse_approve
@@ -35,6 +31,11 @@ from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
+from toolway.part_api.database import SqliteDatabase
+from toolway.parts.budgets.settings import CallBudget
+from toolway.parts.flows.call_flows import CallFlows
+from toolway.parts.flows.labels import WINDOW_S
+from toolway.parts.flows.store import WINDOWS, FlowStore
 from toolway.secrets import server_secrets
 from toolway.secrets.server_secrets import secrets_of
 
@@ -149,14 +150,17 @@ async def office(
     token, key = keyring.create_key_sync("staff", ["staff"], False, 0.0, budgets=limits)
     gate = CallApprovals(SqliteApprovalStore(folder / "approvals.sqlite", RequestSealer(b"k" * 32)), hub.mask, hub.emit)
     found: Office
-    gate.flows = CallFlows(SqliteFlowStore(folder / "flows.sqlite"), lambda: hub.servers, hub.emit, lambda: found.time)
-    gate.flows.set_mode(flows)
+    labels = CallFlows(
+        FlowStore(SqliteDatabase(folder / "flows.sqlite", [WINDOWS])), lambda: hub.servers, hub.emit, lambda: found.time
+    )
+    gate.add_check(labels)
+    labels.set_mode(flows)
     hub.use_approvals(gate)
     groups = {"staff": ToolFilter(("*",))}
     async with hub:
         gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, approvals=gate, policy=lambda: found.policy)
         found = Office(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
-        found.gate, found.flows, found.folder, found.groups = gate, gate.flows, folder, groups
+        found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups
         found.token, found.key_id, found.time, found.policy = token, key.id, 1_800_000_000.0, None
         await hub.wait_ready(timeout=60)
         await hub.wait_lists_known(["s"], "tools", 60)
@@ -167,6 +171,7 @@ async def office(
             hurry.set()
             await gateway.drain(hurry, 0, 0)
             await gate.close()
+            await labels.close()
     if isinstance(keys, SqliteIdempotencyStore):
         keys.close()
 

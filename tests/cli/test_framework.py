@@ -12,6 +12,7 @@ from toolway.cli.app import app
 from toolway.cli.help.other_names import ALIASES, RENAMED, RENAMED_OPTIONS
 from toolway.cli.help.pages import FIRST_COMMANDS, all_commands, find_command
 from toolway.cli.table import COMMANDS
+from toolway.part_api import registry
 
 ROOT = typer.main.get_command(app)
 
@@ -173,7 +174,7 @@ def test_every_command_before_the_renaming_is_kept_or_renamed():
     before += " prompts resources codegen workflow agent doctor config secrets login logout trust pins policy sandbox"
     before += " lock update top calls trace logs ps explain serve ui keys who sessions budgets flows approvals audit"
     before += " cluster completion agent-help list lint"
-    assert set(before.split()) <= COMMANDS.keys() | RENAMED.keys()
+    assert set(before.split()) <= COMMANDS.keys() | RENAMED.keys() | registry.former_commands().keys()
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items(), ids=lambda each: "".join(each))

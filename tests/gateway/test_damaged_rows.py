@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolway.config.call_rules.call_budgets import CallBudget
-from toolway.config.call_rules.flow_labels import LabelledCall
-from toolway.gateway.budgets.ledger import BudgetAccount, LeaseRequest
-from toolway.gateway.budgets.sqlite_ledger import SqliteLedger
-from toolway.gateway.flows.store import FlowStoreError, SqliteFlowStore
 
 from toolway.errors import ConfigError
 from toolway.gateway.approvals import records
@@ -60,36 +55,6 @@ async def test_a_bad_approval_stops_no_other_one(tmp_path: Path, column: str, va
     assert (await later.claim(a_request("good"))).outcome == "used"
     assert (await later.claim(a_request("bad"))).outcome == ("used" if column == "caller" else "asked")
     await later.close()
-
-
-@pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
-async def test_a_bad_window_of_a_caller_stops_no_other_caller(tmp_path: Path, value: str) -> None:
-    store = SqliteFlowStore(tmp_path / "flows")
-    for caller in ("bad", "good"):
-        await store.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)
-    await store.close()
-    damage(tmp_path / "flows", f"UPDATE windows SET entries = {value} WHERE caller = 'bad'")
-    store = SqliteFlowStore(tmp_path / "flows")
-    assert list(await store.load(100.0)) == ["good"]
-    with pytest.raises(FlowStoreError):  # not read as empty: a label would be missing
-        await store.change("bad", lambda window: None, 100.0)
-    await store.remove("bad")
-    await store.change("bad", lambda window: None, 100.0)
-    await store.close()
-
-
-@pytest.mark.parametrize("column", ["used", "period"])
-@pytest.mark.parametrize("value", ["'x'", "x'00'", NOT_UTF8])
-async def test_a_bad_account_is_used_up_and_no_other_one(tmp_path: Path, column: str, value: str) -> None:
-    accounts = [BudgetAccount(name, "*", CallBudget.parse("100/day")) for name in ("bad", "good")]
-    requests = [LeaseRequest(each, 1) for each in accounts]
-    ledger = SqliteLedger(tmp_path / "budgets")
-    assert [each.units for each in (await ledger.lease(requests)).values()] == [1, 1]
-    await ledger.close()
-    damage(tmp_path / "budgets", f"UPDATE used SET {column} = {value} WHERE account = '{accounts[0].id}'")
-    ledger = SqliteLedger(tmp_path / "budgets")
-    assert [each.units for each in (await ledger.lease(requests)).values()] == [0, 1]
-    await ledger.close()
 
 
 @pytest.mark.parametrize("column", ["outcome", "caller", "state"])

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolway.gateway.sqlite_file import SqliteFile
 
 from tests.gateway.program import program
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway._worker_thread import WorkerDied, WorkerThread, dead_workers
 from toolway.middleware.idempotency import IdempotencyKey
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
+from toolway.part_api.sqlite_file import SqliteFile
 
 pytestmark = pytest.mark.anyio
 

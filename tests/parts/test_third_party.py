@@ -125,7 +125,7 @@ def test_the_command_of_a_foreign_part_runs(folder: Path) -> None:
     assert (result.stdout, result.returncode) == ("soup\n", 0), result.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["budgets", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["keys", "budgets", "--help"]])
 def test_no_command_of_ours_reads_the_metadata_of_other_distributions(words: list[str]) -> None:
     program = f"""
 import atexit, os, sys

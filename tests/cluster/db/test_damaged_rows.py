@@ -7,15 +7,12 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from toolway.cluster.replication.shared_flows import DbFlowStore
-from toolway.config.call_rules.flow_labels import LabelledCall
-from toolway.gateway.flows.store import FlowStoreError
 
 from tests.cluster.db.test_approvals import request, store
 from tests.cluster.db.test_run_journal import BODY, Nodes, a_run, an_entry
 from tests.cluster.db.test_run_journal import nodes as nodes  # a fixture
 from toolway.cluster.db.client_state import SessionState, SessionStateStore
-from toolway.cluster.db.tables import FlowWindowRow, SessionRow
+from toolway.cluster.db.tables import SessionRow
 from toolway.gateway.approvals import records
 from toolway.gateway.approvals.records import StoreError
 from toolway.workflows.journal import RunChange, RunDamaged, RunMessage, definition_hash
@@ -91,17 +88,6 @@ async def test_a_bad_approval_stops_no_other_one(engine: AsyncEngine, is_over: b
         await store(engine).decide(asked["bad"].id, "approved", "boss", "")
     with pytest.raises(StoreError):
         await store(engine).claim(request("bad"))
-
-
-async def test_a_bad_window_of_a_caller_stops_no_other_caller(engine: AsyncEngine) -> None:
-    flows = DbFlowStore(engine, "t")
-    for caller in ("bad", "good"):
-        await flows.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)
-    async with engine.begin() as db:
-        await db.execute(update(FlowWindowRow).where(FlowWindowRow.key == "bad").values(entries="x"))
-    assert list(await flows.load(100.0)) == ["good"]
-    with pytest.raises(FlowStoreError):
-        await flows.change("bad", lambda window: None, 100.0)
 
 
 async def test_a_session_that_cannot_be_read_has_ended_and_no_other_one(engine: AsyncEngine) -> None:

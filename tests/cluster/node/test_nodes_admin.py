@@ -20,11 +20,15 @@ from toolway.cluster.db.poll import InstanceCounter
 from toolway.cluster.db.tables import NodeRow, ServerRow
 from toolway.cluster.options import ClusterOptions
 from toolway.errors import NotFound, ServerUnavailable
-from toolway.gateway.admin.routes import AdminEndpoint, AdminRequest, match_route
+from toolway.gateway.admin.routes import ROUTES, AdminEndpoint, AdminRequest, RouteTable
 from toolway.gateway.principals import LOCAL_ADMIN
 
 pytestmark = pytest.mark.anyio
 OPTIONS = ClusterOptions(nats_urls=("nats://a",), database_url="postgresql://db/x", tenant_key=bytes(32), tenant="acme")
+
+
+def find_route(method: str, path: str) -> Any:
+    return RouteTable([(route, None) for route in ROUTES]).match(method, path)
 
 
 class Cluster:
@@ -37,11 +41,12 @@ class Cluster:
         self.told += 1
 
     async def ask(self, method: str, path: str) -> Any:
-        found = match_route(method, f"/admin/{path}")
+        found = find_route(method, f"/admin/{path}")
         assert found is not None
-        route, params = found
+        route, params, _ = found
         admin = cast(AdminEndpoint, SimpleNamespace(nodes=self.desk))
-        return await cast(Awaitable[Any], route.handler(admin, AdminRequest(params, "", {}, LOCAL_ADMIN)))
+        request = AdminRequest(params, "", {}, LOCAL_ADMIN, dict, lambda name: None)
+        return await cast(Awaitable[Any], route.handler(admin, request))
 
 
 @pytest.fixture
@@ -121,8 +126,8 @@ async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leave
 
 
 async def test_there_is_nothing_else(cluster: Cluster) -> None:
-    assert match_route("DELETE", "/admin/nodes/one") is None
-    assert match_route("GET", "/admin/nodes/one/drain") is None
+    assert find_route("DELETE", "/admin/nodes/one") is None
+    assert find_route("GET", "/admin/nodes/one/drain") is None
 
 
 async def test_a_record_that_does_not_answer_is_said_in_four_parts_without_its_password() -> None:

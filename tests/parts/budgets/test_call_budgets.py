@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,14 +34,13 @@ from toolway.parts.budgets.ledger import (
     StoredLedger,
     StoredUse,
     decide_lease,
-    take_over_file,
 )
 from toolway.parts.budgets.runtime import BudgetsRuntime
 from toolway.parts.budgets.settings import BudgetRules, BudgetSettings, CallBudget, parse_budgets
 
 
 def SqliteLedger(path: Path) -> StoredLedger:
-    return StoredLedger(SqliteDatabase(path, [USE], take_over_file))
+    return StoredLedger(SqliteDatabase(path, [USE]))
 
 
 def budgets_of(found: Edge) -> CallBudgets:
@@ -329,18 +327,6 @@ def test_a_wrong_number_of_concurrent_calls_is_refused(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this")
     with pytest.raises(ConfigError, match="concurrent"):
         keyring.create_key_sync("ci", None, False, time.time(), concurrent=0)
-
-
-@pytest.mark.anyio
-async def test_the_file_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    account = _account("100/day")
-    with sqlite3.connect(tmp_path / "b.sqlite") as db:
-        db.execute("CREATE TABLE used (account TEXT PRIMARY KEY, period INTEGER NOT NULL, used INTEGER NOT NULL)")
-        start, _ = account.budget.period_at(time.time())
-        db.execute("INSERT INTO used VALUES (?, ?, 7)", (account.id, start))
-    budgets = CallBudgets(SqliteLedger(tmp_path / "b.sqlite"))
-    assert (await budgets.read([account]))[account.id].used == 7
-    await budgets.close()
 
 
 def test_a_file_of_keys_keeps_its_form_and_an_unknown_limit_refuses_the_key(tmp_path: Path) -> None:

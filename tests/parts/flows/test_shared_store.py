@@ -56,5 +56,17 @@ async def test_a_window_that_makes_no_sense_is_not_used(engine: AsyncEngine) -> 
         await store.change("key:k", lambda window: window, 100.0)
 
 
+@pytest.mark.attack("A2-D2")
+async def test_a_bad_window_of_a_caller_stops_no_other_caller(engine: AsyncEngine) -> None:
+    flows = DbFlowStore(engine, "t")
+    for caller in ("bad", "good"):
+        await flows.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)
+    async with engine.begin() as db:
+        await db.execute(text("UPDATE flow_windows SET entries = 'x' WHERE key = 'bad'"))
+    assert list(await flows.load(100.0)) == ["good"]
+    with pytest.raises(FlowStoreError):
+        await flows.change("bad", lambda window: None, 100.0)
+
+
 def _merge(added: Window, window: Window) -> Window:
     return {**window, **added}
