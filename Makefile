@@ -138,7 +138,7 @@ TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
 TESTS_arguments := tests/protocol/test_real_schemas.py
 TESTS_search := tests/search/test_properties.py --timeout=3600
-TESTS_policy := tests/gateway/policy/test_agreement.py --timeout=3600
+TESTS_policy := tests/parts/policy/test_agreement.py --timeout=3600
 TESTS_slow := -m slow tests
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from toolway.catalog.catalog import Tool
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
-from toolway.gateway.policy.entities import Caller
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
+from toolway.parts.policy.entities import Caller
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
 

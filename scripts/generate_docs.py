@@ -162,6 +162,7 @@ def _default(value: ast.expr | None, constants: dict[str, str]) -> str:
         return "required"
     text = ast.unparse(value)
     text = constants.get(text, text)
+    text = text.removeprefix("msgspec.")
     if made := re.fullmatch(r"field\(default_factory=([A-Z]\w*)\)", text):
         return f"`{made[1]}()`"
     if text.startswith("field("):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.gateway.approval_lab import asking, call
 from tests.gateway.edge_lab import edge, message_of, modern
-from tests.gateway.policy.test_gateway import ruled
 from tests.gateway.test_dashboard import halves
+from tests.parts.policy.test_gateway import ruled
 from toolway.catalog.catalog import Item, Tool
 from toolway.config.identity.exposure import find_rules
 from toolway.config.loader import load_file
@@ -20,11 +20,11 @@ from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.local_token import FORWARDING_HEADERS
-from toolway.gateway.policy.engine import InvalidPolicies, PolicyEngine, Verdict
-from toolway.gateway.policy.entities import Caller
 from toolway.gateway.principals import FileApiKeyStore, Principal
 from toolway.gateway.rate_limit import Rate
 from toolway.gateway.state_dir import StateDir
+from toolway.parts.policy.engine import InvalidPolicies, PolicyEngine, Verdict
+from toolway.parts.policy.entities import Caller
 from toolway.serve.process import GatewayProcess
 from toolway.workflows.engine import WorkflowError, may_answer
 from toolway.workflows.engine.checks import check_person

@@ -14,16 +14,16 @@ from tests.gateway.approval_lab import asking, call, refusal
 from tests.gateway.edge_lab import edge, message_of
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
-from tests.gateway.policy.test_gateway import ruled
+from tests.parts.policy.test_gateway import ruled
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
-from toolway.gateway.policy.engine import PolicyEngine
-from toolway.gateway.policy.entities import Caller
 from toolway.gateway.rate_limit import Rate
 from toolway.hub.result_redaction import ResultRedactor
 from toolway.parts.budgets.runtime import BudgetsRuntime
 from toolway.parts.budgets.settings import CallBudget, parse_budgets
+from toolway.parts.policy.engine import PolicyEngine
+from toolway.parts.policy.entities import Caller
 from toolway.secrets import server_secrets
 from toolway.secrets.server_secrets import ServerSecrets, secrets_of
 from toolway.types import ToolResult

@@ -24,8 +24,6 @@ from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
@@ -36,6 +34,8 @@ from toolway.parts.budgets.settings import CallBudget
 from toolway.parts.flows.call_flows import CallFlows
 from toolway.parts.flows.labels import WINDOW_S
 from toolway.parts.flows.store import WINDOWS, FlowStore
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
 from toolway.secrets import server_secrets
 from toolway.secrets.server_secrets import secrets_of
 
@@ -158,7 +158,8 @@ async def office(
     hub.use_approvals(gate)
     groups = {"staff": ToolFilter(("*",))}
     async with hub:
-        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, approvals=gate, policy=lambda: found.policy)
+        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, approvals=gate)
+        gateway.parts.permissions.source = lambda: found.policy
         found = Office(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups
         found.token, found.key_id, found.time, found.policy = token, key.id, 1_800_000_000.0, None
@@ -181,7 +182,7 @@ async def office(
 
 async def _forbid(at: Office) -> None:
     at.policy = AccessPolicy(PolicyEngine("permit(principal, action, resource) when {false};"), at.hub.emit)
-    at.gateway.on_policy_changed()
+    at.gateway.on_access_changed()
 
 
 async def _leave_group(at: Office) -> None:

@@ -179,7 +179,10 @@ async def edge(
         entries = {name: parse_entry({"url": fake.url}) for name, fake in fakes.items()}
         here = NetworkPolicy(("127.0.0.1",))  # for what is added by /admin
         hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), network_policy=here))
+        policy = options.pop("policy", None)
         gateway = Gateway(hub, key, keyring, groups=lambda: chosen, limits=limits, **options)
+        if policy is not None:
+            gateway.parts.permissions.source = policy
         port = await gateway.listen(host, 0)
         await hub.wait_ready(timeout=60)
         for kind in KINDS:

@@ -21,13 +21,13 @@ from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.view import KINDS
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange
 from toolway.http.server_connection import ServerConnection
 from toolway.hub.core import HubCore
 from toolway.network import NetworkPolicy
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
 from toolway.telemetry.metrics import Metrics
 from toolway.testing import FakeHttp
 
@@ -190,8 +190,8 @@ class Lab:
             hosts=settings.hosts,
             metrics=Metrics(),
             cluster=Cluster(),
-            policy=policy,
         )
+        gateway.parts.permissions.source = policy
         gateway.http_server.loop = asyncio.get_running_loop()
         gateway._authenticator.set_bound_address("127.0.0.1", PORT)
         login = gateway.create_login(LOGIN, settings.issuer.fetch, self._introspect)
@@ -217,7 +217,7 @@ class Lab:
             self.warm.on_config_changed(self.settings.hosts, ())
         if before[5] != now[5]:
             self._warm_policy = self._new_policy()
-            self.warm.on_policy_changed()
+            self.warm.on_access_changed()
         self._known = now
 
     async def cold_answer(self, request: Request) -> Answer:

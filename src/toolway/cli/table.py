@@ -65,13 +65,6 @@ USERS_COMMANDS: Final = {
     "logout": CommandSpec("Log a user out everywhere.", "people:users_logout"),
 }
 
-POLICY_COMMANDS: Final = {
-    "check": CommandSpec("Check the policy file for mistakes.", "approvals.policies:policy_check"),
-    "why": CommandSpec("Show which policy decides a call.", "approvals.policies:policy_why"),
-    "test": CommandSpec("Run a table of expected decisions.", "approvals.policies:policy_test"),
-    "new": CommandSpec("Write a policy file to start from.", "approvals.policies:policy_new", CONFIG_OPTIONS),
-}
-
 AUDIT_COMMANDS: Final = {
     "ls": CommandSpec("Show the latest records.", "audit.verify:audit_ls", CONFIG_OPTIONS),
     "verify": CommandSpec("Check that nobody changed the log.", "audit.verify:audit_verify", CONFIG_OPTIONS),
@@ -121,7 +114,7 @@ CONFIG_COMMANDS: Final = {
     "rollback": CommandSpec("Go back to an earlier version.", "config:rollback", CONFIG_OPTIONS),
 }
 
-COMMANDS: Final = {
+_COMMANDS: Final = {
     "init": CommandSpec("Import the servers your editors and agents already use.", "import_:init", CONFIG_OPTIONS),
     "add": CommandSpec("Add a server: a URL, a command, or a package.", "add:add", CONFIG_OPTIONS),
     "new": CommandSpec("Create a new MCP server in Python, with tests.", "add:new", OUTPUT_OPTIONS),
@@ -160,7 +153,6 @@ COMMANDS: Final = {
     "keys": CommandSpec("Manage API keys.", subcommands=KEYS_COMMANDS),
     "users": CommandSpec("See who is logged in, and log users out.", subcommands=USERS_COMMANDS),
     "whoami": CommandSpec("Show who the gateway thinks you are.", "people:whoami"),
-    "policy": CommandSpec("Check and test access policies.", subcommands=POLICY_COMMANDS),
     "audit": CommandSpec("Read, verify, and sign the audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("Manage cluster nodes and keys.", subcommands=CLUSTER_COMMANDS),
     "workflow": CommandSpec("Run workflows that survive a crash.", subcommands=WORKFLOW_COMMANDS),
@@ -174,15 +166,23 @@ COMMANDS: Final = {
 }
 
 
-def _add_commands_of_parts() -> None:
-    """Add the commands of all built-in parts, each in the group that its first words name."""
-    for part in registry.built_in():
-        for path, command in part.commands.items():
-            *groups, name = path.split()
-            table: Any = COMMANDS
-            for group in groups:
-                table = table[group].subcommands
-            table[name] = CommandSpec.of_part(command)
+def _with_parts(table: dict[str, CommandSpec]) -> dict[str, CommandSpec]:
+    """Return the table with the commands of all built-in parts, each in the group that its first words name."""
+    of_parts = {path: each for part in registry.built_in() for path, each in part.commands.items()}
+    rows = list(table.items())
+    for path, command in of_parts.items():
+        if " " not in path:
+            names = [name for name, _ in rows]
+            at = names.index(command.after) + 1 if command.after in names else len(rows)
+            rows.insert(at, (path, CommandSpec.of_part(command)))
+    found = dict(rows)
+    for path, command in of_parts.items():
+        *groups, name = path.split()
+        level: Any = found
+        for group in groups:
+            level = level[group].subcommands
+        level[name] = CommandSpec.of_part(command)
+    return found
 
 
-_add_commands_of_parts()
+COMMANDS: Final = _with_parts(_COMMANDS)

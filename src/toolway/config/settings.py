@@ -59,8 +59,8 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("access", "addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "policy"),
-    *("search", "telemetry", "timeout", "workflows"),
+    *("access", "addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "search"),
+    *("telemetry", "timeout", "workflows"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
@@ -225,7 +225,6 @@ class GatewaySettings:
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
-    policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -294,7 +293,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         login=login,
         access=access,
         approve=_parse_approve(block),
-        policy=_parse_policy(block, variables),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -454,23 +452,6 @@ def _parse_parts(block: Mapping[str, Any], variables: Mapping[str, str]) -> Mapp
                 raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
     named = [found for key in others if (found := registry.by_setting(key)) is not None]
     return {each.name: each.parse_settings(block, variables) for each in dict.fromkeys(named)}
-
-
-def _parse_policy(block: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Return the policy file that `toolway.policy` names.
-
-    Raises `ConfigError` if the key is misspelt or empty, because then no call would be restricted.
-    """
-    for key in block:
-        if key != "policy" and str(key).lower().startswith(("polic", "cedar")):
-            hint = "write 'policy'"
-            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
-    if "policy" not in block:
-        return ""
-    file = FieldReader({"policy": block["policy"]}, variables).get_text("policy") or ""
-    if not file.strip():
-        raise field_error("toolway.policy", "the name of a file, such as policy.cedar", block["policy"])
-    return file
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:

@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from toolway.gateway.identity.introspection import Ask
     from toolway.gateway.identity.provider import IdentityProvider, Person
     from toolway.gateway.identity.signing_keys import Fetch
-    from toolway.gateway.policy.access_policy import AccessPolicy
     from toolway.workflows.engine import Workflows
 
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
@@ -114,7 +113,6 @@ class Gateway:
         agents: Callable[[], AgentReader | None] = lambda: None,
         approvals: CallApprovals | None = None,
         parts: PartSet | None = None,
-        policy: Callable[[], AccessPolicy | None] = lambda: None,
     ) -> None:
         self._hub = hub
         hub.redact_results()
@@ -122,6 +120,7 @@ class Gateway:
         sealer = self._sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
         self.parts = parts if parts is not None else PartSet(hub, api_keys, approvals)
+        self.parts.permissions.on_changed = self.on_access_changed
         self._dispatcher = RequestDispatcher(
             hub,
             sealer,
@@ -193,9 +192,10 @@ class Gateway:
             cluster,
             invisible_characters,
             access,
-            policy,
+            self.parts.permissions,
         )
         calls.allows = self.router.allows
+        calls.denial_hint = self.router.denial_hint
         calls.missing_scopes = self.router.missing_scopes
         calls.run_in_limits = self._dispatcher.run_in_limits
         self._access = access
@@ -379,8 +379,8 @@ class Gateway:
         self._dispatcher.on_servers_changed()
         self.search_tools.on_config_changed()
 
-    def on_policy_changed(self) -> None:
-        """Apply new policies: every client gets a new view, and a notification that its lists may have changed."""
+    def on_access_changed(self) -> None:
+        """Give every client a new view, and tell it that its lists may have changed: rules about access have."""
         router = self.router
         router.close_views()
         self.legacy_sessions.replace_views(router.view_for)

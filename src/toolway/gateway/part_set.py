@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolway.gateway.limits import CallLimits
+from toolway.gateway.permissions import Permissions
 from toolway.gateway.principals import ApiKeyStore
 from toolway.hub.core import HubCore
 from toolway.middleware.approval import CheckedGate
@@ -36,13 +38,16 @@ class PartSet:
         *,
         open_database: OpenDatabase = lambda part: None,
         node_count: Callable[[], int] = lambda: 1,
+        config_file: Callable[[], str] = lambda: "",
         parts: Iterable[Part] | None = None,
     ) -> None:
         self.hub = hub
         self.api_keys = api_keys
         self.gate = gate
         self.limits = CallLimits()
+        self.permissions = Permissions()
         self.node_count = node_count
+        self.config_file = config_file
         self.open_database = open_database
         self._parts: dict[str, tuple[Part, PartRuntime]] = {}
         for part in _in_order(parts if parts is not None else registry.built_in()):
@@ -58,6 +63,11 @@ class PartSet:
             raise LookupError(f"the part {name} is no {kind.__name__}")
         return runtime
 
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Use the first settings, by name of the part. Raises `ConfigError`: the gateway must not start then."""
+        for part, runtime in self:
+            runtime.start(settings.get(part.name))
+
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` if a part cannot use its new settings, by name of the part. Nothing is applied."""
         for part, runtime in self:
@@ -72,6 +82,20 @@ class PartSet:
         """Tell all parts that the server entries were applied."""
         for _, runtime in self:
             runtime.on_servers_changed()
+
+    async def reload(self, settings: Mapping[str, Any]) -> list[str]:
+        """Let all parts read their files again, after a reload was applied. Return what is wrong with them."""
+        return [each for part, runtime in self for each in await runtime.reload(settings.get(part.name))]
+
+    async def run(self) -> None:
+        """Do the work of all parts in the background, until cancelled. A part whose work fails does not stop others."""
+        await asyncio.gather(*(self._run(part, runtime) for part, runtime in self))
+
+    async def _run(self, part: Part, runtime: PartRuntime) -> None:
+        try:
+            await runtime.run()
+        except Exception:
+            _log.exception("the part %s ended its work in the background", part.name)
 
     async def close(self) -> None:
         """Close all parts, the last one first."""

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -51,6 +51,7 @@ from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.permissions import Permissions, PrincipalAccess
 from toolway.gateway.principals import (
     ACCESS_PREFIX,
     LOCAL_ADMIN,
@@ -75,9 +76,6 @@ from toolway.protocol import jsonrpc
 from toolway.protocol.constants import INVALID_REQUEST, PARSE_ERROR
 from toolway.types import Json, ToolRef
 from toolway.upstream.transports.pending_requests import parse_large
-
-if TYPE_CHECKING:
-    from toolway.gateway.policy.access_policy import AccessPolicy, ItemPermission
 
 LISTEN_METHOD: Final = "subscriptions/listen"  # a modern client keeps this request open for notifications
 WHO_PATH: Final = "/who"  # every principal may ask who it is
@@ -122,7 +120,7 @@ class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
     `groups` returns the configured tool groups, `access` the tool patterns of the groups of an identity provider. They
-    are called for every request, because a reload may change them. `policy` returns the policy of the gateway.
+    are called for every request, because a reload may change them. `permissions` are those that a part decides about.
     """
 
     def __init__(
@@ -140,7 +138,7 @@ class Router:
         cluster: ClusterHooks,
         invisible_characters: Callable[[], InvisibleCharacters],
         access: Callable[[], Mapping[str, Sequence[str]]] = dict,
-        policy: Callable[[], AccessPolicy | None] = lambda: None,
+        permissions: Permissions | None = None,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
@@ -155,13 +153,13 @@ class Router:
         self._cluster = cluster
         self._invisible_characters = invisible_characters
         self._access = access
-        self._policy = policy
+        self._permissions = permissions if permissions is not None else Permissions()
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has lists of its own;
         #: with the filter of the endpoint
         self._views: dict[
-            tuple[str, tuple[str, ...] | None, bool, ItemPermission | None, str], tuple[ToolFilter, EndpointView]
+            tuple[str, tuple[str, ...] | None, bool, PrincipalAccess | None, str], tuple[ToolFilter, EndpointView]
         ] = {}
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
         self._id_prefix = secrets.token_hex(4)  # of generated request ids
@@ -652,17 +650,20 @@ class Router:
         if permission is None or (tool is not None and permission.allows_call(tool, arguments)):
             return True
         if tool is not None:
-            decision = permission.decide_call(tool, arguments)
-            permission.policy.report_denied(principal, str(ref), ref.server, decision)
+            permission.report_call(principal, tool, arguments)
         return False
 
-    def _permission_for(self, principal: Principal) -> ItemPermission | None:
-        """Return the decisions of the gateway's policy about a principal; None if there is no policy.
+    def denial_hint(self, principal: Principal, name: str) -> str:
+        """Return the hint for a principal whose call of the tool `name` is denied."""
+        permission = self._permission_for(principal)
+        return permission.denial_hint(principal, name) if permission is not None else ""
+
+    def _permission_for(self, principal: Principal) -> PrincipalAccess | None:
+        """Return the decisions of a part about a principal; None if no part decides.
 
         None too for calls that another node forwards: that node has decided about them.
         """
-        policy = self._policy()
-        return policy.permission_for(principal) if policy is not None and principal is not _UNRESTRICTED else None
+        return self._permissions.access_for(principal) if principal is not _UNRESTRICTED else None
 
     def close_views(self) -> None:
         """Make all views empty, because the policy has changed. Clients get new views."""

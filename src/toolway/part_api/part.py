@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from toolway.config.settings import GatewaySettings
+    from toolway.doctor.report import SubjectReport
     from toolway.gateway.admin.routes import Route
     from toolway.gateway.limits import CallLimits
+    from toolway.gateway.permissions import Permissions
     from toolway.gateway.principals import ApiKeyStore
     from toolway.hub.core import HubCore
     from toolway.middleware.approval import CheckedGate
@@ -101,25 +104,43 @@ class Part:
         """Return the JSON Schemas of bodies and replies that its routes name."""
         return {}
 
+    def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
+        """Return what `toolway doctor` says about the part, given the settings of a gateway and their file."""
+        return ()
+
     def tables(self) -> Sequence[Table]:
         """Return the tables in which it stores data."""
         return ()
 
 
 class PartRuntime:
-    """A part in one running gateway."""
+    """A part in one running gateway.
+
+    A gateway calls `start` once; then, at each reload of its configuration, `check`, `apply` and `reload`.
+    """
+
+    def start(self, settings: Any) -> None:
+        """Use the first settings. None: there are none. Raises `ConfigError`: the gateway does not start then."""
+        self.apply(settings)
 
     def check(self, settings: Any) -> None:
         """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: there are no settings."""
 
     def apply(self, settings: Any) -> None:
-        """Use these settings from now on: at the start, and at each reload before its servers are applied.
+        """Use these settings from now on. At a reload, this comes before its servers are applied.
 
         None if the configuration has none of its keys. It must not raise.
         """
 
     def on_servers_changed(self) -> None:
         """Look at the server entries again: after the start, and after each reload. It must not raise."""
+
+    async def reload(self, settings: Any) -> Sequence[str]:
+        """Read its own files again, as the last step of a reload. Return what is wrong with them. It must not raise."""
+        return ()
+
+    async def run(self) -> None:
+        """Work in the background until cancelled, for example to watch a file."""
 
     def gauges(self) -> Iterable[GaugeValue]:
         """Return its values for `/metrics`."""
@@ -143,6 +164,16 @@ class PartContext(Protocol):
     @property
     def limits(self) -> CallLimits:
         """Limits on calls of a principal, which are charged before a call is sent."""
+        ...
+
+    @property
+    def permissions(self) -> Permissions:
+        """Access of principals to tools and other items, which one part may decide about."""
+        ...
+
+    @property
+    def config_file(self) -> Callable[[], str]:
+        """Function that returns the path of the configuration file; "" if there is none."""
         ...
 
     @property

@@ -41,7 +41,6 @@ from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.part_api import registry
-from toolway.serve.policy import PolicyService
 from toolway.serve.sockets import (
     check_bindable,
     format_host,
@@ -121,12 +120,11 @@ class GatewayProcess:
             self._approvals,
             open_database=node.open_part_database if node and self._shares_config else file_database(state_dir.folder),
             node_count=node.context.node_count if node is not None else lambda: 1,
+            config_file=lambda: self._config_path,
             parts=registry.in_use(),
         )
-        self._parts.apply(settings.parts)
-        self._policy = PolicyService(self.hub, lambda: self.gateway.on_policy_changed())
         if not self._shares_config:
-            self._policy.load(settings.policy, self._config_path)
+            self._parts.start(settings.parts)
         self._apply_start_rules(settings)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
@@ -153,7 +151,6 @@ class GatewayProcess:
             agents=partial(_agent_reader, state_dir.folder),
             approvals=self._approvals,
             parts=self._parts,
-            policy=lambda: self._policy.policy,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -295,7 +292,7 @@ class GatewayProcess:
             else:
                 self._parent.announce_ready()
             watching = asyncio.create_task(self._watch_file())
-            policy_watch = asyncio.create_task(self._policy.watch())
+            background = asyncio.create_task(self._parts.run())
             starting = asyncio.create_task(self._freeze_gc())
             _keep_freed_memory()
             on_ready(url)
@@ -305,7 +302,7 @@ class GatewayProcess:
                 await self._drain(delay)
             finally:
                 watching.cancel()
-                policy_watch.cancel()
+                background.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
                 if self.gateway.login is not None:
@@ -411,8 +408,7 @@ class GatewayProcess:
             self._apply_approve_rules(self._active_config.gateway)
             self._apply_start_rules(self._active_config.gateway)
             if self._shares_config:
-                self._policy.load(self._active_config.gateway.policy, self._config_path)
-            self._parts.apply(self._active_config.gateway.parts)
+                self._parts.start(self._active_config.gateway.parts)
             self._parts.on_servers_changed()
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
@@ -462,7 +458,7 @@ class GatewayProcess:
         async with self.hub:
             self.telemetry.start()
             await self._start_workflows()
-            watching = asyncio.create_task(self._policy.watch())
+            watching = asyncio.create_task(self._parts.run())
             client = asyncio.create_task(self.gateway.stdio_client(endpoint).serve(*take_stdio()))
             ending = asyncio.create_task(self._stop_requested.wait())
             await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -559,7 +555,7 @@ class GatewayProcess:
         pins_before, pins_now = (self._find_rules(each).pin_mode for each in (previous, loaded.gateway))
         if (pins_before, previous.ignored_changes) != (pins_now, loaded.gateway.ignored_changes):
             self.hub.apply_pin_mode()
-        policy_problems = await self._policy.apply(loaded.gateway.policy, self._config_path)
+        problems_of_parts = await self._parts.reload(loaded.gateway.parts)
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")
@@ -570,7 +566,7 @@ class GatewayProcess:
         if previous.telemetry != loaded.gateway.telemetry:
             _log.warning("telemetry settings changed in the file: restart the gateway to apply them")
         problems = [problem.message for problem in (*loaded.issues, *self._workflows.issues)]
-        return {"changed": changes, "problems": [*problems, *policy_problems]}
+        return {"changed": changes, "problems": [*problems, *problems_of_parts]}
 
     async def _reject_broken_workflows(self, loaded: LoadedConfig) -> None:
         """Raise `ConfigError` if a workflow file is invalid, so that all nodes keep the workflows that they have."""

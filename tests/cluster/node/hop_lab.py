@@ -29,10 +29,10 @@ from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.router import NODE_PATH
 from toolway.hub.core import HubCore
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
 
 Json = dict[str, Any]
 KEY: Final = b"c" * 32
@@ -170,9 +170,8 @@ async def _node(
             hub.use_approvals(gate)
         await stack.enter_async_context(hub)
         loaded_policy = AccessPolicy(PolicyEngine(policy), hub.emit) if policy is not None else None
-        gateway = Gateway(
-            hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks, policy=lambda: loaded_policy
-        )
+        gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
+        gateway.parts.permissions.source = lambda: loaded_policy
         if pins is not None:
             replica.use_pins(hub, lambda server: pins)
 

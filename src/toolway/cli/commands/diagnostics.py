@@ -190,7 +190,7 @@ async def run_doctor(
         found = [
             *_check_exposure(context),
             *await _check_provider(context, access_token),
-            *await _check_policy(context),
+            *_check_parts(context),
         ]
         report = replace(report, subjects=(*report.subjects, *found))
     elif access_token is not None:
@@ -247,19 +247,16 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
     return [SubjectReport("machine", "gateway", (check,), location=str(loaded.file))]
 
 
-async def _check_policy(context: CommandContext) -> list[SubjectReport]:
-    """Check the policy file of the gateway, if the configuration names one."""
+def _check_parts(context: CommandContext) -> list[SubjectReport]:
+    """Let the parts of a gateway check what is theirs."""
     from toolway.config.scopes import load_config
+    from toolway.part_api import registry
 
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         return []  # the report names the problem of the file
-    if not loaded.gateway.policy:
-        return []
-    from toolway.serve.policy_check import check_policy
-
-    return [check_policy(loaded.gateway.policy, str(loaded.file))]
+    return [each for part in registry.in_use() for each in part.check(loaded.gateway, str(loaded.file))]
 
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:

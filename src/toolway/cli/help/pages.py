@@ -48,7 +48,7 @@ _SECTIONS: Final = {
     "Trust": ("trust", "trust tools", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
         *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys", "users"),
-        *("whoami", "policy", "audit", "cluster"),
+        *("whoami", "audit", "cluster"),
     ),
     "Automate": ("workflow", "agent"),
     "Fix": ("doctor", "doctor --tools", "doctor --security", "logs", "ps", "config", "explain", "help"),

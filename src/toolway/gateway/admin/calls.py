@@ -14,7 +14,6 @@ from toolway.events import CallFinished
 from toolway.gateway.admin import servers
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.mcp.errors import RpcFailure
-from toolway.gateway.policy.entities import caller_of
 from toolway.gateway.principals import ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 from toolway.types import Call, Json, ToolRef
@@ -53,6 +52,8 @@ class CallsAdmin:
         self._people = people
         #: returns False if the policy of the gateway denies a call of a principal
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
+        #: returns the hint for a principal whose call of a tool (`server.tool`) the policy denies
+        self.denial_hint: Callable[[Principal, str], str] = lambda principal, tool: ""
         #: returns the scopes that a tool (`server.tool`) requires and the token of a person lacks
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         #: runs a call of a tool within rate and limits of its principal; raises `RpcFailure` if it is not sent
@@ -135,7 +136,7 @@ class CallsAdmin:
                 server=server,
                 tool=tool,
                 detail="policies apply to administrators too",
-                hint=f"see the deciding policy: toolway policy why {caller_of(principal).id} {name}",
+                hint=self.denial_hint(principal, name),
                 code="E-POLICY-DENIED",
             )
         missing = self.missing_scopes(principal, name)

@@ -18,7 +18,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -49,6 +49,7 @@ from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finali
 from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.view import EndpointView, ListWaiter
 from toolway.gateway.near_names import find_near_names
+from toolway.gateway.permissions import PrincipalAccess
 from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
@@ -68,9 +69,6 @@ from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json, ToolResult
-
-if TYPE_CHECKING:
-    from toolway.gateway.policy.access_policy import ItemPermission
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
 MAX_TASK_ID_CHARS: Final = (
@@ -321,8 +319,7 @@ class RequestDispatcher:
                 raise RpcFailure(errors.DENIED, f"the token lacks the scope {' '.join(missing)}", {"executed": "no"})
         permission = context.view.permission
         if permission is not None and not permission.allows_call(tool, arguments or {}):
-            decision = permission.decide_call(tool, arguments or {})
-            permission.policy.report_denied(context.principal, f"{tool.server}.{tool.name}", tool.server, decision)
+            permission.report_call(context.principal, tool, arguments or {})
             raise _unknown_tool(params)
         if arguments and self.drops_nulls():
             arguments = drop_nulls(arguments, tool.input_schema)
@@ -336,8 +333,7 @@ class RequestDispatcher:
         """
         permission, item = context.view.permission, context.view.find_hidden(kind, name)
         if permission is not None and item is not None:
-            decision = permission.decide(kind, item)
-            permission.policy.report_denied(context.principal, f"{item.server}.{item.name}", item.server, decision)
+            permission.report_hidden(context.principal, kind, item)
 
     async def _read_resource(self, context: RequestContext, params: Json) -> Json:
         uri = params.get("uri")
@@ -367,12 +363,11 @@ class RequestDispatcher:
             raise RpcFailure(INVALID_PARAMS, _shorten(message, 1000), {"uri": uri})
         return found
 
-    def _report_unread(self, context: RequestContext, permission: ItemPermission, uri: str) -> None:
+    def _report_unread(self, context: RequestContext, permission: PrincipalAccess, uri: str) -> None:
         """Report to the audit log that a client requested a resource which only the policy denies."""
         found = context.view.locate_uri(uri)
-        decision = permission.decide_read(*found) if found is not None else None
-        if found is not None and decision is not None and not decision.allowed:
-            permission.policy.report_denied(context.principal, f"{found[0]}.{found[1]}", found[0], decision)
+        if found is not None and not permission.allows_read(*found):
+            permission.report_read(context.principal, *found)
 
     async def _get_prompt(self, context: RequestContext, params: Json) -> Json:
         prompt = await self._lists.find_item(context.view, "prompts", params.get("name"))

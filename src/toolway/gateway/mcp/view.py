@@ -13,7 +13,7 @@ import binascii
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from toolway.errors import CallError
 from toolway.events import ListKind
 from toolway.gateway.legacy_schemas import adapt_definition
 from toolway.gateway.mcp.meta_tools import META_TOOLS
+from toolway.gateway.permissions import PrincipalAccess
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
 from toolway.hub.caller_lists import OwnLists
@@ -34,9 +35,6 @@ from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.types import Era, Json, ToolRef
-
-if TYPE_CHECKING:
-    from toolway.gateway.policy.access_policy import ItemPermission
 
 PAGE_SIZE: Final = 1000  # items
 MAX_PREPARATIONS: Final = 3  # builds of a list in slices, if the catalog changes meanwhile
@@ -75,7 +73,7 @@ class EndpointView:
         permitted: ToolFilter,
         single_server: str | None = None,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
-        permission: ItemPermission | None = None,
+        permission: PrincipalAccess | None = None,
         own_lists: OwnLists | None = None,
     ) -> None:
         """Create the view. `own_lists` filters the items of servers that are called with the principal's own login."""
@@ -252,7 +250,7 @@ class EndpointView:
             return None
         return ref, setting
 
-    def _shows_denied(self, permission: ItemPermission, ref: ToolRef) -> bool:
+    def _shows_denied(self, permission: PrincipalAccess, ref: ToolRef) -> bool:
         """Return True if the policy of the gateway would show the tool `ref`, which a setting denies.
 
         False if the definition of the tool is not known.
@@ -358,7 +356,7 @@ class EndpointView:
 
     def may_read(self, server: str, uri: str) -> bool:
         """Return True if the policy of the gateway permits to read a URI of a server."""
-        return self.permission is None or self.permission.decide_read(server, uri).allowed
+        return self.permission is None or self.permission.allows_read(server, uri)
 
     def qualified_uris(self, uri: object) -> list[str]:
         """Return the qualified forms of a URI that several servers of this view have; empty if at most one has it."""

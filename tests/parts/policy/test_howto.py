@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.policy.test_program import toolway
 from tests.gateway.test_pins import SCHEMA_SERVER
+from tests.parts.policy.test_program import toolway
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from toolway.catalog.catalog import Item, Resource
 from toolway.events import Event, ListKind, PolicyDecision
-from toolway.gateway.policy.engine import AccessDecision, PolicyEngine, Verdict
-from toolway.gateway.policy.entities import Caller, ItemFacts, Subject, caller_of
 from toolway.gateway.principals import Principal
+from toolway.parts.policy.engine import AccessDecision, PolicyEngine, Verdict
+from toolway.parts.policy.entities import Caller, ItemFacts, Subject, caller_of
 from toolway.secrets.replacer import cut_text
 
 MAX_PERMISSIONS: Final = 10_000  # principals whose permission is kept
@@ -57,7 +57,7 @@ class AccessPolicy:
         """Current hour of the day in UTC, 0 to 23."""
         return int(self._now() // 3600) % 24
 
-    def permission_for(self, principal: Principal) -> ItemPermission:
+    def access_for(self, principal: Principal) -> ItemPermission:
         """Return the object with the decisions about a principal. Principals that no policy distinguishes share one."""
         found = self._permissions.get(principal)
         if found is None:
@@ -95,7 +95,10 @@ class AccessPolicy:
 
 
 class ItemPermission:
-    """Decisions about one caller: the items that it may see and call. `subject` is None if everything is denied."""
+    """Decisions about one caller: the items that it may see and call (`PrincipalAccess`).
+
+    `subject` is None if everything is denied.
+    """
 
     def __init__(self, policy: AccessPolicy, subject: Subject | None) -> None:
         self.policy = policy
@@ -188,6 +191,29 @@ class ItemPermission:
     def decide(self, kind: ListKind, item: Item) -> AccessDecision:
         """Return the decision about an item as if it were called without arguments, and the policies that made it."""
         return self._decide(kind, item, {})
+
+    def allows_read(self, server: str, uri: str) -> bool:
+        """Return True if a URI of a server may be read. It need not be in any list."""
+        return self.decide_read(server, uri).allowed
+
+    def report_call(self, principal: Principal, tool: Item, arguments: Mapping[str, Any]) -> None:
+        """Report to the audit log that a call was denied. The client is not informed."""
+        self._report(principal, tool.server, tool.name, self.decide_call(tool, arguments))
+
+    def report_hidden(self, principal: Principal, kind: ListKind, item: Item) -> None:
+        """Report to the audit log that a client named an item that only the policy hides."""
+        self._report(principal, item.server, item.name, self.decide(kind, item))
+
+    def report_read(self, principal: Principal, server: str, uri: str) -> None:
+        """Report to the audit log that a read was denied. The client is not informed."""
+        self._report(principal, server, uri, self.decide_read(server, uri))
+
+    def denial_hint(self, principal: Principal, name: str) -> str:
+        """Return the hint for an administrator whose call of the tool `name` is denied."""
+        return f"see the deciding policy: toolway policy why {caller_of(principal).id} {name}"
+
+    def _report(self, principal: Principal, server: str, name: str, decision: AccessDecision) -> None:
+        self.policy.report_denied(principal, f"{server}.{name}", server, decision)
 
     def decide_read(self, server: str, uri: str) -> AccessDecision:
         """Return the decision about reading a URI of a server. The URI need not be in any list."""

@@ -17,8 +17,8 @@ from tests.gateway.program import Program, program
 from tests.gateway.test_pins import SCHEMA_SERVER
 from toolway import Hub
 from toolway.errors import CallError
-from toolway.gateway.policy.engine import PolicyEngine
-from toolway.gateway.policy.presets import PRESETS, access_text, preset_text
+from toolway.parts.policy.engine import PolicyEngine
+from toolway.parts.policy.presets import PRESETS, access_text, preset_text
 
 pytestmark = pytest.mark.anyio
 

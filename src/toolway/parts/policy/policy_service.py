@@ -10,33 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway.errors import ConfigError
 from toolway.events import PolicyChanged
-from toolway.hub.core import HubCore
+from toolway.part_api.part import PartContext, PartRuntime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolway.gateway.policy.access_policy import AccessPolicy
-    from toolway.gateway.policy.policy_file import LoadedPolicy
+    from toolway.parts.policy.access_policy import AccessPolicy
+    from toolway.parts.policy.policy_file import LoadedPolicy
+    from toolway.parts.policy.settings import PolicySettings
 
 POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the file
 MAX_REPORTED: Final = 20  # policies that do not fit a tool, in the log
 _log = logging.getLogger("toolway.gateway")
 
 
-class PolicyService:
+class PolicyService(PartRuntime):
     """Loader of the policy file of a gateway: holds the policy in use, and loads the file again if it changes.
 
-    `on_changed` is called after the policy has changed. The Cedar library is loaded only if a policy is configured.
+    The Cedar library is loaded only if a policy is configured.
     """
 
-    def __init__(self, hub: HubCore, on_changed: Callable[[], None]) -> None:
-        self._hub = hub
-        self._on_changed = on_changed
+    def __init__(self, context: PartContext) -> None:
+        self._hub = context.hub
+        self._config_file = context.config_file
+        self._permissions = context.permissions
+        context.permissions.decide_by(lambda: self.policy)
         self._path: Path | None = None
         self._stamp: object = None
         self._loaded: LoadedPolicy | None = None
@@ -50,40 +52,42 @@ class PolicyService:
         """The policy in use; None if none is configured."""
         return self._policy
 
-    def load(self, setting: str, config_file: str) -> None:
+    def start(self, settings: Any) -> None:
         """Load the policy file at the start of the gateway.
 
         Raises `ConfigError` if it is unusable: the start must then fail.
         """
+        setting = _file_in(settings)
         if not setting:
             return
-        from toolway.gateway.policy.policy_file import load_policy, policy_path
+        from toolway.parts.policy.policy_file import load_policy, policy_path
 
-        self._path = policy_path(setting, config_file)
+        self._path = policy_path(setting, self._config_file())
         self._stamp = _file_stamp(self._path)
         self._use(load_policy(self._path))
 
-    async def apply(self, setting: str, config_file: str) -> list[str]:
+    async def reload(self, settings: Any) -> list[str]:
         """Apply the policy setting of a reloaded configuration; load the policy file again if it changed.
 
         Return the problems of the file.
         """
+        setting = _file_in(settings)
         if not setting:
             if self._path is not None:
                 _log.warning("the configuration names no policy any more: policies are off")
                 self._path = self._loaded = self._policy = None
                 self.problem = ""
-                self._on_changed()
+                self._permissions.on_changed()
             return []
-        from toolway.gateway.policy.policy_file import policy_path
+        from toolway.parts.policy.policy_file import policy_path
 
-        path = policy_path(setting, config_file)
+        path = policy_path(setting, self._config_file())
         if path != self._path or _file_stamp(path) != self._stamp:
             self._path = path
             await self._reload()
         return [self.problem] if self.problem else []
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Poll the policy file until cancelled: load it again if it changed, report policies that do not fit a tool."""
         if self._loaded is not None:
             self._emit("loaded")
@@ -103,7 +107,7 @@ class PolicyService:
 
         If there are none, everything is denied.
         """
-        from toolway.gateway.policy.policy_file import find_unfit, invalid_error, load_policy
+        from toolway.parts.policy.policy_file import find_unfit, invalid_error, load_policy
 
         path = self._path
         assert path is not None
@@ -130,12 +134,12 @@ class PolicyService:
             return
         if self._loaded is None or loaded.digest != self._loaded.digest or self.problem:
             self._use(loaded)
-            self._on_changed()
+            self._permissions.on_changed()
             _log.info("policy file loaded: %d policies", len(loaded.engine.policies))
             self._emit("loaded")
 
     def _use(self, loaded: LoadedPolicy) -> None:
-        from toolway.gateway.policy.access_policy import AccessPolicy
+        from toolway.parts.policy.access_policy import AccessPolicy
 
         self._loaded, self._policy = loaded, AccessPolicy(loaded.engine, self._hub.emit)
         self._reported = set()
@@ -143,10 +147,10 @@ class PolicyService:
 
     def _close(self) -> None:
         """Deny everything, because a policy is configured, but none could ever be loaded."""
-        from toolway.gateway.policy.access_policy import AccessPolicy
+        from toolway.parts.policy.access_policy import AccessPolicy
 
         self._loaded, self._policy = None, AccessPolicy(None, self._hub.emit)
-        self._on_changed()
+        self._permissions.on_changed()
 
     def _report_unfit(self) -> None:
         """Log the policies that are not valid for the argument schema of a tool, each once.
@@ -168,7 +172,7 @@ class PolicyService:
         policy = self._policy
         if policy is not None and policy.reads_hour and policy.hour != self._hour:
             if self._hour >= 0:
-                self._on_changed()
+                self._permissions.on_changed()
             self._hour = policy.hour
 
     def _emit(self, action: str, reason: str = "") -> None:
@@ -182,3 +186,7 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _file_in(settings: PolicySettings | None) -> str:
+    return settings.policy if settings is not None else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolway.doctor.report import Check, SubjectReport, split_hint
 from toolway.errors import ConfigError
-from toolway.gateway.policy.policy_file import load_policy, policy_path
+from toolway.parts.policy.policy_file import load_policy, policy_path
 
 
 def check_policy(setting: str, config_file: str) -> SubjectReport:

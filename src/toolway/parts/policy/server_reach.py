@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from toolway.gateway.policy.analysis import Policy, is_in_server, may_reach_server, scope_reaches
-from toolway.gateway.policy.entities import ACTIONS, Subject
+from toolway.parts.policy.analysis import Policy, is_in_server, may_reach_server, scope_reaches
+from toolway.parts.policy.entities import ACTIONS, Subject
 from toolway.types import Json
 
 UNKNOWN: Final = object()

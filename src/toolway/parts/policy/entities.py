@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from toolway.catalog.catalog import Item, Tool
-from toolway.gateway.policy.analysis import PolicySetUse
-from toolway.gateway.policy.argument_types import ArgumentTypes, argument_types
 from toolway.gateway.principals import LOCAL_ADMIN, Principal
+from toolway.parts.policy.analysis import PolicySetUse
+from toolway.parts.policy.argument_types import ArgumentTypes, argument_types
 from toolway.types import Json
 
 KEY_PREFIX: Final = "key:"  # names of API keys in policies: User::"key:NAME"

@@ -15,9 +15,9 @@ from tests.gateway.edge_lab import TOKEN, Edge, handshake, message_of, modern
 from tests.gateway.identity.issuer import Issuer, guarded
 from tests.gateway.identity.test_login import ask, said
 from toolway.events import Event, PolicyDecision
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
 from toolway.hub.plan import SWITCH
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ class Holder:
 
     def use(self, found: Edge, text: str) -> None:
         self.policy = AccessPolicy(PolicyEngine(text), found.hub.emit)
-        found.gateway.on_policy_changed()
+        found.gateway.on_access_changed()
 
 
 @asynccontextmanager
@@ -233,7 +233,7 @@ async def test_a_new_policy_applies_to_open_sessions_and_plans(tmp_path: Path, e
         holder.use(found, 'permit (principal in Group::"eng", action, resource);')
         assert "result" in await echo() and len(await found.tools(token=eng)) == len(await found.tools(token=eng))
         holder.policy = AccessPolicy(None, found.hub.emit)
-        found.gateway.on_policy_changed()
+        found.gateway.on_access_changed()
         assert (await echo())["error"]["message"] == "Unknown tool: a__echo"
         assert "cannot be read" in holder.denials.found[-1].reason
         assert await found.tools(token=TOKEN) == []

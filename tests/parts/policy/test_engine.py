@@ -8,10 +8,10 @@ import pytest
 
 from toolway.catalog.catalog import Resource, Tool
 from toolway.errors import ConfigError
-from toolway.gateway.policy.engine import AccessDecision, InvalidPolicies, PolicyEngine, Verdict
-from toolway.gateway.policy.entities import Caller, caller_of
-from toolway.gateway.policy.policy_file import find_unfit
 from toolway.gateway.principals import LOCAL_ADMIN, Principal
+from toolway.parts.policy.engine import AccessDecision, InvalidPolicies, PolicyEngine, Verdict
+from toolway.parts.policy.entities import Caller, caller_of
+from toolway.parts.policy.policy_file import find_unfit
 
 BANK = """
 permit (principal, action, resource in Server::"bank");

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from toolway.catalog.catalog import Item, Prompt, Resource, Tool
 from toolway.errors import ConfigError
-from toolway.gateway.policy.analysis import Policy, reads_only_resource, scope_reaches
-from toolway.gateway.policy.engine import AccessDecision, PolicyEngine, PolicyProblem
-from toolway.gateway.policy.entities import Caller, parse_caller
-from toolway.gateway.policy.policy_file import find_unfit
+from toolway.parts.policy.analysis import Policy, reads_only_resource, scope_reaches
+from toolway.parts.policy.engine import AccessDecision, PolicyEngine, PolicyProblem
+from toolway.parts.policy.entities import Caller, parse_caller
+from toolway.parts.policy.policy_file import find_unfit
 from toolway.types import Json
 
 MAX_CASES: Final = 10_000

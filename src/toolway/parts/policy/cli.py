@@ -18,9 +18,9 @@ from toolway.errors import ConfigError, NotFound
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
     from toolway.config.loader import LoadedConfig
-    from toolway.gateway.policy.engine import AccessDecision
-    from toolway.gateway.policy.policy_file import LoadedPolicy
-    from toolway.gateway.policy.review import PolicyTest, Review
+    from toolway.parts.policy.engine import AccessDecision
+    from toolway.parts.policy.policy_file import LoadedPolicy
+    from toolway.parts.policy.review import PolicyTest, Review
 
 PolicyFile = Annotated[
     Path | None,
@@ -78,7 +78,7 @@ def policy_new(
 
 async def run_policy_check(context: CommandContext, file: Path | None, wait: float | None) -> ExitCode:
     """Print the mistakes in the policy file: unknown names, policies without a tool, tools that no caller may call."""
-    from toolway.gateway.policy.review import review
+    from toolway.parts.policy.review import review
 
     loaded = _load(context, file)
     tools, servers = await _list_tools(context, wait)
@@ -125,7 +125,7 @@ async def run_policy_why(
 
     The exit code is 0 for allowed and for denied.
     """
-    from toolway.gateway.policy.review import explain, find_item, read_cases
+    from toolway.parts.policy.review import explain, find_item, read_cases
 
     loaded = _load(context, file)
     try:
@@ -170,7 +170,7 @@ def _reason(decision: AccessDecision) -> str:
 
 async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float | None) -> ExitCode:
     """Print the rows of a test table for which the decision of the policies is not the expected one."""
-    from toolway.gateway.policy.review import explain, find_item, read_cases
+    from toolway.parts.policy.review import explain, find_item, read_cases
     from toolway.workflows.reader import parse_yaml
 
     loaded = _load(context, file)
@@ -208,7 +208,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
 
 def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
     """Write a new policy file from the preset with this name."""
-    from toolway.gateway.policy.presets import PRESETS, access_text, preset_text
+    from toolway.parts.policy.presets import PRESETS, access_text, preset_text
 
     if preset == "access":
         access = _load_config(context).gateway.access
@@ -248,19 +248,20 @@ def _load_config(context: CommandContext) -> LoadedConfig:
 
 def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
     """Load the policies of `file`, or of the file that the configuration names. Raises `ConfigError` if that fails."""
-    from toolway.gateway.policy.policy_file import load_policy, policy_path
+    from toolway.parts.policy.policy_file import load_policy, policy_path
+    from toolway.parts.policy.settings import policy_file_of
 
     if file is not None:
         return load_policy(file)
     config = _load_config(context)
-    if not config.gateway.policy:
+    if not policy_file_of(config.gateway):
         raise ConfigError(
             "the configuration names no policy",
             file=str(config.file),
             hint='write one with `toolway policy new`, then add "toolway": {"policy": "policy.cedar"}',
             code="E-POLICY",
         )
-    return load_policy(policy_path(config.gateway.policy, str(config.file)))
+    return load_policy(policy_path(policy_file_of(config.gateway), str(config.file)))
 
 
 async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list[Tool], list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from toolway.gateway.policy.analysis import ArgumentRead
+from toolway.parts.policy.analysis import ArgumentRead
 from toolway.types import Json
 
 MAX_DEPTH: Final = 6  # of objects in objects

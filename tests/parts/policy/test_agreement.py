@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from toolway.catalog.catalog import Tool
-from toolway.gateway.policy.access_policy import AccessPolicy
-from toolway.gateway.policy.engine import PolicyEngine
-from toolway.gateway.policy.entities import Caller
-from toolway.gateway.policy.presets import access_text
 from toolway.gateway.tool_filter import filter_for_access
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
+from toolway.parts.policy.entities import Caller
+from toolway.parts.policy.presets import access_text
 
 PAIRS = 100_000 if os.environ.get("TOOLWAY_LONG") else 1000
 SERVERS = ("github", "jira", "bank", "crm", "git")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from toolway.catalog.catalog import Item
 from toolway.errors import ConfigError
-from toolway.gateway.policy.engine import POLICY_CODE, InvalidPolicies, PolicyEngine, PolicyProblem
+from toolway.parts.policy.engine import POLICY_CODE, InvalidPolicies, PolicyEngine, PolicyProblem
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_NAMED: Final = 3  # problems in one error

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from toolway.errors import ConfigError
-from toolway.gateway.policy.analysis import (
+from toolway.parts.policy.analysis import (
     ArgumentRead,
     Policy,
     PolicySetUse,
@@ -26,8 +26,8 @@ from toolway.gateway.policy.analysis import (
     relax,
     scope_reaches,
 )
-from toolway.gateway.policy.argument_types import ArgumentTypes, UnfitArgument, check_reads, to_schema, to_values
-from toolway.gateway.policy.entities import (
+from toolway.parts.policy.argument_types import ArgumentTypes, UnfitArgument, check_reads, to_schema, to_values
+from toolway.parts.policy.entities import (
     ACTIONS,
     Caller,
     ItemFacts,
@@ -36,7 +36,7 @@ from toolway.gateway.policy.entities import (
     build_schema,
     to_entities,
 )
-from toolway.gateway.policy.server_reach import may_include
+from toolway.parts.policy.server_reach import may_include
 from toolway.types import Json
 
 MAX_POLICIES: Final = 5000

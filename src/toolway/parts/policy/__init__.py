@@ -1,0 +1,53 @@
+"""Authorization by Cedar policies: parses and compiles them, and decides what each caller may see and call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from toolway.part_api.part import Command, Part, PartContext, PartRuntime
+
+if TYPE_CHECKING:
+    from toolway.config.settings import GatewaySettings
+    from toolway.doctor.report import SubjectReport
+
+_CLI = "toolway.parts.policy.cli"
+
+
+class Policy(Part):
+    """Policies of a gateway, in a file of its own, which is loaded again when it changes."""
+
+    name = "policy"
+    setting_keys = ("policy",)
+    setting_prefixes = ("polic", "cedar")
+    commands: ClassVar[Mapping[str, Command]] = {
+        "policy": Command(
+            "Check and test access policies.",
+            subcommands={
+                "check": Command("Check the policy file for mistakes.", f"{_CLI}:policy_check"),
+                "why": Command("Show which policy decides a call.", f"{_CLI}:policy_why"),
+                "test": Command("Run a table of expected decisions.", f"{_CLI}:policy_test"),
+                "new": Command("Write a policy file to start from.", f"{_CLI}:policy_new", is_offline=True),
+            },
+            after="whoami",
+        )
+    }
+
+    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
+        from toolway.parts.policy.settings import parse_settings
+
+        return parse_settings(block, variables)
+
+    def open(self, context: PartContext) -> PartRuntime:
+        from toolway.parts.policy.policy_service import PolicyService
+
+        return PolicyService(context)
+
+    def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
+        from toolway.parts.policy.settings import policy_file_of
+
+        if not policy_file_of(gateway):
+            return ()
+        from toolway.parts.policy.doctor_check import check_policy
+
+        return [check_policy(policy_file_of(gateway), config_file)]

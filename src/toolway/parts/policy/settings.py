@@ -1,0 +1,31 @@
+"""The setting `toolway.policy`: the file of Cedar policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from toolway.config.field_reader import FieldReader, field_error
+from toolway.config.settings import GatewaySettings
+
+
+class PolicySettings(msgspec.Struct, frozen=True):
+    """File of a gateway's access policies."""
+
+    policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
+
+
+def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> PolicySettings:
+    """Return the setting `policy` of a `toolway` block. Raises `ConfigError` if the name of the file is empty."""
+    file = FieldReader({"policy": block.get("policy")}, variables).get_text("policy") or ""
+    if not file.strip():
+        raise field_error("toolway.policy", "the name of a file, such as policy.cedar", block.get("policy"))
+    return PolicySettings(file)
+
+
+def policy_file_of(gateway: GatewaySettings) -> str:
+    """Return the policy file that the settings of a gateway name; "" if they name none."""
+    found: PolicySettings | None = gateway.parts.get("policy")
+    return found.policy if found is not None else ""
