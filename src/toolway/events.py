@@ -26,7 +26,6 @@ AlertKind = Literal[
     "audit",
     "definition-held",
     "approval-waits",
-    "policy-rejected",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -356,6 +355,16 @@ class PolicyChanged(Event, frozen=True):
     digest: str = ""  # SHA-256 of the policies in use
 
 
+class PartCondition(Event, frozen=True):
+    """A condition of a part that a person must resolve began, or has ended. An open one becomes an `Alert`."""
+
+    kind: str  # such as policy-rejected
+    is_open: bool = True
+    message: str = ""
+    detail: str = ""
+    hint: str = ""
+
+
 class DefinitionReviewed(Event, frozen=True):
     """A definition that a server sent differs from the pinned one, is the pinned one again, or was approved."""
 
@@ -467,7 +476,7 @@ class Alert(Event, frozen=True):
             print(alert.server, alert.message, alert.hint)
     """
 
-    kind: AlertKind
+    kind: AlertKind | str  # another text is the condition of a part
     message: str
     detail: str = ""
     hint: str = ""

@@ -186,7 +186,7 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows, approvals)
+            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows, approvals, self.parts.gauges)
             if metrics is not None
             else None,
             cluster,

@@ -31,8 +31,8 @@ class BoundLimit(Protocol):
     async def run(self, work: Coroutine[Any, Any, RpcResult], *, is_followup: bool) -> RpcResult:
         """Charge one call, wait for its result and return it. `work` is the call; close it if it is not made.
 
-        `is_followup` is True if the request only asks for the result of an earlier call. Raises `RpcFailure` if the
-        limit is reached.
+        `is_followup` is True if the request only asks for the result of an earlier call. Raises `CallRefused` if the
+        limit is reached, or `RpcFailure` for an error with a code of its own.
         """
         ...
 

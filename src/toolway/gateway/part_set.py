@@ -14,7 +14,7 @@ from toolway.gateway.principals import ApiKeyStore
 from toolway.hub.core import HubCore
 from toolway.middleware.approval import CheckedGate
 from toolway.part_api import registry
-from toolway.part_api.part import Part, PartRuntime
+from toolway.part_api.part import Gauge, Part, PartRuntime
 
 if TYPE_CHECKING:
     from toolway.part_api.database import Database
@@ -96,6 +96,14 @@ class PartSet:
             await runtime.run()
         except Exception:
             _log.exception("the part %s ended its work in the background", part.name)
+
+    def gauges(self) -> Iterator[Gauge]:
+        """Yield the values of all parts for `/metrics`. A part that fails has none."""
+        for part, runtime in self:
+            try:
+                yield from [each for each in runtime.gauges() if each.name in part.metrics]
+            except Exception:
+                _log.exception("the part %s has no metrics", part.name)
 
     async def close(self) -> None:
         """Close all parts, the last one first."""

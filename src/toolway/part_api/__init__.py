@@ -1,5 +1,127 @@
 """Interface between the core and its parts: what a part declares, what it gets, and where it stores data.
 
 A part is a feature in one folder. The core finds it by its name (`registry.py`), and imports its modules when they are
-used. Parts of other distributions register with the entry point `toolway.parts`.
+used. Parts of other distributions register with the entry point `toolway.parts`; they import all names from here. The
+interface is unstable: it may change with each minor version.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from toolway.cli.exit_codes import ExitCode
+    from toolway.cli.framework import CommandResult
+    from toolway.cli.options import CommandContext
+    from toolway.cli.targets import require_gateway
+    from toolway.config.settings import GatewaySettings
+    from toolway.doctor.report import Check, SubjectReport
+    from toolway.errors import CallRefused, Certainty, ConfigError, StoreUnavailable
+    from toolway.events import PartCondition
+    from toolway.gateway.admin.routes import AdminRequest, Route
+    from toolway.gateway.limits import BoundLimit, CallLimit
+    from toolway.gateway.mcp.errors import RpcFailure
+    from toolway.gateway.mcp.responses import RpcResult
+    from toolway.gateway.permissions import AccessFilter, PrincipalAccess
+    from toolway.gateway.principals import Principal
+    from toolway.middleware.approval import CallCheck
+    from toolway.part_api.database import Database, DatabaseError, Table, Transaction
+    from toolway.part_api.part import Command, Gauge, KeyAttribute, Metric, Part, PartContext, PartRuntime
+    from toolway.types import Json
+
+_EXPORTS: Final = {
+    "toolway.cli.exit_codes": ("ExitCode",),
+    "toolway.cli.framework": ("CommandResult",),
+    "toolway.cli.options": ("CommandContext",),
+    "toolway.cli.targets": ("require_gateway",),
+    "toolway.config.settings": ("GatewaySettings",),
+    "toolway.doctor.report": (
+        "Check",
+        "SubjectReport",
+    ),
+    "toolway.errors": (
+        "CallRefused",
+        "Certainty",
+        "ConfigError",
+        "StoreUnavailable",
+    ),
+    "toolway.events": ("PartCondition",),
+    "toolway.gateway.admin.routes": (
+        "AdminRequest",
+        "Route",
+    ),
+    "toolway.gateway.limits": (
+        "BoundLimit",
+        "CallLimit",
+    ),
+    "toolway.gateway.mcp.errors": ("RpcFailure",),
+    "toolway.gateway.mcp.responses": ("RpcResult",),
+    "toolway.gateway.permissions": (
+        "AccessFilter",
+        "PrincipalAccess",
+    ),
+    "toolway.gateway.principals": ("Principal",),
+    "toolway.middleware.approval": ("CallCheck",),
+    "toolway.part_api.database": (
+        "Database",
+        "DatabaseError",
+        "Table",
+        "Transaction",
+    ),
+    "toolway.part_api.part": (
+        "Command",
+        "Gauge",
+        "KeyAttribute",
+        "Metric",
+        "Part",
+        "PartContext",
+        "PartRuntime",
+    ),
+    "toolway.types": ("Json",),
+}
+_MODULES: Final = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = [
+    "AccessFilter",
+    "AdminRequest",
+    "BoundLimit",
+    "CallCheck",
+    "CallLimit",
+    "CallRefused",
+    "Certainty",
+    "Check",
+    "Command",
+    "CommandContext",
+    "CommandResult",
+    "ConfigError",
+    "Database",
+    "DatabaseError",
+    "ExitCode",
+    "GatewaySettings",
+    "Gauge",
+    "Json",
+    "KeyAttribute",
+    "Metric",
+    "Part",
+    "PartCondition",
+    "PartContext",
+    "PartRuntime",
+    "Principal",
+    "PrincipalAccess",
+    "Route",
+    "RpcFailure",
+    "RpcResult",
+    "StoreUnavailable",
+    "SubjectReport",
+    "Table",
+    "Transaction",
+    "require_gateway",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: `toolway --help` imports the declarations of parts, and nothing else."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -6,7 +6,8 @@ The module of a `Part` must be cheap: `toolway --help` imports it. All that does
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from toolway.config.settings import GatewaySettings
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from toolway.hub.core import HubCore
     from toolway.middleware.approval import CheckedGate
     from toolway.part_api.database import Database, Table
-    from toolway.telemetry.prometheus import GaugeValue
     from toolway.types import Json
 
 R = TypeVar("R", bound="PartRuntime")
@@ -73,6 +73,21 @@ class KeyAttribute:
         return [str(shown)]
 
 
+class Metric(NamedTuple):
+    """A metric of a part: a gauge, which is read when `/metrics` is asked for."""
+
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Gauge(NamedTuple):
+    """Current value of one metric of a part, with its labels."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = MappingProxyType({})
+
+
 class Part:
     """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
 
@@ -85,6 +100,7 @@ class Part:
     setting_prefixes: ClassVar[tuple[str, ...]] = ()  # other keys with such a beginning are misspelt: they are errors
     commands: ClassVar[Mapping[str, Command]] = {}  # by all their words: "keys budgets" is a command of the group keys
     former_commands: ClassVar[Mapping[str, str]] = {}  # names that its commands had before; the error names the new one
+    metrics: ClassVar[Mapping[str, Metric]] = {}  # by name, which begins with toolway_ and the name of the part
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
 
@@ -142,8 +158,8 @@ class PartRuntime:
     async def run(self) -> None:
         """Work in the background until cancelled, for example to watch a file."""
 
-    def gauges(self) -> Iterable[GaugeValue]:
-        """Return its values for `/metrics`."""
+    def gauges(self) -> Iterable[Gauge]:
+        """Return the values of its `Part.metrics` for `/metrics`. It must not wait for anything."""
         return ()
 
     async def close(self) -> None:

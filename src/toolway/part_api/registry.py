@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from toolway.part_api.part import KeyAttribute, Part
+from toolway.part_api.part import KeyAttribute, Metric, Part
 
 #: Built-in parts: name → class. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -59,6 +59,11 @@ def by_command(name: str) -> Part | None:
 def former_commands() -> Mapping[str, str]:
     """Return the names that commands of parts had before, with the names that they have now."""
     return {old: new for part in built_in() for old, new in part.former_commands.items()}
+
+
+def metrics() -> Mapping[str, Metric]:
+    """Return the metrics of all parts in use, by name."""
+    return {name: each for part in in_use() for name, each in part.metrics.items()}
 
 
 def key_attributes() -> Mapping[str, KeyAttribute]:

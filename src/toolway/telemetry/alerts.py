@@ -8,10 +8,11 @@
     audit             the audit log cannot be written, so calls are rejected
     definition-held   a definition of a server changed or is new, and waits for an approval
     approval-waits    a call waits for the approval of an operator
-    policy-rejected   the policy file of the gateway cannot be used, or a policy is not valid for a tool
     cluster-database  the cluster database was changed without the cluster key
     workflow-asks     a workflow run waits for the answer of a person
     workflow-stuck    a workflow run cannot go on
+
+Parts add conditions of their own (`PartCondition`).
 
 `AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
 is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
@@ -46,7 +47,7 @@ from toolway.events import (
     Connected,
     DefinitionReviewed,
     Event,
-    PolicyChanged,
+    PartCondition,
     RunAsks,
     RunChanged,
     StateChanged,
@@ -99,8 +100,8 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         return _held_alert(event)
     if isinstance(event, ApprovalChanged):
         return _approval_alert(event) if event.by == "operator" and event.action == "asked" else None
-    if isinstance(event, PolicyChanged) and event.action != "loaded":
-        return _policy_alert(event)
+    if isinstance(event, PartCondition):
+        return Alert(event.server, event.kind, event.message, event.detail, event.hint)
     if isinstance(event, RunAsks):
         message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
@@ -188,17 +189,6 @@ def _approval_alert(event: ApprovalChanged) -> Alert:
     )
 
 
-def _policy_alert(event: PolicyChanged) -> Alert:
-    hint = "correct the file, then check it: toolway policy check"
-    if event.action == "unfit":
-        message = "a policy is not valid for the arguments of a tool, so its calls are denied"
-    elif event.digest:
-        message = "the policy file is rejected; the policies loaded before stay in use"
-    else:
-        message = "the policy file cannot be used, so everything is denied"
-    return Alert("", "policy-rejected", message, event.reason, hint)
-
-
 def _format_wait(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
 
@@ -265,11 +255,11 @@ class AlertDetector:
                 self._detect(event)
             elif event.by == "operator":
                 self._resolve(Alert(event.server, "approval-waits", "", call=event.id).key, event.server)
-        elif isinstance(event, PolicyChanged):
-            if event.action != "loaded":
+        elif isinstance(event, PartCondition):
+            if event.is_open:
                 self._detect(event)
             else:
-                self._resolve(Alert("", "policy-rejected", "").key, "")
+                self._resolve(Alert(event.server, event.kind, "").key, event.server)
         elif isinstance(event, RunChanged):
             if event.state in ("stuck", "damaged"):
                 self._detect(event)

@@ -21,6 +21,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Exemplar
 
 from toolway._version import __version__
+from toolway.part_api import registry
+from toolway.part_api.part import Gauge
 from toolway.telemetry.metrics import HISTOGRAM_BOUNDS_S, DurationHistogram, Metrics
 
 
@@ -141,9 +143,10 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
 class MetricsCollector:
     """Prometheus collector: builds metric families from the counters at scrape time."""
 
-    def __init__(self, metrics: Metrics, gauges: Iterable[GaugeValue]) -> None:
+    def __init__(self, metrics: Metrics, gauges: Iterable[GaugeValue], of_parts: Iterable[Gauge]) -> None:
         self._metrics = metrics
         self._gauges = gauges
+        self._of_parts = of_parts
 
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("toolway", "Running version")
@@ -156,6 +159,7 @@ class MetricsCollector:
             labels = METRICS[gauge.name][1]
             families[gauge.name].add_metric([gauge.labels[label] for label in labels], gauge.value)
         self._add_runs(families)
+        self._add_parts(families)
         families["toolway_loop_stalls"].add_metric([], self._metrics.stalls)
         families["toolway_loop_stalled_seconds"].add_metric([], self._metrics.stalled_seconds)
         families["toolway_calls_overflow"].add_metric([], self._metrics.store.overflow)
@@ -169,6 +173,18 @@ class MetricsCollector:
             families["toolway_call_duration_seconds"].add_metric(labels, _cumulative_buckets(total), total.seconds)
             families["toolway_call_retries"].add_metric(labels, series.retries)
             families["toolway_calls_unknown"].add_metric(labels, series.unknown)
+
+    def _add_parts(self, families: dict[str, Any]) -> None:
+        declared = registry.metrics()
+        families |= {
+            name: GaugeMetricFamily(name, each.help, labels=each.labels)
+            for name, each in declared.items()
+            if name not in METRICS
+        }
+        for gauge in self._of_parts:
+            if gauge.name in declared and gauge.name not in METRICS:
+                labels = [str(gauge.labels.get(label, "")) for label in declared[gauge.name].labels]
+                families[gauge.name].add_metric(labels, gauge.value)
 
     def _add_runs(self, families: dict[str, Any]) -> None:
         runs = self._metrics.runs
@@ -215,13 +231,15 @@ def _cumulative_buckets(histogram: DurationHistogram) -> list[Any]:
     return found
 
 
-def render_metrics(metrics: Metrics, gauges: Iterable[GaugeValue], accept: str) -> tuple[bytes, str]:
+def render_metrics(
+    metrics: Metrics, gauges: Iterable[GaugeValue], accept: str, of_parts: Iterable[Gauge] = ()
+) -> tuple[bytes, str]:
     """Render all metrics as text in the Prometheus format that the `Accept` header selects.
 
     Return the response body and its content type.
     """
-    registry = CollectorRegistry()
-    registry.register(MetricsCollector(metrics, gauges))
-    ProcessCollector(registry=registry)
+    collectors = CollectorRegistry()
+    collectors.register(MetricsCollector(metrics, gauges, of_parts))
+    ProcessCollector(registry=collectors)
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(collectors), content_type

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from toolway.telemetry.metrics import Metrics
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.part_api.part import Gauge
     from toolway.telemetry.prometheus import GaugeValue
     from toolway.workflows.engine import Workflows
 
@@ -46,6 +47,7 @@ class MetricsEndpoint:
         cluster: ClusterHooks = NO_CLUSTER,
         workflows: Callable[[], Workflows | None] = lambda: None,
         approvals: CallApprovals | None = None,
+        gauges_of_parts: Callable[[], Iterable[Gauge]] = tuple,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
@@ -54,6 +56,7 @@ class MetricsEndpoint:
         self._cluster = cluster
         self._workflows = workflows
         self._approvals = approvals
+        self._gauges_of_parts = gauges_of_parts
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if exchange.request.method not in ("GET", "HEAD"):
@@ -91,7 +94,8 @@ class MetricsEndpoint:
             with suppress(ServerUnavailable):  # the log has the cause
                 pending = await self._approvals.count_pending()
                 gauges.append(GaugeValue("toolway_approvals_pending", {}, pending))
-        return await asyncio.to_thread(render_metrics, snapshot, gauges, accept)
+        of_parts = list(self._gauges_of_parts())
+        return await asyncio.to_thread(render_metrics, snapshot, gauges, accept, of_parts)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:
         running = Counter(call.server for call in self._hub.running_calls())

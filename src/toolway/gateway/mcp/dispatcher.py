@@ -418,8 +418,15 @@ class RequestDispatcher:
             work = self._forward_now(context, method, params, server, name, keep_raw=keep_raw)
         principal = context.principal
         if self.limits.concern(principal) and context.forwarded is None:  # else the forwarding node has charged it
-            return _run_in(self.limits.bind(principal, f"{server}.{name}"), method, work)
+            return self._run_limited(context, _run_in(self.limits.bind(principal, f"{server}.{name}"), method, work))
         return work
+
+    async def _run_limited(self, context: RequestContext, work: Coroutine[Any, Any, RpcResult]) -> RpcResult:
+        """Return the result of `work`. The error of a limit becomes that of the request."""
+        try:
+            return await work
+        except CallError as exc:
+            raise self._failure(exc, "", context) from None
 
     async def run_in_limits(self, principal: Principal, target: str, work: Coroutine[Any, Any, Json]) -> None:
         """Run a call of the tool `target` that is no MCP request, within the limits of its principal.

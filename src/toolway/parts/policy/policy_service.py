@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway.errors import ConfigError
-from toolway.events import PolicyChanged
+from toolway.events import PartCondition, PolicyChanged
 from toolway.part_api.part import PartContext, PartRuntime
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from toolway.parts.policy.settings import PolicySettings
 
 POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the file
+REJECTED: Final = "policy-rejected"  # the condition of an alert
 MAX_REPORTED: Final = 20  # policies that do not fit a tool, in the log
 _log = logging.getLogger("toolway.gateway")
 
@@ -178,6 +179,17 @@ class PolicyService(PartRuntime):
     def _emit(self, action: str, reason: str = "") -> None:
         digest = self._loaded.digest if self._loaded is not None else ""
         self._hub.emit(PolicyChanged("", action, reason[:1000], str(self._path), digest))
+        if action == "loaded":
+            self._hub.emit(PartCondition("", REJECTED, is_open=False))
+            return
+        if action == "unfit":
+            message = "a policy is not valid for the arguments of a tool, so its calls are denied"
+        elif digest:
+            message = "the policy file is rejected; the policies loaded before stay in use"
+        else:
+            message = "the policy file cannot be used, so everything is denied"
+        hint = "correct the file, then check it: toolway policy check"
+        self._hub.emit(PartCondition("", REJECTED, True, message, reason[:1000], hint))
 
 
 def _file_stamp(path: Path) -> tuple[int, int, int] | None:

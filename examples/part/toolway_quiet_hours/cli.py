@@ -1,0 +1,26 @@
+"""`toolway quiet`: asks the running gateway whether calls are refused."""
+
+from __future__ import annotations
+
+from toolway.part_api import CommandContext, CommandResult, ExitCode, require_gateway
+
+
+def quiet(context: CommandContext) -> CommandResult:
+    """Show whether calls are refused now, and how many were."""
+    return run_quiet(context)
+
+
+async def run_quiet(context: CommandContext) -> ExitCode:
+    """Print whether calls are refused now, and how often each tool was."""
+    output = context.output
+    gateway = await require_gateway(
+        output, context.target_options, "quiet hours are those of a running gateway", "start it: toolway serve"
+    )
+    found = await gateway.request_admin("GET", "quiet-hours")
+    if output.as_json:
+        output.print_json(found)
+        return ExitCode.OK
+    output.info("quiet: calls are refused" if found["quiet"] else "not quiet: calls pass")
+    for target, times in found["refused"].items():
+        output.print_line(f"{target}: refused {times} times")
+    return ExitCode.OK
