@@ -445,12 +445,13 @@ def _parse_parts(block: Mapping[str, Any], variables: Mapping[str, str]) -> Mapp
         return {}
     from toolway.part_api import registry
 
-    for part in registry.built_in():
-        for key in others:
-            if key.lower().startswith(part.setting_prefixes) and key not in part.setting_keys:
-                hint = f"write {' or '.join(map(repr, part.setting_keys))}"
-                raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
-    named = [found for key in others if (found := registry.by_setting(key)) is not None]
+    named = []
+    for key in others:
+        if (found := registry.by_setting(key)) is not None:
+            named.append(found)
+        elif (meant := registry.by_prefix(key)) is not None:
+            hint = f"write {' or '.join(map(repr, meant.setting_keys))}"
+            raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
     return {each.name: each.parse_settings(block, variables) for each in dict.fromkeys(named)}
 
 

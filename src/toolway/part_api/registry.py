@@ -36,6 +36,17 @@ def in_use() -> list[Part]:
     return [*built_in(), *(part for name, part in _loaded.items() if name not in BUILT_IN)]
 
 
+def foreign() -> Mapping[str, str]:
+    """Return the parts of other distributions that are in use, with the name and version of their distribution."""
+    names = [part.name for part in in_use() if part.name not in BUILT_IN]
+    if not names:
+        return {}
+    from importlib.metadata import entry_points
+
+    found = {each.name: each.dist for each in entry_points(group=ENTRY_POINTS)}
+    return {name: f"{dist.name} {dist.version}" if (dist := found.get(name)) else "" for name in names}
+
+
 def all_parts() -> Iterator[Part]:
     """Yield all parts: those that are built in, then those of other distributions, in the order of their names."""
     yield from built_in()
@@ -49,6 +60,12 @@ def by_setting(key: str) -> Part | None:
     Other distributions are asked last, so a file with our keys alone does not read their metadata.
     """
     return next((part for part in all_parts() if key in part.setting_keys), None)
+
+
+def by_prefix(key: str) -> Part | None:
+    """Return the part whose key this unknown key of the `toolway` block may be meant for; None if there is none."""
+    prefix = key.lower()
+    return next((part for part in all_parts() if prefix.startswith(part.setting_prefixes)), None)
 
 
 def by_command(name: str) -> Part | None:

@@ -248,15 +248,21 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
 
 
 def _check_parts(context: CommandContext) -> list[SubjectReport]:
-    """Let the parts of a gateway check what is theirs."""
+    """Let the parts of a gateway check what is theirs, and name those of other distributions."""
     from toolway.config.scopes import load_config
+    from toolway.doctor.report import Check, SubjectReport
     from toolway.part_api import registry
 
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         return []  # the report names the problem of the file
-    return [each for part in registry.in_use() for each in part.check(loaded.gateway, str(loaded.file))]
+    found = [each for part in registry.in_use() for each in part.check(loaded.gateway, str(loaded.file))]
+    for name, distribution in registry.foreign().items():
+        detail = "it runs in the gateway, and sees every call and every secret"
+        check = Check("part", "ok", f"the part {name} is of another distribution: {distribution}", detail)
+        found.append(SubjectReport("machine", f"part {name}", (check,), location=str(loaded.file)))
+    return found
 
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:

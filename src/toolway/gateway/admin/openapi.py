@@ -63,7 +63,7 @@ def build_description(operations: Iterable[Route]) -> Json:
 
 def all_schemas() -> Json:
     """Return the schemas of all bodies and replies, by name, with those of the built-in parts."""
-    return {**SCHEMAS, **{name: each for part in registry.built_in() for name, each in part.schemas().items()}}
+    return {**SCHEMAS, **{name: each for part in registry.in_use() for name, each in part.schemas().items()}}
 
 
 def _describe(operation: Route) -> Json:

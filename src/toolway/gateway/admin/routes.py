@@ -538,8 +538,8 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 
 def all_routes() -> tuple[Route, ...]:
-    """Return all routes: those of the core, and those of all built-in parts."""
-    return (*ROUTES, *(route for part in registry.built_in() for route in part.routes()))
+    """Return all routes: those of the core, and those of all parts in use."""
+    return (*ROUTES, *(route for part in registry.in_use() for route in part.routes()))
 
 
 class RouteTable:
