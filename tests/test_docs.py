@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import toolway
+import toolway.part_api
 
 ROOT = Path(__file__).resolve().parent.parent
 ERRORS = ROOT / "docs" / "errors"
@@ -104,6 +105,9 @@ def test_the_guide_shows_a_transport_of_ones_own():
     assert python("examples/own_transport.py").stdout == "HELLO\n"
 
 
+PUBLIC = ("toolway", "toolway.testing", "toolway.part_api")
+
+
 def public_names(module):
     """The names that a program may import from a module of ours; none if the module is internal."""
     if module == "toolway.adapters":
@@ -113,7 +117,7 @@ def public_names(module):
     if module in ("toolway.agents", "toolway.workflows"):  # may need an extra: read, not imported
         source = (ROOT / "src" / module.replace(".", "/") / "__init__.py").read_text()
         return set(re.findall(r" import (\w+) as \1$", source, re.MULTILINE))
-    return set(importlib.import_module(module).__all__) if module in ("toolway", "toolway.testing") else set()
+    return set(importlib.import_module(module).__all__) if module in PUBLIC else set()
 
 
 def imports_of(text):
@@ -143,7 +147,7 @@ def test_every_class_that_a_page_names_for_a_program_can_be_imported():
     for module in ("events", "errors", "types", "middleware/idempotency_sqlite", "config/schema", "upstream/transport"):
         text = (ROOT / f"src/toolway/{module}.py").read_text()
         classes |= set(re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE))
-    public = set(toolway.__all__)
+    public = {*toolway.__all__, *toolway.part_api.__all__}
     used = set()
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         if "decisions" in page.parts or page.name == "config.md":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolway.cli.options import CommandContext
     from toolway.cli.targets import require_gateway
     from toolway.config.settings import GatewaySettings
-    from toolway.doctor.report import Check, SubjectReport
+    from toolway.doctor.report import Check, SubjectReport, split_hint
     from toolway.errors import CallRefused, Certainty, ConfigError, StoreUnavailable
     from toolway.events import PartCondition
     from toolway.gateway.admin.routes import AdminRequest, Route
@@ -36,10 +36,7 @@ _EXPORTS: Final = {
     "toolway.cli.options": ("CommandContext",),
     "toolway.cli.targets": ("require_gateway",),
     "toolway.config.settings": ("GatewaySettings",),
-    "toolway.doctor.report": (
-        "Check",
-        "SubjectReport",
-    ),
+    "toolway.doctor.report": ("Check", "SubjectReport", "split_hint"),
     "toolway.errors": (
         "CallRefused",
         "Certainty",
@@ -117,6 +114,7 @@ __all__ = [
     "Table",
     "Transaction",
     "require_gateway",
+    "split_hint",
 ]
 
 

@@ -14,7 +14,7 @@ from toolway.part_api.part import KeyAttribute, Metric, Part
 
 #: Built-in parts: name → class. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
-    "policy": "toolway.parts.policy:Policy",
+    "policy": "toolway.parts.policy:AccessPolicies",
     "budgets": "toolway.parts.budgets:Budgets",
     "flows": "toolway.parts.flows:Flows",
 }

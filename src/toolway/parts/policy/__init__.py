@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from toolway.part_api.part import Command, Part, PartContext, PartRuntime
 
 if TYPE_CHECKING:
-    from toolway.config.settings import GatewaySettings
-    from toolway.doctor.report import SubjectReport
+    from toolway.part_api import GatewaySettings, SubjectReport
 
 _CLI = "toolway.parts.policy.cli"
 
 
-class Policy(Part):
+class AccessPolicies(Part):
     """Policies of a gateway, in a file of its own, which is loaded again when it changes."""
 
     name = "policy"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolway.doctor.report import Check, SubjectReport, split_hint
 from toolway.errors import ConfigError
+from toolway.part_api import Check, SubjectReport, split_hint
 from toolway.parts.policy.policy_file import load_policy, policy_path
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from toolway.config.field_reader import FieldReader, field_error
-from toolway.config.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from toolway.part_api import GatewaySettings
 
 
 class PolicySettings(msgspec.Struct, frozen=True):
