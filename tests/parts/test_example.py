@@ -31,7 +31,16 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "toolway.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
     (site / "source.pth").write_text(f"{ROOT / 'src'}\n")
     example = shutil.copytree(ROOT / "examples/part", folder / "example")
-    words = [ROOT / ".uv/bin/uv", "pip", "install", "--quiet", "--python", found, "--no-deps", "--no-index"]
+    words: list[str | Path] = [
+        ROOT / ".uv/bin/uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        found,
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*words, "--no-build-isolation", example], check=True, timeout=120)
     return found
 
