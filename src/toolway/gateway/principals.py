@@ -159,7 +159,7 @@ def show_key(key: ApiKey) -> Json:
         name: each.show(key.attributes[name]) if name in key.attributes else each.empty
         for name, each in registry.key_attributes().items()
     }
-    return {**fields, "rate": rate, **limits, "search": key.search, "expires": key.expires}
+    return {**fields, "rate": rate, **limits, "search": key.search, "expires": key.expires, "made_by": key.made_by}
 
 
 class _KeysFile(msgspec.Struct):

@@ -84,8 +84,8 @@ def metrics() -> Mapping[str, Metric]:
 
 
 def key_attributes() -> Mapping[str, KeyAttribute]:
-    """Return the attributes that all parts add to API keys, by name."""
-    return {name: each for part in built_in() for name, each in part.key_attributes.items()}
+    """Return the attributes that the parts in use add to API keys, by name."""
+    return {name: each for part in in_use() for name, each in part.key_attributes.items()}
 
 
 def _load(name: str, path: str) -> Part:
