@@ -48,7 +48,7 @@ ALSO_ELSEWHERE := src $(wildcard tests/platforms) tests/test_platform.py
 types-platforms: types-darwin types-win32
 
 types-darwin types-win32: types-%: setup
-	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* --no-warn-unused-ignores $(ALSO_ELSEWHERE)
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* --no-warn-unused-ignores --follow-imports silent $(ALSO_ELSEWHERE)
 
 layers: setup
 	$(BIN)/lint-imports

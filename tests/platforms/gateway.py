@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from typing import Any
 
 from tests.platforms.checks import Message, check
 from tests.platforms.home import FAKE, IS_WINDOWS, Gateway, Home, wait_until
@@ -108,7 +109,7 @@ def dashboard(home: Home) -> str:
 @check("Gateway", "`toolway serve --stdio`: a client that starts Toolway as its server", quick=True)
 def serve_stdio(home: Home) -> str:
     home.serve_these()
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": ASK},
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/list"},

@@ -14,13 +14,16 @@ from typing import Any
 
 
 def start(*words: str, detach: bool = False) -> None:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     if detach and sys.platform == "win32":
         options["creationflags"] = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
     elif detach:
         options["start_new_session"] = True
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.Popen([sys.executable, __file__, *words], **quiet, **options)
+    subprocess.Popen([sys.executable, __file__, *words], **options)
 
 
 def note_pid(pids: str) -> None:
