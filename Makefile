@@ -5,7 +5,7 @@
 .PHONY: help setup check format test docs dashboard pins clean \
   matrix attacks workflows sim history long long-tests cluster fuzz \
   conformance interop clients deploy dashboard-walk bench bench-quick search-score \
-  lint types types-platforms types-darwin types-win32 layers tree others pyright adapters public-ci macos windows
+  lint types types-platforms types-darwin types-win32 layers tree others pyright adapters public-ci linux macos windows
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -254,9 +254,14 @@ build/release/.ready: requirements/release.txt
 	scripts/install $(VERSION) .deploy requirements/deploy.txt
 	touch $@
 
-# What users do, on a Mac; elsewhere with an emulated macOS, which cannot show what differs in functions that both have.
-macos: setup
-	$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m pytest tests/test_macos.py $(ARGS)
+# On another system than a Mac, Python runs without what only Linux has. That cannot show what differs in functions that
+# both have.
+macos: setup ## what users do, on a Mac or an emulated one, for docs/reference/platforms.md (QUICK=1: the short form)
+	$(if $(QUICK),,$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m pytest tests/test_macos.py $(ARGS))
+	$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m tests.platforms --platform macos $(if $(QUICK),--quick)
+
+linux: setup ## the same on Linux
+	$(PYTHON) -m tests.platforms --platform linux $(if $(QUICK),--quick)
 
 # The workflow files of .github, which do not run here: actionlint, their JSON schema, and our own rules.
 public-ci: setup .deploy/.ready .actionlint/.ready
@@ -275,9 +280,16 @@ dashboard/node_modules: dashboard/package-lock.json
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard in headless Chromium (ARGS=--many, --cluster, "--installed .interop", pictures)
 	$(PYTHON) scripts/$(if $(filter pictures,$(ARGS)),dashboard_pictures.py,dashboard_walk.py $(ARGS))
 
-# The commands and the library on the Windows build of Python, in Wine. All that it needs is installed into .windows.
-windows:
-	scripts/windows-python -X utf8 scripts/windows_check.py
+# On another system than Windows, the Windows build of Python runs in Wine. All that it needs is installed into .windows
+# (or $$TOOLWAY_WINDOWS). The short form is skipped, visibly, on a machine that cannot run it.
+windows: ## the same on Windows, or with the Windows build of Python in Wine
+ifeq ($(OS),Windows_NT)
+	$(PYTHON) -X utf8 -m tests.platforms --platform windows $(if $(QUICK),--quick)
+else
+	@scripts/windows-python --setup; code=$$?; \
+	if [ $$code = 69 ] && [ -n "$(QUICK)" ]; then echo "SKIPPED: Windows was not checked, see above"; exit; fi; \
+	[ $$code = 0 ] && scripts/windows-python -X utf8 -m tests.platforms --platform windows $(if $(QUICK),--quick)
+endif
 
 pyright: .pyright/node_modules/pyright
 .pyright/node_modules/pyright:

@@ -24,6 +24,7 @@ import client_tables
 import comparison
 import figures
 import lifecycle
+import platforms
 import promises
 import typer
 
@@ -86,6 +87,11 @@ def pages() -> dict[Path, str]:
             "items": promises.items(),
             "different": promises.reasons("different"),
             "trial": promises.trial(),
+        },
+        REFERENCE / "platforms.md": {
+            "systems": platforms.systems(),
+            "checks": platforms.checks(),
+            "commands": platforms.commands(),
         },
         ERRORS / "index.md": {"codes": error_codes()},
         DECISIONS / "index.md": {"decisions": decisions()},
