@@ -242,5 +242,5 @@ measured. nginx, which forwards bytes and does none of the work, reaches {nginx}
 - you want a web page where a team installs servers → mcphub
 - your client speaks OpenAPI, like Open WebUI → mcpo
 - you write a server → FastMCP or the MCP SDK
-- you need local servers on Windows, or a package from a registry today → any of the above
+- you need a package from a registry today → any of the above
 """
