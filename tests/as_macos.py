@@ -6,6 +6,7 @@ It cannot show what macOS does differently in functions that both have. It shows
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import multiprocessing
@@ -19,6 +20,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable
@@ -62,6 +64,9 @@ WITH_VALUE: Final = ("-X", "-W")
 def become_macos() -> None:
     """Remove what only Linux has, after the modules that adapt to the real system have done so."""
     _ = asyncio, multiprocessing, ssl, subprocess, urllib.request
+    sysconfig.get_config_vars()  # of this Python, which was built for Linux
+    with contextlib.suppress(ImportError):
+        import truststore  # noqa: F401 # on macOS it asks a framework that Linux lacks
     for module, names in LINUX_ONLY.items():
         for name in names:
             if hasattr(module, name):

@@ -59,11 +59,11 @@ class Slaughter:
         self._folder = folder
         self._dice = Random(seed)
         self._audit = AuditSettings(to=to).with_folder(folder / "gateway" / "state")
-        self._effects = folder / "effects"
-        effects = str(self._effects)
+        # A file for each: on Windows, two processes that append to one can overwrite each other's line.
+        self._effects = {name: folder / f"effects-{name}" for name in ("pipe", "old")}
         self._servers = {
-            "pipe": fake_server(era="modern", effects=effects),
-            "old": fake_server(era="legacy", effects=effects),
+            "pipe": fake_server(era="modern", effects=str(self._effects["pipe"])),
+            "old": fake_server(era="legacy", effects=str(self._effects["old"])),
         }
         self._to = to
         self._given: dict[str, Json] = {}  # nonce → arguments
@@ -86,7 +86,7 @@ class Slaughter:
             run.process.kill()
             await run.ended()
             await _all_gone(family, found)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*clients)
             found.calls = len(self._given) - before
         finally:
@@ -150,7 +150,7 @@ class Slaughter:
                 outcomes[each["call"]] = each["outcome"]
         self._cut_off = intents.keys() - outcomes.keys()
         found.intents, found.open = len(intents), len(self._cut_off)
-        lines = self._effects.read_text().splitlines() if self._effects.exists() else []
+        lines = [line for file in self._effects.values() if file.exists() for line in file.read_text().splitlines()]
         happened = Counter(line.rpartition("\t")[2] for line in lines)
         found.effects = len(happened)
         digest = load_redactor(self._audit, create=False).digest

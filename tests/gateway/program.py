@@ -50,7 +50,7 @@ class Program:
         while not text.endswith("}\n"):
             line = await self.process.stdout.readline()
             assert line, f"it ended: {text} {self.log}"
-            text += line.decode()
+            text += line.decode().replace("\r\n", "\n")
         facts: Json = json.loads(text)
         self.port = int(facts["url"].rpartition(":")[2].partition("/")[0])
         self.token = (self.folder / "state" / "token").read_text().strip()

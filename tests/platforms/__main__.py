@@ -15,7 +15,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.platforms.checks import Check, Message, NotRun, Outcome, all_checks
+from tests.platforms.checks import Check, Gap, Message, NotRun, Outcome, all_checks
 from tests.platforms.home import Home
 from tests.platforms.results import PLATFORMS, Platform, describe_system, write_results
 
@@ -37,7 +37,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(run_and_print, checks))
     count = {
-        result: sum(each.result == result for each in outcomes) for result in ("works", "message", "not run", "fails")
+        result: sum(each.result == result for each in outcomes) for result in ("works", "message", "gap", "not run", "fails")
     }
     print(", ".join(f"{number} {result}" for result, number in count.items()), f"in {time.monotonic() - began:.0f} s")
     if count["fails"]:
@@ -57,6 +57,8 @@ def run_and_print(each: Check) -> Outcome:
         found = each.run(home)
         if isinstance(found, Message):
             outcome.result, outcome.text = "message", found.text
+        elif isinstance(found, Gap):
+            outcome.result, outcome.text = "gap", found.reason
         elif isinstance(found, NotRun):
             outcome.result, outcome.text = "not run", found.reason
         else:

@@ -1,10 +1,10 @@
-"""Table of all checks: each is named by what a user does, and ends with works, a message, or not run.
+"""Table of all checks: each is named by what a user does, and ends with works, a message, a gap, or not run.
 
     @check("Start", "`toolway init` finds Claude Desktop", quick=True)
     def init(home: Home) -> str: ...
 
-A check returns a fact about what it saw, a `Message` that says why this system cannot do it, or `NotRun` with the
-reason. Any exception means that it fails.
+A check returns a fact about what it saw, a `Message` that says why this system cannot do it, a `Gap` where no message
+says so, or `NotRun` with the reason. Any exception means that it fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, Literal
 import tests.platforms
 from tests.platforms.home import Home
 
-Result = Literal["works", "message", "not run", "fails"]
+Result = Literal["works", "message", "gap", "not run", "fails"]
 
 #: Order of the groups on the page.
 GROUPS: Final = (
@@ -44,6 +44,13 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """What Toolway should do and cannot on this system, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class NotRun:
     """Reason why a check was not run."""
 
@@ -56,7 +63,7 @@ class Check:
 
     group: str
     name: str
-    run: Callable[[Home], str | Message | NotRun]
+    run: Callable[[Home], str | Message | Gap | NotRun]
     quick: bool  # part of the short form
 
 
@@ -75,7 +82,7 @@ class Outcome:
 
 _CHECKS: dict[str, Check] = {}
 
-Function = Callable[[Home], "str | Message | NotRun"]
+Function = Callable[[Home], "str | Message | Gap | NotRun"]
 
 
 def check(group: str, name: str, *, quick: bool = False) -> Callable[[Function], Function]:

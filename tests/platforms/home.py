@@ -114,7 +114,8 @@ class Home:
         done = subprocess.run(
             command, cwd=self.folder, env=self.environ, capture_output=True, timeout=3 * TIMEOUT_S, check=False
         )
-        assert done.returncode == 0, done.stderr.decode(errors="replace")[-600:]
+        said = done.stderr.decode(errors="replace").strip()
+        assert done.returncode == 0, f"{said.splitlines()[-1][-600:] if said else done.returncode}"
         return done.stdout.decode().strip()
 
     def start_gateway(self, *options: str) -> Gateway:

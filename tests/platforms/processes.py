@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.platforms.checks import NotRun, check
+from tests.platforms.checks import Gap, check
 from tests.platforms.home import FAKE, Home, wait_until
 from tests.platforms.programs import with_grandchildren
 from toolway._os import process_exists
@@ -27,7 +27,7 @@ asyncio.run(main())
 #: Starts the same server as a program that knows nothing of Toolway does.
 CONTROL = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+server = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -76,9 +76,9 @@ def grandchildren(home: Home) -> str:
 
 
 @check("Processes", "kill a hub whose grandchildren are detached: they end with it", quick=True)
-def detached(home: Home) -> str | NotRun:
+def detached(home: Home) -> str | Gap:
     if sys.platform == "darwin":
-        return NotRun("macOS has no way to find a daemon that has left its session")
+        return Gap("a daemon that left its session is found only while its server runs")
     pids = kill_parent_of_family(home, HUB, "--detach")
     return f"none after {wait_until(lambda: not any(map(runs, pids)), 'all have ended', 20):.0f} ms"
 

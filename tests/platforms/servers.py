@@ -103,7 +103,7 @@ def sandbox(home: Home) -> str | Message:
         return "the server runs"
     said = home.toolway("call", "s.echo", "text=x", code=4)
     line = next(line for line in said.splitlines() if "sandbox" in line)
-    return Message(line.removeprefix("✗ ").strip())
+    return Message(line.rpartition("was not started: ")[2].removeprefix("✗ ").strip())
 
 
 @check("Servers", "`toolway ps` lists the processes of servers")
@@ -113,9 +113,17 @@ def ps(home: Home) -> str:
     home.toolway("call", "fake.echo", "text=x")
     pid = gateway.servers()["fake"]["pid"]
     assert str(pid) in home.toolway("ps")
-    home.toolway("ps", "--orphans")
     home.toolway("logs", "fake")
     return "the server of the gateway is listed"
+
+
+@check("Servers", "`toolway ps --orphans` finds what a killed gateway left")
+def orphans(home: Home) -> str | Message:
+    home.serve_these()
+    if sys.platform != "linux":
+        return Message(home.toolway("ps", "--orphans", code=3).splitlines()[0].removeprefix("✗ "))
+    home.toolway("ps", "--orphans")
+    return "none"
 
 
 @check("Servers", "`toolway prompts`, `resources`, and `tools codegen` with `tools cost`")

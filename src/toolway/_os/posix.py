@@ -90,7 +90,7 @@ def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
     os.fchmod(handle, old.st_mode & 0o7777)
 
 
-def set_output_encoding(stream: io.TextIOWrapper) -> None:
+def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
     """Do nothing: the locale says how text is encoded, in a terminal and in a pipe."""
 
 

@@ -111,8 +111,8 @@ def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
     """Do nothing: `os.replace` keeps the access list of the new file, which is that of its folder."""
 
 
-def set_output_encoding(stream: io.TextIOWrapper) -> None:
-    """Encode what is written to a pipe or a file as UTF-8, as programs expect it, not in the system's code page."""
+def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
+    """Use UTF-8 for what is read or written, unless at a console: programs expect it, not the system's code page."""
     if not stream.isatty():
         stream.reconfigure(encoding="utf-8")
 

@@ -17,11 +17,12 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"toolway {__version__}")
         return
-    from toolway._os import set_output_encoding
+    from toolway._os import set_pipe_encoding
     from toolway.cli.app import app
 
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a character the terminal cannot encode must not raise
-            set_output_encoding(stream)
+            if stream is not sys.stdin:
+                stream.reconfigure(errors="backslashreplace")  # a character the terminal cannot encode must not raise
+            set_pipe_encoding(stream)
     app()
