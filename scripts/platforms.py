@@ -41,7 +41,13 @@ def checks() -> str:
             found.setdefault(each["group"], {}).setdefault(each["check"], {})[platform] = _outcome(each)
     lines: list[str] = []
     for group, rows in found.items():
-        lines += ["", f"### {group}", "", f"| | {' | '.join(NAMES[each] for each in results)} |", "|---|" + "---|" * len(results)]
+        lines += [
+            "",
+            f"### {group}",
+            "",
+            f"| | {' | '.join(NAMES[each] for each in results)} |",
+            "|---|" + "---|" * len(results),
+        ]
         for name, cells in rows.items():
             lines.append(f"| {_cell(name)} | {' | '.join(cells.get(each, 'not run') for each in results)} |")
     return "\n".join(lines).strip()

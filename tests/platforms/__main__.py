@@ -37,7 +37,8 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(run_and_print, checks))
     count = {
-        result: sum(each.result == result for each in outcomes) for result in ("works", "message", "gap", "not run", "fails")
+        result: sum(each.result == result for each in outcomes)
+        for result in ("works", "message", "gap", "not run", "fails")
     }
     print(", ".join(f"{number} {result}" for result, number in count.items()), f"in {time.monotonic() - began:.0f} s")
     if count["fails"]:

@@ -24,6 +24,26 @@ async def main():
         await asyncio.sleep(600)
 asyncio.run(main())
 """
+#: Kills itself in the moment in which its server exists, and has not run yet.
+MOMENT = """
+import asyncio, os, signal, sys
+from toolway import Hub
+SERVER = {"command": sys.executable, "args": sys.argv[1:]}
+def die(pid):
+    print(pid, flush=True)
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+if sys.platform == "win32":
+    from toolway._os import win32_start
+    create = win32_start._create
+    win32_start._create = lambda *arguments: die(create(*arguments)[1])
+else:
+    from toolway.upstream.process.server_process import Process
+    Process.__init__ = lambda self, pid, *rest: die(pid)
+async def main():
+    async with Hub({"mcpServers": {"fake": SERVER}}) as hub:
+        await hub.call_tool("fake.echo", {"text": "x"})
+asyncio.run(main())
+"""
 #: Starts the same server as a program that knows nothing of Toolway does.
 CONTROL = """
 import subprocess, sys, time
@@ -81,6 +101,15 @@ def detached(home: Home) -> str | Gap:
         return Gap("a daemon that left its session is found only while its server runs")
     pids = kill_parent_of_family(home, HUB, "--detach")
     return f"none after {wait_until(lambda: not any(map(runs, pids)), 'all have ended', 20):.0f} ms"
+
+
+@check("Processes", "kill a hub in the moment in which its server is created: it ends, too", quick=True)
+def moment(home: Home) -> str:
+    parent = home.start_program("-c", MOMENT, *FAKE["args"], "--mode", "ignore_eof")
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.wait(60)
+    return f"none after {wait_until(lambda: not runs(pid), 'the server has ended', 20):.0f} ms"
 
 
 @check("Processes", "the control: without Toolway the same grandchildren survive")

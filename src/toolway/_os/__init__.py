@@ -13,7 +13,7 @@
 processes, signals and terminals. `tests/test_os.py` compares them, and finds modules that ask the system themselves.
 
 Two modules belong to one system and are imported by name: `proc` reads what Linux says about processes, and is empty
-elsewhere; `win32_job` has the Job Objects of Windows.
+elsewhere; `win32_job` has the Job Objects of Windows, `win32_start` starts a process in one.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ assert sys.platform == "win32"
 
 kernel32: Final = files.kernel32
 
-_ntdll: Final = ctypes.WinDLL("ntdll")
-
 
 class _BasicLimits(ctypes.Structure):
     _fields_ = [
@@ -47,17 +45,13 @@ _LIMIT_ACTIVE_PROCESS: Final = 0x8
 _LIMIT_PROCESS_MEMORY: Final = 0x100
 _LIMIT_JOB_MEMORY: Final = 0x200
 _LIMIT_KILL_ON_JOB_CLOSE: Final = 0x2000
-_PROCESS_RIGHTS: Final = 0x0001 | 0x0100 | 0x0800  # terminate, set quota, suspend and resume
 kernel32.CreateJobObjectW.restype = wintypes.HANDLE
 kernel32.CreateJobObjectW.argtypes = [ctypes.c_void_p, wintypes.LPCWSTR]
 kernel32.SetInformationJobObject.argtypes = [wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD]
 kernel32.AssignProcessToJobObject.argtypes = [wintypes.HANDLE, wintypes.HANDLE]
 kernel32.TerminateJobObject.argtypes = [wintypes.HANDLE, wintypes.UINT]
-kernel32.OpenProcess.restype = wintypes.HANDLE
-kernel32.OpenProcess.argtypes = [wintypes.DWORD, wintypes.BOOL, wintypes.DWORD]
 kernel32.CloseHandle.argtypes = [wintypes.HANDLE]
 kernel32.GetCurrentProcess.restype = wintypes.HANDLE
-_ntdll.NtResumeProcess.argtypes = [wintypes.HANDLE]
 
 
 def _check(result: object) -> None:
@@ -92,16 +86,11 @@ class JobObject:
             )
         )
 
-    def adopt(self, pid: int) -> None:
-        """Take a process that was created suspended into the job, and let it run. Its children are born in it."""
-        process = kernel32.OpenProcess(_PROCESS_RIGHTS, False, pid)
-        _check(process)
-        try:
-            _check(kernel32.AssignProcessToJobObject(self._handle, process))
-            if _ntdll.NtResumeProcess(process) < 0:
-                raise OSError("the process cannot be resumed")
-        finally:
-            kernel32.CloseHandle(process)
+    @property
+    def handle(self) -> int:
+        """Handle with which processes are born in the job."""
+        assert self._handle is not None
+        return self._handle
 
     def add_handle(self, process: int) -> None:
         _check(kernel32.AssignProcessToJobObject(self._handle, process))

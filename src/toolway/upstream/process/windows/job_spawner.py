@@ -1,9 +1,9 @@
 """Spawner on Windows: each server is in a Job Object, which the kernel ends with this process.
 
-There is no reaper. A server is created suspended, taken into its job and resumed, so that no descendant can escape.
-This process has the only handle of the job: when it dies, however it dies, the kernel kills all processes of the job.
+There is no reaper. A server is born in its job, so that no descendant can escape. This process has the only handle of
+the job: when it dies, however it dies, the kernel kills all processes of the job.
 
-Pipes and exit codes come from asyncio's Proactor loop, the default on Windows. The Selector loop has no processes.
+The pipes are those of asyncio's Proactor loop, the default on Windows. The Selector loop has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._os import win32_job, win32_processes
+from toolway._async import run_in_daemon_thread
+from toolway._os import win32_job, win32_processes, win32_start
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process.pipes import Buffers
 from toolway.upstream.process.server_process import BATCH_CODE, TAG_VARIABLE, Process, SpawnerBase, SpawnError
@@ -27,7 +28,6 @@ from toolway.upstream.process.windows.program import UnsafeArgument, build_comma
 
 assert sys.platform == "win32"
 
-CREATE_SUSPENDED: Final = 0x4
 MAX_BATCH_CHARS: Final = 64 * 1024  # of a batch file that is read; more than any known layout has
 NO_PROACTOR: Final = "servers that are commands need asyncio's Proactor event loop, the default on Windows"
 
@@ -52,30 +52,24 @@ class JobSpawner(SpawnerBase):
         self._last_id += 1
         number = self._last_id
         loop = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.ProactorEventLoop):
+            raise SpawnError("ENOSYS", NO_PROACTOR)
         job = win32_job.JobObject()
         try:
             words = build_command_line(confined.argv, confined.env, os.path.abspath(cwd or "."), _Disk())
-            flags = CREATE_SUSPENDED | subprocess.CREATE_NEW_PROCESS_GROUP  # Ctrl-C of our console is not for servers
-            transport, protocol = await loop.subprocess_exec(
-                lambda: _ServerProtocol(loop, job),
-                *words,
-                cwd=cwd,
-                env={**confined.env, TAG_VARIABLE: secrets.token_hex(16)},
-                creationflags=flags if win32_processes.has_console() else flags | subprocess.CREATE_NO_WINDOW,
-            )
-            protocol.transport = transport
-            pid = transport.get_pid()
-            try:
-                job.adopt(pid)
-            except OSError:
-                transport.kill()  # it is suspended, and in no job
-                raise
+            env = {**confined.env, TAG_VARIABLE: secrets.token_hex(16)}
+            flags = subprocess.CREATE_NEW_PROCESS_GROUP  # Ctrl-C of our console is not for servers
+            if not win32_processes.has_console():
+                flags |= subprocess.CREATE_NO_WINDOW
+            started = win32_start.start_in_job(words, env, cwd, flags, job.handle)
+            exited = run_in_daemon_thread(started.wait)
+            stdin, stdout, stderr = _PipeSink(), _PipeSource(), _PipeSource()
+            await loop.connect_write_pipe(lambda: stdin, started.stdin)
+            await loop.connect_read_pipe(lambda: stdout, started.stdout)
+            await loop.connect_read_pipe(lambda: stderr, started.stderr)
         except UnsafeArgument as exc:
             job.close()
             raise SpawnError(BATCH_CODE, str(exc)) from None
-        except NotImplementedError:
-            job.close()
-            raise SpawnError("ENOSYS", NO_PROACTOR) from None
         except OSError as exc:
             job.close()
             code = "ENOENT" if isinstance(exc, FileNotFoundError) else "EACCES" if exc.errno == 13 else "EAGAIN"
@@ -83,9 +77,13 @@ class JobSpawner(SpawnerBase):
         except BaseException:
             job.close()
             raise
-        self._jobs[number] = (job, pid)
-        protocol.exited.add_done_callback(lambda _: self._jobs.pop(number, None))
-        return Process(pid, protocol.stdin, protocol.stdout, protocol.stderr, protocol.exited, self, number)
+        self._jobs[number] = (job, started.pid)
+        exited.add_done_callback(lambda _: self._on_exited(number))
+        return Process(started.pid, stdin, stdout, stderr, exited, self, number)
+
+    def _on_exited(self, number: int) -> None:
+        job, _ = self._jobs.pop(number)
+        job.close()  # what the server left behind ends with it
 
     def send_command(self, command: dict[str, Any]) -> None:
         job, pid = self._jobs.get(command["id"], (None, 0))
@@ -111,58 +109,20 @@ class JobSpawner(SpawnerBase):
         self._jobs.clear()
 
 
-class _ServerProtocol(asyncio.SubprocessProtocol):
-    """Receives the output and the exit of one process from asyncio."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, job: win32_job.JobObject) -> None:
-        self.transport: asyncio.SubprocessTransport | None = None
-        self.exited: asyncio.Future[int] = loop.create_future()
-        self.stdin, self.stdout, self.stderr = _PipeSink(self), _PipeSource(self, 1), _PipeSource(self, 2)
-        self._job = job
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self.transport = transport
-        stdin = self.pipe(0)
-        if isinstance(stdin, asyncio.WriteTransport):
-            stdin.set_write_buffer_limits(high=0)  # `resume_writing` then means: all is written
-
-    def pipe(self, number: int) -> asyncio.BaseTransport | None:
-        return self.transport.get_pipe_transport(number) if self.transport is not None else None
-
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        assert isinstance(data, bytes)
-        (self.stdout if fd == 1 else self.stderr).feed(data)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 0:
-            self.stdin.on_lost()
-        else:
-            (self.stdout if fd == 1 else self.stderr).feed(b"")
-
-    def pause_writing(self) -> None:
-        self.stdin.is_pending = True
-
-    def resume_writing(self) -> None:
-        self.stdin.on_writable()
-
-    def process_exited(self) -> None:
-        self._job.close()  # what the server left behind ends with it
-        if not self.exited.done() and self.transport is not None:
-            self.exited.set_result(self.transport.get_returncode() or 0)
-
-
-class _PipeSource:
+class _PipeSource(asyncio.Protocol):
     """Readable pipe of a process: a `Source`."""
 
-    def __init__(self, protocol: _ServerProtocol, number: int) -> None:
-        self._protocol = protocol
-        self._number = number
+    def __init__(self) -> None:
+        self._pipe: asyncio.ReadTransport | None = None
         self._on_data: Callable[[bytes], None] | None = None
         self._early: list[bytes] = []  # before `start`
         self.is_open = True
 
-    def feed(self, data: bytes) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.ReadTransport)
+        self._pipe = transport
+
+    def data_received(self, data: bytes) -> None:
         if not self.is_open:
             return
         if self._on_data is None:
@@ -172,56 +132,63 @@ class _PipeSource:
             self.is_open = False
         self._on_data(data)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.data_received(b"")
+
     def start(self, on_data: Callable[[bytes], None]) -> None:
         self._on_data = on_data
         early, self._early = self._early, []
         for data in early:
-            self.feed(data)
+            self.data_received(data)
 
     def pause(self) -> None:
-        pipe = self._protocol.pipe(self._number)
-        if self.is_open and isinstance(pipe, asyncio.ReadTransport) and pipe.is_reading():
-            pipe.pause_reading()
+        if self.is_open and self._pipe is not None and self._pipe.is_reading():
+            self._pipe.pause_reading()
 
     def resume(self) -> None:
-        pipe = self._protocol.pipe(self._number)
-        if self.is_open and isinstance(pipe, asyncio.ReadTransport) and not pipe.is_reading():
-            pipe.resume_reading()
+        if self.is_open and self._pipe is not None and not self._pipe.is_reading():
+            self._pipe.resume_reading()
 
     def close(self) -> None:
         self.is_open = False
-        pipe = self._protocol.pipe(self._number)
-        if pipe is not None:
-            pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
 
-class _PipeSink:
+class _PipeSink(asyncio.BaseProtocol):
     """Writable pipe of a process: a `Sink`."""
 
-    def __init__(self, protocol: _ServerProtocol) -> None:
-        self._protocol = protocol
+    def __init__(self) -> None:
+        self._pipe: asyncio.WriteTransport | None = None
         self._on_writable: Callable[[], None] | None = None
         self._lost = False
         self.is_pending = False
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._pipe = transport
+        transport.set_write_buffer_limits(high=0)  # `resume_writing` then means: all is written
+
     def write(self, buffers: Buffers) -> int:
-        pipe = self._protocol.pipe(0)
-        if self._lost or not isinstance(pipe, asyncio.WriteTransport) or pipe.is_closing():
+        if self._lost or self._pipe is None or self._pipe.is_closing():
             raise BrokenPipeError
         if self.is_pending:
             raise BlockingIOError
         data = b"".join(buffers)
-        pipe.write(data)
+        self._pipe.write(data)
         return len(data)
 
-    def on_writable(self) -> None:
+    def pause_writing(self) -> None:
+        self.is_pending = True
+
+    def resume_writing(self) -> None:
         self.is_pending = False
         if self._on_writable is not None:
             self._on_writable()
 
-    def on_lost(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self.on_writable()
+        self.resume_writing()
 
     def wait(self, on_writable: Callable[[], None]) -> None:
         self._on_writable = on_writable
@@ -231,9 +198,8 @@ class _PipeSink:
 
     def close(self) -> None:
         self._lost = True
-        pipe = self._protocol.pipe(0)
-        if pipe is not None:
-            pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
 
 class _Disk:
