@@ -13,7 +13,6 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.platforms.results import PLATFORMS, read_results
-
 from toolway.cli.framework import CommandSpec
 from toolway.cli.table import COMMANDS
 
@@ -26,9 +25,7 @@ def systems() -> str:
     lines = ["| | ran on | date | works | refused with a reason | no | not run |", "|---|---|---|---|---|---|---|"]
     for platform, result in _results().items():
         counts = [sum(each["result"] == kind for each in result["checks"]) for kind in MARKS]
-        lines.append(
-            f"| {NAMES[platform]} | {result['system']} | {result['date']} | {' | '.join(str(each) for each in counts)} |"
-        )
+        lines.append(f"| {NAMES[platform]} | {result['system']} | {result['date']} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
 
 
@@ -71,7 +68,7 @@ def _results() -> dict[str, dict[str, Any]]:
 
 
 def _ended(result: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the commands that succeeded on a system, and those that only ended with the error that they should have."""
+    """Return the commands that succeeded on a system, and those that ended with the error that they should have."""
     works = {name for each in result["checks"] for name in each["commands"]}
     return works, {name for each in result["checks"] for name in each["errors"]} - works
 

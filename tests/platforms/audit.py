@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.platforms.checks import check
-from tests.platforms.home import FAKE, Home
+from tests.platforms.home import FAKE, Home, wait_until
 
 KILLS = "5"
 
@@ -31,6 +31,8 @@ def audit(home: Home) -> str:
     home.serve_these({"fake": FAKE}, audit={"to": "jsonl"})
     gateway = home.start_gateway()
     home.toolway("call", "fake.counter", "nonce=1")
+    (log,) = home.folder.rglob("audit.jsonl")
+    wait_until(lambda: b'"call.outcome"' in log.read_bytes(), "the call is stored")  # until then it is in the journal
     gateway.process.kill()
     gateway.process.wait(60)
     assert home.json("audit", "verify")["intact"]
@@ -42,7 +44,6 @@ def audit(home: Home) -> str:
     call = next(each["call"] for each in records if each["kind"] == "call.intent")
     home.toolway("audit", "prove", "all.jsonl", call, "-o", "proof.jsonl")
     assert "intact" in home.toolway("audit", "check", "proof.jsonl", "--key", "key.pem")
-    (log,) = home.folder.rglob("audit.jsonl")
     log.write_bytes(log.read_bytes().replace(b'"kind":"call.intent"', b'"kind":"call.intenT"'))
     home.toolway("audit", "verify", code=9)
     home.errors.discard("audit verify")
