@@ -257,7 +257,6 @@ build/release/.ready: requirements/release.txt
 # On another system than a Mac, Python runs without what only Linux has. That cannot show what differs in functions that
 # both have.
 macos: setup ## what users do, on a Mac or an emulated one, for docs/reference/platforms.md (QUICK=1: the short form)
-	$(if $(QUICK),,$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m pytest tests/test_macos.py $(ARGS))
 	$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m tests.platforms --platform macos $(if $(QUICK),--quick)
 
 linux: setup ## the same on Linux
