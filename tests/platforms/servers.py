@@ -96,7 +96,9 @@ def crash(home: Home) -> str:
 
 
 @check("Servers", '`"sandbox": "guard"`', quick=True)
-def sandbox(home: Home) -> str | Message:
+def sandbox(home: Home) -> str | Message | NotRun:
+    if sys.platform == "darwin" and not Path("/usr/bin/sandbox-exec").exists():
+        return NotRun("needs `sandbox-exec`, which only a Mac has")
     home.serve_these({"s": {**FAKE, "sandbox": "guard"}})
     if sys.platform == "linux":
         assert home.toolway("call", "s.echo", "text=x", "-q").strip() == "x"
