@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.platforms.checks import Message, NotRun, check
 from tests.platforms.home import FAKE, IS_WINDOWS, Home
