@@ -29,7 +29,7 @@ import promises
 import typer
 
 from toolway.cli.app import app
-from toolway.cli.commands.reference import first_paragraph
+from toolway.cli.error_pages import first_paragraph
 from toolway.cli.framework import CommandSpec
 from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
 from toolway.cli.table import COMMANDS

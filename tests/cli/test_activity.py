@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tests.cli.test_gateway import Gateway
 from toolway.cli.app import app
-from toolway.cli.commands import activity
 from toolway.cli.commands.activity import format_seconds, format_waterfall, sparkline
+from toolway.cli.dashboard_link import open_dashboard
 from toolway.cli.output import Output
 
 
@@ -113,9 +113,9 @@ def test_without_a_gateway_it_is_said_how_to_start_one(machine):
 def test_a_browser_is_sent_by_a_file_that_only_its_owner_reads(monkeypatch, tmp_path, capsys):
     opened: list[str] = []
     monkeypatch.setenv("TOOLWAY_STATE", str(tmp_path))
-    monkeypatch.setattr("toolway.cli.commands.login.can_open_browser", lambda: True)
-    monkeypatch.setattr("toolway.cli.commands.login.start_browser", opened.append)
-    activity.open_dashboard(Output(), "http://127.0.0.1:1/dashboard/#code=abc", browser=True)
+    monkeypatch.setattr("toolway.cli.dashboard_link.can_open_browser", lambda: True)
+    monkeypatch.setattr("toolway.cli.dashboard_link.start_browser", opened.append)
+    open_dashboard(Output(), "http://127.0.0.1:1/dashboard/#code=abc", browser=True)
     [address] = opened
     file = Path(address.removeprefix("file://"))
     assert "abc" not in address and "#code=abc" in file.read_text()

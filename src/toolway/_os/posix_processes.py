@@ -48,7 +48,7 @@ def process_exists(pid: int) -> bool:
 
 def process_start(pid: int) -> str:
     """Return when a process was started, to be compared with a later answer; "" if that is unknown."""
-    from toolway._os import proc
+    import toolway._os.proc as proc
 
     return proc.stat_field(pid, proc.STARTED)
 
@@ -90,7 +90,7 @@ def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
     On Linux, programs of the same user can then no longer inspect it either. macOS shows neither without a debugger.
     """
     if sys.platform == "linux":
-        from toolway._os import proc
+        import toolway._os.proc as proc
 
         proc.erase_own_memory(variables, secrets)
         proc.forbid_inspection()

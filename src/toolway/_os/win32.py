@@ -129,13 +129,6 @@ def raise_open_files() -> None:
     """Do nothing: there is no limit to raise."""
 
 
-def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
-    """Limit this process for the rest of its life, by a job of its own."""
-    from toolway._os import win32_job
-
-    win32_job.limit_own_process(memory, cpu_seconds)
-
-
 def usable_cores() -> int:
     return os.cpu_count() or 1
 

@@ -13,10 +13,9 @@ from pydantic_core import SchemaValidator, core_schema
 
 from toolway.adapters import texts
 from toolway.adapters.schemas import AdaptedSchema, UnusableSchema, adapt_schema
-from toolway.agents import inner_agents
 from toolway.agents.call_rules import CallDecision, CallRules
 from toolway.agents.errors import AgentError
-from toolway.agents.inner_agents import InnerAgents
+from toolway.agents.inner_agents import SCHEMA, InnerAgents
 from toolway.agents.journalled_model import JournalledModel
 from toolway.agents.settings import AgentSettings
 from toolway.catalog.catalog import Tool
@@ -107,10 +106,10 @@ class HubToolset(AbstractToolset[Any]):
                     code="E-AGENT-SETTINGS",
                 )
             self._effects[name] = Effect.IDEMPOTENT  # a call starts one child run, also if it is made again
-            self._schemas[name] = adapt_schema(inner_agents.SCHEMA)
+            self._schemas[name] = adapt_schema(SCHEMA)
             text = agent.description or f"Agent with the tools {', '.join(agent.settings.tools) or 'none'}."
             definition = ToolDefinition(
-                name=make_model_name(*name.split(".")), description=text, parameters_json_schema=inner_agents.SCHEMA
+                name=make_model_name(*name.split(".")), description=text, parameters_json_schema=SCHEMA
             )
             self._definitions[name] = definition
             self._by_model_name[definition.name] = name

@@ -12,7 +12,6 @@ import sys
 from typing import Any, Final
 
 MAX_LIFETIME_S: Final = 30  # seconds until the process ends by itself
-UNSUPPORTED: Final = {"unable": True}
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
         limit_lifetime(MAX_LIFETIME_S)
         result = run_order(order)
     except ImportError:
-        result = UNSUPPORTED  # the parent imports the code in another way; nothing was sent
+        result = {"unable": True}  # the parent imports the code in another way; nothing was sent
     try:
         print(json.dumps(result), flush=True)
     except BrokenPipeError:

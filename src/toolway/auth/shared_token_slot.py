@@ -24,7 +24,6 @@ from typing import Any, Final
 from toolway._async import run_in_daemon_thread
 from toolway._os import O_PRIVATE, start_detached, try_lock_handle
 from toolway.auth.encrypted_token_store import EncryptedTokenStore, TokenFileUnreadable
-from toolway.auth.refresh_process import UNSUPPORTED
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, request_refresh, token_store_error
 from toolway.auth.token_store import Credential, credential_to_dict, replace_credential
 from toolway.network import NetworkPolicy
@@ -119,11 +118,11 @@ class SharedTokenSlot(TokenSlot):
             "allow": network_policy.allow,
             "written": network_policy.entry_hosts,
         }
-        result: dict[str, Any] = UNSUPPORTED
+        result: dict[str, Any] = {"unable": True}
         if network_policy.lookup is None and sys.executable:  # a custom DNS lookup exists only in this process
             with suppress(OSError):
                 result = await _refresh_in_subprocess(json.dumps(order).encode(), lock)
-        if result == UNSUPPORTED:  # no process can be started: then refresh in this one
+        if result.get("unable"):  # no process can be started: then refresh in this one
             await refresh_stored_token(
                 self._encrypted_store, self._upstream, self._principal, current, network_policy, self._now
             )

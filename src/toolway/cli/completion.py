@@ -81,7 +81,7 @@ def _suggest_tools(ctx: typer.Context) -> Iterator[Suggestion]:
 
 
 def _suggest_codes() -> Iterator[Suggestion]:
-    from toolway.cli.commands.reference import ERROR_PAGE_DIRS, first_paragraph
+    from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
 
     for page in sorted(page for folder in ERROR_PAGE_DIRS for page in folder.glob("E-*.md")):
         yield page.stem, first_paragraph(page)[:60]
@@ -95,7 +95,7 @@ def _suggest_clients() -> Iterator[Suggestion]:
 
 
 def _configured_servers(ctx: typer.Context) -> dict[str, Any]:
-    from toolway.cli.gateway_client import choose_file
+    from toolway.cli.config_choice import choose_file
     from toolway.cli.options import TargetOptions
     from toolway.cli.output import Output
     from toolway.config.scopes import load_config

@@ -102,7 +102,7 @@ class CommandContext:
 
     def config_file(self) -> Path | None:
         """Return the one config file that the command uses; None for the user, project and local files."""
-        from toolway.cli.gateway_client import choose_file
+        from toolway.cli.config_choice import choose_file
 
         return choose_file(self.output, self.target_options)
 

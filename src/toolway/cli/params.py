@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toolway.cli import completion
+from toolway.cli.completion import complete_clients, complete_servers
 
 Wait = Annotated[
     float | None,
@@ -20,9 +20,7 @@ Wait = Annotated[
 ]
 ServerName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME", help="Name of the server.", show_default=False, autocompletion=completion.complete_servers
-    ),
+    typer.Argument(metavar="NAME", help="Name of the server.", show_default=False, autocompletion=complete_servers),
 ]
 AnyServer = Annotated[
     str | None,
@@ -30,7 +28,7 @@ AnyServer = Annotated[
         metavar="[NAME]",
         help="Name of a server. Default: all.",
         show_default=False,
-        autocompletion=completion.complete_servers,
+        autocompletion=complete_servers,
     ),
 ]
 ServersOrUrl = Annotated[
@@ -39,7 +37,7 @@ ServersOrUrl = Annotated[
         metavar="[NAME… | URL]",
         help="Server names, or a URL. Default: all servers.",
         show_default=False,
-        autocompletion=completion.complete_servers,
+        autocompletion=complete_servers,
     ),
 ]
 Refresh = Annotated[bool, typer.Option("--refresh", "-r", help="Start the servers and update the lists.")]
@@ -60,6 +58,6 @@ ClientNames = Annotated[
         metavar="[CLIENT]…",
         help="For example claude-code.",
         show_default=False,
-        autocompletion=completion.complete_clients,
+        autocompletion=complete_clients,
     ),
 ]

@@ -34,7 +34,7 @@ TRUST_TOOLS_COMMANDS: Final = {
 TRUST_COMMANDS: Final = {
     "tools": CommandSpec("Review tools that changed.", subcommands=TRUST_TOOLS_COMMANDS),
     "lock": CommandSpec("Pin the npm and PyPI packages your servers run.", "approvals.lock:lock", CONFIG_OPTIONS),
-    "update": CommandSpec("Update a pinned package.", "approvals.lock:update", CONFIG_OPTIONS),
+    "update": CommandSpec("Update a pinned package.", "approvals.package_update:update", CONFIG_OPTIONS),
     "sandbox": CommandSpec(
         "See what a server needs to run in a sandbox.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS
     ),

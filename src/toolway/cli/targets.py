@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.cli.cached_lists import CachedLists, load_cached_lists
+from toolway.cli.config_choice import choose_file
 from toolway.cli.exit_codes import ExitCode, GatewayError, UsageError
 from toolway.cli.gateway_client import (
     GatewayClient,
-    choose_file,
     explain_missing_gateway,
     find_local_gateway,
     gateway_from_url,

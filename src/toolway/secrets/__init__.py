@@ -4,7 +4,8 @@ The libraries for encryption and keychains are loaded on first use.
 """
 
 from toolway.secrets.detection import is_harmless_value, looks_like_secret, mask_secrets, remember_secret
-from toolway.secrets.store import SecretsError, SecretStore, check_secret_name, open_store
+from toolway.secrets.secrets_error import SecretsError
+from toolway.secrets.store import SecretStore, check_secret_name, open_store
 
 __all__ = [
     "SecretStore",

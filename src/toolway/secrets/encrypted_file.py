@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._os import O_UNSHARED, lock_handle, restrict_to_owner, sync_folder
-from toolway.secrets.store import SecretsError
+from toolway.secrets.secrets_error import SecretsError
 
 PASSPHRASE_VARIABLE: Final = "TOOLWAY_SECRETS_PASSPHRASE"
 _ASSOCIATED_DATA: Final = b"toolway secrets 1"  # no other encrypted file decrypts as this one

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from toolway._os import SYSTEM_NAME
 from toolway.secrets.encrypted_file import locked, read_private, write_private
-from toolway.secrets.store import SecretsError
+from toolway.secrets.secrets_error import SecretsError
 
 SERVICE: Final = "toolway"
 DETECT_TIMEOUT_S: Final = 3.0  # seconds for a keychain to answer when it is detected

@@ -11,18 +11,14 @@ from typing import Final, Protocol
 
 from toolway._lazy import compile_pattern
 from toolway._os import data_folder, state_folder
-from toolway.errors import ToolwayError
+from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
+from toolway.secrets.keychain import detect_keychain, recorded_names
+from toolway.secrets.secrets_error import SecretsError
 
 STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
 
 _passphrase = ""  # passphrase of the encrypted file, after `keep_passphrase`
 _SECRET_NAME: Final = compile_pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
-
-
-class SecretsError(ToolwayError):
-    """Failure of a secret store. Its message never contains a secret."""
-
-    code = "E-SECRETS"
 
 
 class SecretStore(Protocol):
@@ -53,9 +49,6 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
     Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH. Raises
     `SecretsError` if `$TOOLWAY_SECRETS` is invalid or requires a keychain and none answers, or if no home is known.
     """
-    from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
-    from toolway.secrets.keychain import detect_keychain, recorded_names
-
     data, state = (
         _require(data_folder(environment), "XDG_DATA_HOME"),
         _require(state_folder(environment), "XDG_STATE_HOME"),
@@ -74,8 +67,6 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
 
 def keep_passphrase(environment: Mapping[str, str]) -> None:
     """Keep the passphrase of the encrypted file in memory, so that the caller can remove it from the environment."""
-    from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE
-
     global _passphrase  # one process has one environment
     _passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
 

@@ -1,10 +1,7 @@
-"""Child process that evaluates expressions whose cost depends on data, with limits for CPU time and memory.
+"""Evaluates expressions whose cost depends on data in a child process, with limits for CPU time and memory.
 
-    python -I expression_process.py FOLDER-OF-TOOLWAY
-
-An empty line says that the process is ready. A request is a line of JSON: the expression, the names that it may use,
-the data. Its answer is a line of JSON. The kernel ends the process if one evaluation takes too much CPU time; the
-parent starts a new one.
+`expression_child.py` is its program. If one evaluation takes too much CPU time, the kernel ends the child, and a new
+one is started.
 """
 
 from __future__ import annotations
@@ -19,6 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolway._os import read_line
+
+CHILD = Path(__file__).with_name("expression_child.py")
 CPU_SECONDS = 0.25  # of one evaluation
 MAX_MEMORY_BYTES = 512 << 20
 START_TIMEOUT_S = 60.0  # wall time: a process that starts on a busy machine isn't an expression that takes too long
@@ -59,12 +59,10 @@ class ExpressionProcess:
             self._process = None
 
     def _ask(self, request: bytes) -> dict[str, Any] | None:
-        from toolway._os import read_line  # not above: the child process runs this file before it finds our package
-
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", __file__, str(Path(__file__).parents[2])],
+                [sys.executable, "-I", str(CHILD), str(CHILD.parents[2])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -85,34 +83,3 @@ class ExpressionProcess:
             return None
         found: dict[str, Any] = json.loads(reply)
         return found
-
-
-def main() -> None:
-    """Evaluate the expressions that arrive on stdin, and write the results to stdout, until stdin ends."""
-    sys.path.insert(0, sys.argv[1])
-    from toolway._os import limit_cpu_of_turn, limit_own_resources
-    from toolway.workflows.expressions import ExpressionError, _compile_cel, to_json
-
-    _compile_cel("true", frozenset())  # loads the runtime, whose time isn't that of the first expression
-    limit_own_resources(MAX_MEMORY_BYTES)
-    sys.stdout.buffer.write(b"\n")
-    sys.stdout.buffer.flush()
-    compiled: dict[tuple[str, tuple[str, ...]], Callable[[Mapping[str, Any]], Any]] = {}
-    for line in sys.stdin.buffer:
-        expression, variables, values = json.loads(line)
-        limit_cpu_of_turn(CPU_SECONDS)  # ends the process
-        try:
-            key = (expression, tuple(variables))
-            if key not in compiled:
-                compiled[key] = _compile_cel(expression, frozenset(variables))
-            reply = {"value": to_json(compiled[key](values), expression)}
-        except (ExpressionError, MemoryError) as exc:
-            reply = {"error": getattr(exc, "detail", "") or "too much memory"}
-        data = json.dumps(reply).encode()
-        limit_cpu_of_turn(0)
-        sys.stdout.buffer.write((data if len(data) < MAX_REPLY_BYTES else b'{"error": "too large"}') + b"\n")
-        sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

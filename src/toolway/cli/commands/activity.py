@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
-import os
 import shutil
 import sys
-import threading
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -144,6 +140,7 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
     """Open the gateway's dashboard in a browser with a one-time link, or print the link."""
     from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S
+    from toolway.cli.dashboard_link import open_dashboard
 
     output = context.output
     link = await create_dashboard_link(await find_running_gateway(output, context.target_options))
@@ -160,38 +157,6 @@ async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
 async def create_dashboard_link(gateway: GatewayClient) -> str:
     """Request a dashboard link from the gateway. It works once, within two minutes."""
     return f"{gateway.url}{(await gateway.request_admin('POST', 'dashboard-links'))['path']}"
-
-
-def open_dashboard(output: Output, link: str, *, browser: bool) -> threading.Thread | None:
-    """Open a one-time dashboard link in the browser if possible, and print it.
-
-    Return the thread that starts the browser; None without a browser.
-    """
-    from toolway.cli.commands.login import can_open_browser, start_browser
-
-    starting = None
-    if browser and can_open_browser():
-        starting = start_browser(_write_redirect_page(link).as_uri())
-        output.info("the dashboard opens in your browser; if it does not, open this link:", "dim")
-    else:
-        output.info("open this link; it works once, within two minutes:", "dim")
-    output.print_line(link)
-    return starting
-
-
-def _write_redirect_page(link: str) -> Path:
-    """Write an HTML page that redirects to the dashboard link, and return its path.
-
-    Every user of the machine can read a browser's command line, but only the owner can read this file.
-    """
-    from toolway.gateway.state_dir import StateDir
-    from toolway.secrets.encrypted_file import write_private
-
-    file = StateDir.default(os.environ).folder / "open.html"
-    escaped = html.escape(link, quote=True)
-    head = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={escaped}">'
-    write_private(file, f'{head}<title>Toolway</title><a href="{escaped}">Open the dashboard</a>\n'.encode())
-    return file
 
 
 # -- top ---------------------------------------------------------------------------------------------------------------

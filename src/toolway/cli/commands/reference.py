@@ -8,20 +8,16 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from toolway.cli.completion import complete_codes
+from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
 from toolway.cli.framework import COMPLETE_VARIABLE, PROGRAM_NAME, CommandResult
 from toolway.cli.options import CommandContext
 from toolway.errors import NotFound
-
-_PACKAGE_DIR: Final = Path(__file__).resolve().parents[2]
-# In an installed package, and in a source checkout.
-ERROR_PAGE_DIRS: Final = (_PACKAGE_DIR / "docs" / "errors", _PACKAGE_DIR.parents[1] / "docs" / "errors")
 
 
 def explain(
@@ -68,11 +64,6 @@ def run_explain(context: CommandContext, code: str | None) -> ExitCode:
     else:
         sys.stdout.write(text)
     return ExitCode.OK
-
-
-def first_paragraph(page: Path) -> str:
-    """Return the first paragraph of an error code's page, which states the meaning of the code."""
-    return page.read_text(encoding="utf-8").split("\n\n")[1].replace("\n", " ")
 
 
 # -- completion --------------------------------------------------------------------------------------------------------

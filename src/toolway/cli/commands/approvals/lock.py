@@ -12,7 +12,6 @@ import typer
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.cli.params import DryRun, Yes
 from toolway.errors import ConfigError, NotFound, ToolwayError
 
 if TYPE_CHECKING:
@@ -63,23 +62,6 @@ def lock(
     if osv is not None:
         return run_import_malware(context, osv)
     return run_check(context, names or []) if check else run_lock(context, names or [], min_age)
-
-
-def update(
-    context: CommandContext,
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of locked servers.", show_default=False)],
-    min_age: MinAge = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> CommandResult:
-    """Show which packages of a server would change, and lock the newer ones.
-
-    If the definitions of its tools are pinned, the new version is started in the sandbox strict, and what it changes is
-    shown too.
-    """
-    from toolway.cli.commands.approvals.package_update import run_update
-
-    return run_update(context, names, min_age, yes=yes, dry_run=dry_run)
 
 
 def run_lock(context: CommandContext, names: list[str], min_age: str | None) -> ExitCode:

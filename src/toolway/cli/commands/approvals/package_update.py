@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from toolway.cli.commands.approvals.lock import (
+    MinAge,
     load_locked_config,
     lock_files,
     open_locker,
@@ -15,7 +18,9 @@ from toolway.cli.commands.approvals.lock import (
     write_entries,
 )
 from toolway.cli.exit_codes import ExitCode
+from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.params import DryRun, Yes
 from toolway.errors import CallError, NotFound
 
 if TYPE_CHECKING:
@@ -29,6 +34,21 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S: Final = 60.0
 _MAX_SHOWN: Final = 40
+
+
+def update(
+    context: CommandContext,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of locked servers.", show_default=False)],
+    min_age: MinAge = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """Show which packages of a server would change, and lock the newer ones.
+
+    If the definitions of its tools are pinned, the new version is started in the sandbox strict, and what it changes is
+    shown too.
+    """
+    return run_update(context, names, min_age, yes=yes, dry_run=dry_run)
 
 
 async def run_update(

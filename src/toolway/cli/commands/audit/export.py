@@ -16,21 +16,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway._os import O_UNSHARED
-from toolway.cli.commands.audit.verify import (
-    Kind,
+from toolway.cli.commands.audit.log_access import (
     LogFile,
-    Since,
     audit_settings,
-    build_filter,
     load_macs,
     open_logs,
-    parse_time,
     read_unstored,
     report_altered,
-    timestamp,
-    unchecked_error,
     with_cluster_key,
 )
+from toolway.cli.commands.audit.verify import Kind, Since, build_filter, parse_time, timestamp, unchecked_error
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from toolway._os import describe_user
-from toolway.cli.commands.audit.verify import LogFile, audit_settings, with_cluster_key
+from toolway.cli.commands.audit.log_access import LogFile, audit_settings, with_cluster_key
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext

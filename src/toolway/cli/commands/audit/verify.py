@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,26 +11,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolway._lazy import compile_pattern
+from toolway.cli.commands.audit.log_access import (
+    LogFile,
+    audit_settings,
+    describe_pruned,
+    open_logs,
+    read_unstored,
+    with_cluster_key,
+)
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import ConfigError, ToolwayError
+from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from toolway.audit.journal import JournalContent
-    from toolway.audit.mac import RecordMacs
-    from toolway.audit.sink import AuditSink, ChainHead, RecordFields
+    from toolway.audit.sink import ChainHead, RecordFields
     from toolway.audit.verify import AuditQuery, Beginning, VerifiedLog
     from toolway.config.settings import AuditSettings
 
 _HEAD_PATTERN = compile_pattern(r"([0-9]{1,18}):([0-9a-f]{64})")
 _PROGRESS_STEP = 10_000  # records between two progress updates
 _DAYS_PATTERN = compile_pattern(r"([0-9]{1,6})d")
-LogFile = Annotated[
-    str | None,
-    typer.Option("--log", metavar="FILE", help="Log to read: a file, or postgresql://…", show_default=False),
-]
 Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Maximum age: 30m, 2h, 7d.", show_default=False)]
 Kind = Annotated[
     str, typer.Option("--kind", metavar="KIND", help="For example call, call.intent, process.", show_default=False)
@@ -205,73 +204,6 @@ def run_audit_ls(
 # -- selection of the log ----------------------------------------------------------------------------------------------
 
 
-def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
-    """Return the settings of an audit log: of `file` if given, else of the configured log, else of the default log.
-
-    A file is read as what it contains, SQLite or JSON lines, however it is named. Without `--config`, the config file
-    of the running gateway is read, wherever it is. Raises `ConfigError` if a config file cannot be read.
-    """
-    if file is None:
-        return _configured_settings(context)
-    from toolway.audit.file_sinks import detect_kind
-    from toolway.config.settings import AuditSettings
-
-    with suppress(ToolwayError):
-        configured = _configured_settings(context)
-        if configured.file and os.path.realpath(configured.file) == os.path.realpath(file):
-            return configured  # it is the log of the gateway, whose keys and notes are known
-    settings = AuditSettings.from_location(file)
-    return replace(settings, to=detect_kind(file) or settings.to) if settings.file else settings
-
-
-def _configured_settings(context: CommandContext) -> AuditSettings:
-    from toolway.cli.targets import load_masked_config
-    from toolway.config.settings import AuditSettings
-    from toolway.gateway.state_dir import StateDir
-
-    state = StateDir.default(os.environ)
-    try:
-        configured = load_masked_config(context.output, context.target_options).gateway.audit
-    except ConfigError as exc:
-        if exc.code != "E-CONFIG-NONE":
-            raise
-        configured = None
-    return (configured or AuditSettings()).with_folder(state.folder)
-
-
-@contextmanager
-def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
-    """Open the audit log for reading, or the logs of all gateways that share its name.
-
-    Raises `ConfigError` if the log does not exist or cannot be read.
-    """
-    from toolway.audit.log import create_sink, list_logs
-    from toolway.secrets.detection import mask_secrets
-
-    if settings.to != "postgresql" and not Path(settings.file).exists():
-        raise ConfigError(
-            f"audit log not found: {settings.file}",
-            detail="the log is written only if the config file enables it",
-            hint='enable it: "toolway": {"audit": true}, then toolway serve',
-            code="E-AUDIT-NONE",
-        )
-    sink = create_sink(settings, read_only=True)
-    try:
-        sink.open()
-        yield list_logs(sink, settings)
-    except ToolwayError:
-        raise
-    except Exception as exc:
-        raise ConfigError(
-            f"the audit log cannot be read: {sink.location}",
-            detail=mask_secrets(str(exc)),
-            hint="check its permissions, and that its disk or database responds",
-            code="E-AUDIT-OPEN",
-        ) from exc
-    finally:
-        sink.close()
-
-
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
@@ -288,48 +220,6 @@ def build_filter(
         except OSError as exc:
             raise UsageError("a search by key needs the key file of the log", detail=str(exc)) from None
     return AuditQuery(fields, kind, _parse_since(since), until)
-
-
-def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return the object that checks the MACs (keyed hashes) of the records; None if there is no key file.
-
-    Raises `UsageError` if the file `key` cannot be read.
-    """
-    from toolway.audit.mac import RecordMacs
-
-    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else with_cluster_key(settings)
-    try:
-        return RecordMacs.load(settings, create=False)
-    except OSError as exc:
-        if key is not None:
-            raise UsageError(f"the key file cannot be read: {key}", detail=str(exc)) from None
-        return None
-
-
-def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
-    """Read the journal of the audit log: records that are not stored in the log yet.
-
-    Read it before the log. None if there is no journal, or if its key is missing. Raises `SinkBroken` if the journal
-    was changed.
-    """
-    from toolway.audit.log import read_journal
-
-    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings
-    try:
-        return read_journal(settings)
-    except OSError:  # without the key, or because a running gateway removes the journal
-        return None
-
-
-def with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings of the audit log with the key of the tenant, if that is set in the environment.
-
-    Cluster nodes use it instead of a key file.
-    """
-    from toolway.cluster.options import tenant_key_from_env
-
-    tenant_key = tenant_key_from_env(os.environ)
-    return settings.for_cluster(tenant_key) if tenant_key is not None else settings
 
 
 def parse_time(option: str, text: str) -> str:
@@ -442,37 +332,10 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
     output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
 
 
-def describe_pruned(found: VerifiedLog) -> str:
-    """Return which records were removed, when and by which rule; empty if none were."""
-    parts = []
-    for each in found.pruned:
-        when = (
-            each.first_time[:10]
-            if each.first_time[:10] == each.last_time[:10]
-            else (f"{each.first_time[:10]} to {each.last_time[:10]}")
-        )
-        parts.append(f"through {each.through} on {when} (keepDays {each.keep_days:g})")
-    return f"removed because of age: records {', '.join(parts)}" if parts else ""
-
-
 def _describe_restart(found: Beginning) -> str:
     why = f": {found.why}" if found.why else ""
     when = found.time[:19].replace("T", " ")
     return f"begun again at {when} by {found.who}{why}; the log before was signed through record {found.after.seq}"
-
-
-def report_altered(output: Output, location: str, why: str) -> ExitCode:
-    """Print that a log was altered, and return 9."""
-    from toolway.secrets.detection import mask_secrets
-
-    error = ConfigError(
-        f"the audit log was altered or damaged: {location}",
-        detail=mask_secrets(why),
-        hint="compare it with a backup; do not rely on records after this point",
-        code="E-AUDIT-ALTERED",
-    )
-    output.print_error(error)
-    return ExitCode.LINT
 
 
 def timestamp(found: RecordFields) -> str:

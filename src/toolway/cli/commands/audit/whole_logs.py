@@ -10,7 +10,7 @@ from toolway.audit.log import find_unstored, missing_log_error
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken, StoredRecord
 from toolway.audit.verify import MissingLog, TamperedLog, VerifiedLog, read_beginning, refuse_replacement, verify_log
 from toolway.cli.commands.audit.checkpoints import LogCheckpoints
-from toolway.cli.commands.audit.verify import describe_pruned, load_macs, open_logs, read_unstored, report_altered
+from toolway.cli.commands.audit.log_access import describe_pruned, load_macs, open_logs, read_unstored, report_altered
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.output import Output
 from toolway.config.settings import AuditSettings

@@ -1,0 +1,151 @@
+"""The logs that commands of `toolway audit` read: settings, keys, and what they say about an altered log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolway.audit.file_sinks import detect_kind
+from toolway.audit.journal import JournalContent
+from toolway.audit.log import create_sink, list_logs, read_journal
+from toolway.audit.mac import RecordMacs
+from toolway.audit.sink import AuditSink
+from toolway.audit.verify import VerifiedLog
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.cli.targets import load_masked_config
+from toolway.cluster.options import tenant_key_from_env
+from toolway.config.settings import AuditSettings
+from toolway.errors import ConfigError, ToolwayError
+from toolway.gateway.state_dir import StateDir
+from toolway.secrets.detection import mask_secrets
+
+LogFile = Annotated[
+    str | None,
+    typer.Option("--log", metavar="FILE", help="Log to read: a file, or postgresql://…", show_default=False),
+]
+
+
+def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
+    """Return the settings of an audit log: of `file` if given, else of the configured log, else of the default log.
+
+    A file is read as what it contains, SQLite or JSON lines, however it is named. Without `--config`, the config file
+    of the running gateway is read, wherever it is. Raises `ConfigError` if a config file cannot be read.
+    """
+    if file is None:
+        return _configured_settings(context)
+    with suppress(ToolwayError):
+        configured = _configured_settings(context)
+        if configured.file and os.path.realpath(configured.file) == os.path.realpath(file):
+            return configured  # it is the log of the gateway, whose keys and notes are known
+    settings = AuditSettings.from_location(file)
+    return replace(settings, to=detect_kind(file) or settings.to) if settings.file else settings
+
+
+def _configured_settings(context: CommandContext) -> AuditSettings:
+    state = StateDir.default(os.environ)
+    try:
+        configured = load_masked_config(context.output, context.target_options).gateway.audit
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+        configured = None
+    return (configured or AuditSettings()).with_folder(state.folder)
+
+
+@contextmanager
+def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
+    """Open the audit log for reading, or the logs of all gateways that share its name.
+
+    Raises `ConfigError` if the log does not exist or cannot be read.
+    """
+    if settings.to != "postgresql" and not Path(settings.file).exists():
+        raise ConfigError(
+            f"audit log not found: {settings.file}",
+            detail="the log is written only if the config file enables it",
+            hint='enable it: "toolway": {"audit": true}, then toolway serve',
+            code="E-AUDIT-NONE",
+        )
+    sink = create_sink(settings, read_only=True)
+    try:
+        sink.open()
+        yield list_logs(sink, settings)
+    except ToolwayError:
+        raise
+    except Exception as exc:
+        raise ConfigError(
+            f"the audit log cannot be read: {sink.location}",
+            detail=mask_secrets(str(exc)),
+            hint="check its permissions, and that its disk or database responds",
+            code="E-AUDIT-OPEN",
+        ) from exc
+    finally:
+        sink.close()
+
+
+def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
+    """Return the object that checks the MACs (keyed hashes) of the records; None if there is no key file.
+
+    Raises `UsageError` if the file `key` cannot be read.
+    """
+    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else with_cluster_key(settings)
+    try:
+        return RecordMacs.load(settings, create=False)
+    except OSError as exc:
+        if key is not None:
+            raise UsageError(f"the key file cannot be read: {key}", detail=str(exc)) from None
+        return None
+
+
+def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
+    """Read the journal of the audit log: records that are not stored in the log yet.
+
+    Read it before the log. None if there is no journal, or if its key is missing. Raises `SinkBroken` if the journal
+    was changed.
+    """
+    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings
+    try:
+        return read_journal(settings)
+    except OSError:  # without the key, or because a running gateway removes the journal
+        return None
+
+
+def with_cluster_key(settings: AuditSettings) -> AuditSettings:
+    """Return the settings of the audit log with the key of the tenant, if that is set in the environment.
+
+    Cluster nodes use it instead of a key file.
+    """
+    tenant_key = tenant_key_from_env(os.environ)
+    return settings.for_cluster(tenant_key) if tenant_key is not None else settings
+
+
+def describe_pruned(found: VerifiedLog) -> str:
+    """Return which records were removed, when and by which rule; empty if none were."""
+    parts = []
+    for each in found.pruned:
+        when = (
+            each.first_time[:10]
+            if each.first_time[:10] == each.last_time[:10]
+            else (f"{each.first_time[:10]} to {each.last_time[:10]}")
+        )
+        parts.append(f"through {each.through} on {when} (keepDays {each.keep_days:g})")
+    return f"removed because of age: records {', '.join(parts)}" if parts else ""
+
+
+def report_altered(output: Output, location: str, why: str) -> ExitCode:
+    """Print that a log was altered, and return 9."""
+    error = ConfigError(
+        f"the audit log was altered or damaged: {location}",
+        detail=mask_secrets(why),
+        hint="compare it with a backup; do not rely on records after this point",
+        code="E-AUDIT-ALTERED",
+    )
+    output.print_error(error)
+    return ExitCode.LINT
