@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from toolway.cli import targets
+from toolway.cli import search
 from toolway.cli.exit_codes import GatewayError
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
@@ -38,7 +38,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
     async def require_gateway(*_: object) -> AdminFake:
         return AdminFake()
 
-    monkeypatch.setattr(targets, "require_gateway", require_gateway)
+    monkeypatch.setattr(search, "require_gateway", require_gateway)
     assert await run_missed(CommandContext(output, TargetOptions())) == 0
 
 

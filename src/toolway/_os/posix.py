@@ -116,16 +116,6 @@ def raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
-    """Limit this process for the rest of its life: its address space in bytes, and its CPU time."""
-    import resource
-
-    if cpu_seconds:
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-    if memory and sys.platform != "darwin":  # macOS refuses this limit
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
-
 def usable_cores() -> int:
     """Return how many cores this process may use. macOS does not restrict a process to some of them."""
     if sys.platform == "linux":

@@ -197,3 +197,13 @@ async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
     finally:
         loop.remove_reader(descriptor)
     return os.read(descriptor, max_bytes)
+
+
+def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
+    """Limit this process for the rest of its life: its address space in bytes, and its CPU time."""
+    import resource
+
+    if cpu_seconds:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    if memory and sys.platform != "darwin":  # macOS refuses this limit
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

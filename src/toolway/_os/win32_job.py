@@ -108,7 +108,7 @@ class JobObject:
             self._handle = None
 
 
-def limit_own_resources(memory: int, cpu_seconds: int) -> None:
+def limit_own_process(memory: int, cpu_seconds: int) -> None:
     """Limit this process for the rest of its life. The job lives as long, because it has no other handle."""
     job = JobObject(kill_on_close=False, memory=memory, cpu=cpu_seconds)
     job.add_handle(kernel32.GetCurrentProcess())

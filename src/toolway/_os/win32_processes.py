@@ -15,6 +15,7 @@ from ctypes import wintypes
 from typing import TYPE_CHECKING, Any, Final
 
 import toolway._os.win32 as files
+import toolway._os.win32_job as win32_job
 
 assert sys.platform == "win32"
 
@@ -268,3 +269,8 @@ async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
 
     threading.Thread(target=read, daemon=True).start()
     return await done
+
+
+def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
+    """Limit this process for the rest of its life, by a job of its own."""
+    win32_job.limit_own_process(memory, cpu_seconds)

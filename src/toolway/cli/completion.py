@@ -12,6 +12,17 @@ from typing import Any
 
 import typer
 
+from toolway.cli.cached_lists import load_cached_lists
+from toolway.cli.config_choice import choose_file
+from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
+from toolway.cli.help.pages import find_command
+from toolway.cli.options import TargetOptions
+from toolway.cli.output import Output
+from toolway.cli.table import COMMANDS
+from toolway.config.clients import CLIENTS
+from toolway.config.masking import mask_value
+from toolway.config.scopes import load_config
+
 Suggestion = tuple[str, str]  # (word, description)
 
 
@@ -51,9 +62,6 @@ def _suggest_subcommands(ctx: typer.Context) -> list[Suggestion]:
 
 
 def _suggest_commands(ctx: typer.Context) -> Iterator[Suggestion]:
-    from toolway.cli.help.pages import find_command
-    from toolway.cli.table import COMMANDS
-
     words = ctx.params.get("command") or []
     entry = find_command(" ".join(words))
     table = COMMANDS if not words else (entry.subcommands or {}) if entry is not None else {}
@@ -64,15 +72,11 @@ def _suggest_commands(ctx: typer.Context) -> Iterator[Suggestion]:
 
 
 def _suggest_servers(ctx: typer.Context) -> Iterator[Suggestion]:
-    from toolway.config.masking import mask_value
-
     for name, server in _configured_servers(ctx).items():
         yield name, mask_value(server.command or server.location)
 
 
 def _suggest_tools(ctx: typer.Context) -> Iterator[Suggestion]:
-    from toolway.cli.cached_lists import load_cached_lists
-
     cached = load_cached_lists(_configured_servers(ctx))
     for tool in cached.catalog.tools():
         yield tool.qualified_name, (tool.description or tool.title).strip().partition("\n")[0][:60]
@@ -81,25 +85,16 @@ def _suggest_tools(ctx: typer.Context) -> Iterator[Suggestion]:
 
 
 def _suggest_codes() -> Iterator[Suggestion]:
-    from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
-
     for page in sorted(page for folder in ERROR_PAGE_DIRS for page in folder.glob("E-*.md")):
         yield page.stem, first_paragraph(page)[:60]
 
 
 def _suggest_clients() -> Iterator[Suggestion]:
-    from toolway.config.clients import CLIENTS
-
     for name, client in CLIENTS.items():
         yield name, client.title
 
 
 def _configured_servers(ctx: typer.Context) -> dict[str, Any]:
-    from toolway.cli.config_choice import choose_file
-    from toolway.cli.options import TargetOptions
-    from toolway.cli.output import Output
-    from toolway.config.scopes import load_config
-
     config_path = ctx.params.get("config") or ctx.find_root().params.get("config")
     options = TargetOptions(Path(config_path) if config_path else None)
     return dict(load_config(os.environ, Path.cwd(), choose_file(Output(quiet=True), options)).servers)

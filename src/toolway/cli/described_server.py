@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 from toolway._lazy import compile_pattern, dataclass
 from toolway._os import SYSTEM_NAME, data_folder
 from toolway.cli.exit_codes import UsageError
+from toolway.cli.file_changes import confirm, with_tilde
 from toolway.cli.output import Output
+from toolway.config import mcpb, server_json
 from toolway.config.admission.entry import ADMISSION_CODE, AdmissionPolicy, check_entry, rejection_error
+from toolway.config.approval.accesses import entry_accesses
+from toolway.config.loader import decode_config, read_config_bytes
+from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import ConfigError
 from toolway.network.policy import NetworkPolicy
+from toolway.secrets import open_store, remember_secret
 
 if TYPE_CHECKING:
     from toolway.config.mcpb import Bundle
@@ -43,8 +49,6 @@ class DescribedServer:
 
     def check_admission(self, addresses: NetworkPolicy) -> None:
         """Raise `ConfigError` if the admission rules reject the entry."""
-        from toolway.config.server_entry import parse_entry_with_issues
-
         variables = {"HOME": os.environ.get("HOME") or str(Path.home())}
         server = parse_entry_with_issues(self.entry, variables)[0]
         rejection = check_entry(server, self.policy, addresses)
@@ -74,8 +78,6 @@ def read_described_server(
 
 
 def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, str]) -> DescribedServer:
-    from toolway.config import mcpb
-
     bundle = mcpb.read_bundle(file, name)
     values = _collect_answers(output, bundle.inputs, answers)
     folder = _data_dir() / "bundles" / bundle.folder_name
@@ -85,9 +87,6 @@ def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, st
 
 
 def _read_server_json(output: Output, file: Path, name: str, answers: Mapping[str, str], offer: int) -> DescribedServer:
-    from toolway.config import server_json
-    from toolway.config.loader import decode_config, read_config_bytes
-
     text = decode_config(read_config_bytes(os.fspath(file)), os.fspath(file))
     described = server_json.parse_server_json(text, os.fspath(file), name=name)
     offers = [each for each in described.options if each.entry is not None]
@@ -171,8 +170,6 @@ def review(
     `digest` accepts exactly the entry with this SHA-256, `yes` accepts every entry. Raises `UsageError` if neither is
     given and there is no terminal, and `ConfigError` if the user declines or the digest is another.
     """
-    from toolway.cli.file_changes import confirm
-
     found = described.digest(entry)
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
         raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway add FILE --dry-run")
@@ -204,8 +201,6 @@ def _print_entry(output: Output, name: str, entry: Mapping[str, Any]) -> None:
 
     The values are ASCII JSON. None is masked or shortened.
     """
-    from toolway.config.approval.accesses import entry_accesses
-
     output.print_line(name, "bold")
     for key, value in entry.items():
         rows = {f"{key}.{inner}": text for inner, text in value.items()} if isinstance(value, Mapping) else {key: value}
@@ -217,8 +212,6 @@ def _print_entry(output: Output, name: str, entry: Mapping[str, Any]) -> None:
 
 def _stored_secrets(asks: Sequence[InstallInput]) -> list[str]:
     """Return the names of secrets that the server would get from the secret store without a prompt."""
-    from toolway.secrets import open_store
-
     names = [ask.secret_name for ask in asks if ask.secret]
     if not names:
         return []
@@ -228,9 +221,6 @@ def _stored_secrets(asks: Sequence[InstallInput]) -> list[str]:
 
 def install(output: Output, described: DescribedServer) -> None:
     """Store the secrets of a confirmed server, and unpack its bundle."""
-    from toolway.cli.file_changes import with_tilde
-    from toolway.config import mcpb
-
     for ask in described.inputs:
         if ask.secret:
             _store_secret(output, ask)
@@ -241,8 +231,6 @@ def install(output: Output, described: DescribedServer) -> None:
 
 
 def _store_secret(output: Output, ask: InstallInput) -> None:
-    from toolway.secrets import open_store, remember_secret
-
     store = open_store(os.environ)
     if store.get(ask.secret_name) is not None:
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from toolway import errors
 from toolway._lazy import dataclass
@@ -75,8 +76,6 @@ def exit_code_for(error: errors.ToolwayError) -> ExitCode:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a suggestion such as `did you mean tools?`; "" if no name in `known` is similar."""
-    from difflib import get_close_matches
-
     matches = get_close_matches(name, list(known), n=3)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 

@@ -19,7 +19,7 @@ from toolway.config.approval.held_entries import approve_written
 from toolway.config.clients import plan_export, read_client_file, toolway_file
 from toolway.config.clients.models import ClientConfigFile, ExportPlan, RootPath
 from toolway.config.editing import document, jsonc
-from toolway.config.editing.document import Backup, Edit, apply_edit
+from toolway.config.editing.document import Backup, ConfigDocument, Edit, apply_edit
 from toolway.config.loader import (
     SERVER_MAP_KEYS,
     TOOLWAY_BLOCK,
@@ -27,6 +27,7 @@ from toolway.config.loader import (
     find_server_map,
     find_toolway_block,
     normalize_name,
+    parse_config,
     read_config_bytes,
     reject_outside_project,
 )
@@ -47,8 +48,6 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 def own_config_file(file: Path) -> ClientConfigFile:
     """Return one of Toolway's own config files as a `ClientConfigFile`, with its root key."""
-    from toolway.config.editing.document import ConfigDocument
-
     value = ConfigDocument(file).value
     keys = value.keys() if isinstance(value, dict) else set()
     root: RootPath = next(((key,) for key in SERVER_MAP_KEYS if key in keys), ("mcpServers",))
@@ -171,8 +170,6 @@ def print_edit(output: Output, edit: Edit) -> None:
 
 def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
     """Mask the secrets of both versions of a config file in all further output. Command lines stay visible."""
-    from toolway.config.loader import parse_config
-
     servers = list(more_servers)
     for data in (edit.before, edit.after):
         try:

@@ -5,22 +5,24 @@ The HTTP client is loaded on the first request: most commands find no gateway an
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolway._lazy import compile_pattern
 from toolway.cli.exit_codes import GatewayAdmin, GatewayDenied, GatewayError, UsageError
 from toolway.cli.options import TargetOptions
 from toolway.config.locations import CONFIG_FILE_VARIABLE, STATE_FOLDER_VARIABLE
+from toolway.config.schema import Tls
 from toolway.errors import AccessDenied, ConfigError, NotFound, ToolwayError
 from toolway.gateway.state_dir import StateDir
+from toolway.http.client import HttpClient, HttpError, HttpTarget, encode_headers
+from toolway.http.tls import TLS_FILE_CODE
+from toolway.network.policy import ALLOW_ALL
+from toolway.protocol import jsonrpc
 from toolway.types import Json
-
-if TYPE_CHECKING:
-    from toolway.config.schema import Tls
-    from toolway.http.client import HttpError
 
 ADMIN_TIMEOUT_S: Final = 30.0  # seconds to wait for a response of `/admin`
 _PING_TIMEOUT_S: Final = 3.0  # seconds to wait for a health check
@@ -61,8 +63,6 @@ class GatewayClient:
     @property
     def tls(self) -> Tls | None:
         """Return the TLS settings of --ca; None for those of the system."""
-        from toolway.config.schema import Tls
-
         return Tls(ca_file=os.fspath(self._ca_file)) if self._ca_file is not None else None
 
     @property
@@ -72,8 +72,6 @@ class GatewayClient:
 
     async def ping(self) -> None:
         """Check that the gateway responds. Raises `GatewayError` if it does not within 3 s."""
-        import asyncio
-
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S):
                 status, _ = await self._exchange("GET", "/healthz", {}, b"")
@@ -109,8 +107,6 @@ class GatewayClient:
 
         Raises `GatewayError` if the gateway does not respond within 30 s.
         """
-        import asyncio
-
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 return await self._exchange(method, path, headers, b"")
@@ -118,10 +114,6 @@ class GatewayClient:
             raise self._no_response_error(f"no response within {ADMIN_TIMEOUT_S:g} s") from None
 
     async def _request_json(self, method: str, path: str, body: Json | None) -> Json:
-        import asyncio
-
-        from toolway.protocol import jsonrpc
-
         fields = self.headers | ({"Content-Type": "application/json"} if body is not None else {})
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
@@ -141,9 +133,6 @@ class GatewayClient:
         return document
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        from toolway.http.client import HttpClient, HttpError, HttpTarget, encode_headers
-        from toolway.network.policy import ALLOW_ALL
-
         client = HttpClient(network_policy=ALLOW_ALL, tls=self.tls)
         try:
             target, fields = HttpTarget.parse(self.url + path), encode_headers(headers)
@@ -158,8 +147,6 @@ class GatewayClient:
 
     def _connection_error(self, error: HttpError) -> GatewayError:
         """Return the exception for a request that could not be sent, or has no complete response."""
-        from toolway.http.tls import TLS_FILE_CODE
-
         if error.code == "E-HTTP-TLS" and "certificate of" in error.reason:
             return GatewayError(
                 f"the certificate of the gateway at {self.url} is not trusted",

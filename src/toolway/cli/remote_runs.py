@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import quote, urlencode
 
 from toolway.cli.exit_codes import ExitCode, UsageError
-from toolway.cli.gateway_client import GatewayClient
+from toolway.cli.gateway_client import GatewayClient, gateway_from_url
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
 from toolway.types import Json
@@ -18,8 +18,6 @@ def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayCli
 
     Raises `UsageError` if --journal is given too.
     """
-    from toolway.cli.gateway_client import gateway_from_url
-
     options = context.target_options
     if options.gateway is None:
         return None

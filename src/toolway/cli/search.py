@@ -13,13 +13,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from toolway.catalog.catalog import Catalog
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
+from toolway.cli.targets import (
+    file_without_gateway,
+    find_gateway,
+    find_target,
+    print_missing,
+    require_gateway,
+    wait_for_tools,
+)
+from toolway.gateway.mcp.meta_tools import META_TOOLS, first_sentence
+from toolway.search.tokens import TOKENIZER, TOKENS_LABEL, estimate_tokens, estimate_tool_tokens, search_advice
+from toolway.search.tool_search import ToolSearch
 from toolway.types import Json
 
 if TYPE_CHECKING:
-    from toolway.catalog.catalog import Catalog, Tool
+    from toolway.catalog.catalog import Tool
     from toolway.cli.targets import Target
     from toolway.search.results import SearchAnswer
 
@@ -37,8 +49,6 @@ async def run_search(
     wait: float | None,
 ) -> ExitCode:
     """Print the tools that fit a task best, or the reasons for the score of the result number `why`."""
-    from toolway.cli.targets import find_gateway
-
     if not query.strip():
         raise UsageError("the task is empty", hint='toolway search "make an issue"')
     if why is not None:
@@ -51,7 +61,6 @@ async def run_search(
         facts = {key: document[key] for key in ("fits", "total_tools", "total_servers")}
         return _print_search(context.output, query, found, facts, why)
     catalog = await _load_catalog(context, server, wait, refresh)
-    from toolway.search.tool_search import ToolSearch
 
     answer = ToolSearch(catalog).search(query, limit=limit, server=server)
     facts = {"fits": answer.fits, "total_tools": answer.total_tools, "total_servers": answer.total_servers}
@@ -60,9 +69,6 @@ async def run_search(
 
 async def _load_catalog(context: CommandContext, server: str | None, wait: float | None, refresh: bool) -> Catalog:
     """Return the tools of the configured servers, from cached lists. Servers without a cached list are started."""
-    from toolway.catalog.catalog import Catalog
-    from toolway.cli.targets import file_without_gateway, find_target, print_missing, wait_for_tools
-
     output, options = context.output, context.target_options
     target: Target = file_without_gateway(output, options) or await find_target(output, options)
     cached = target.cached(server) if not refresh else None
@@ -87,8 +93,6 @@ def _by_server(tools: Sequence[Tool]) -> dict[str, list[Tool]]:
 
 
 def _matches_to_json(answer: SearchAnswer) -> list[Json]:
-    from toolway.gateway.mcp.meta_tools import first_sentence
-
     return [
         {
             "name": match.tool.qualified_name,
@@ -150,8 +154,6 @@ def _print_reasons(output: Output, found: Json) -> None:
 
 async def run_missed(context: CommandContext) -> ExitCode:
     """Print the recent searches of a gateway's clients after which no found tool was called."""
-    from toolway.cli.targets import require_gateway
-
     gateway = await require_gateway(
         context.output,
         context.target_options,
@@ -185,8 +187,6 @@ async def run_missed(context: CommandContext) -> ExitCode:
 
 async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None) -> ExitCode:
     """Print the tokens that the tools of each endpoint and each server cost a model."""
-    from toolway.cli.targets import find_gateway
-
     gateway = await find_gateway(context.output, context.target_options)
     if gateway is not None:
         document: Json = await gateway.request_admin("GET", "tokens")
@@ -205,9 +205,6 @@ async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None
 
 def _count_tokens(tools: Sequence[Tool]) -> Json:
     """Return the tokens that tools cost a model: at the endpoints /mcp and /mcp/search, and of each server."""
-    from toolway.gateway.mcp.meta_tools import META_TOOLS
-    from toolway.search.tokens import TOKENIZER, estimate_tokens, estimate_tool_tokens, search_advice
-
     servers = [
         {"server": name, "tools": len(found), "tokens": estimate_tool_tokens(found)}
         for name, found in _by_server(tools).items()
@@ -230,7 +227,5 @@ def _count_tokens(tools: Sequence[Tool]) -> Json:
 
 
 def _print_tokens(output: Output, head: str, key: str, entries: Sequence[Any]) -> None:
-    from toolway.search.tokens import TOKENS_LABEL
-
     rows = [(each[key], f"{each['tools']:,}", f"{each['tokens']:,}") for each in entries]
     output.print_table((head, "tools", TOKENS_LABEL), rows, right=("tools", TOKENS_LABEL))

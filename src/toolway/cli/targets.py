@@ -5,12 +5,15 @@ Both offer the same interface, so that commands do not distinguish them.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.cli.cached_lists import CachedLists, load_cached_lists
@@ -29,9 +32,11 @@ from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.masking import build_masker
 from toolway.config.schema import ConfigIssue, Server
 from toolway.config.scopes import ApprovalGate, load_config
+from toolway.config.server_entry import parse_entry
 from toolway.errors import CallError, ConfigError
 from toolway.middleware.resolve import require_server
 from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolResult
+from toolway.upstream.status import describe_missing
 
 if TYPE_CHECKING:
     from toolway.cli.commands.catalogs.server_questions import ServerQuestions
@@ -171,8 +176,6 @@ def is_server_url(word: str) -> bool:
 
 def server_name_from_url(url: str) -> str:
     """Derive a server name from a URL: `https://mcp.sentry.dev/mcp` gives sentry."""
-    from urllib.parse import urlsplit
-
     host = urlsplit(url).hostname or ""
     parts = [part for part in host.split(".") if part not in ("mcp", "www", "api")]
     numeric = all(part.isdecimal() for part in parts)
@@ -195,8 +198,6 @@ def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]
 
     Raises `UsageError` if a header is invalid, and `ConfigError` if the URL is.
     """
-    from toolway.config.server_entry import parse_entry
-
     fields = {}
     for header in headers:
         name, found, value = header.partition(":")
@@ -339,8 +340,6 @@ class _FileTarget:
 
 def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) -> Hub:
     """Return a hub that remembers for the next command which servers did not answer in time."""
-    import logging  # as slow to import as the hub, which needs it too
-
     from toolway.hub.hub import Hub
 
     logger = logging.getLogger("toolway.hub")
@@ -395,8 +394,6 @@ async def wait_for_tools(
     Returns the statuses. At a terminal a spinner shows the servers that are still starting. Raises `NotFound` for
     an unknown server.
     """
-    import asyncio
-
     with output.spinner("starting") as update:
         # Only for people: with many servers, collecting the statuses again and again takes longer than the rest.
         spinner_task = asyncio.ensure_future(_update_spinner(servers, update)) if output.shows_spinner else None
@@ -424,8 +421,6 @@ def require_status(servers: HubApi) -> None:
 
 
 async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> None:
-    import asyncio
-
     while True:
         names = [name for name, status in servers.status().items() if status.state == "starting"]
         if names:
@@ -435,8 +430,6 @@ async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> Non
 
 def print_missing(output: Output, statuses: Iterable[ServerStatus]) -> None:
     """Print one line per server that a list lacks."""
-    from toolway.upstream.status import describe_missing
-
     for status in statuses:
         if status.state in DOWN_STATES:
             wait = "; to wait for it: --wait 30" if status.state == "starting" and not status.last_error else ""

@@ -28,6 +28,7 @@ from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken
 from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.config import scopes
+from toolway.config.approval.workflow_files import capture_workflows
 from toolway.config.editing import jsonc
 from toolway.config.identity.exposure import find_rules
 from toolway.config.loader import (
@@ -441,7 +442,6 @@ def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
     """Check the workflow files that a gateway's settings name."""
     if not gateway.workflows:
         return
-    from toolway.config.approval.workflow_files import capture_workflows
     from toolway.workflows.files import read_workflows
 
     definitions, issues = read_workflows(capture_workflows(gateway.workflows))

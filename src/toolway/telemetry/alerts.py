@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from calendar import timegm
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -437,8 +438,6 @@ def _list_files(folder: Path) -> list[Path]:
 
 def _time_of(file: Path) -> float:
     """Return the time that is written in the name of an alert's file, in seconds since 1970; 0 if there is none."""
-    from calendar import timegm
-
     try:
         return float(timegm(time.strptime(file.name.partition("Z-")[0], "%Y%m%dT%H%M%S")))
     except ValueError:

@@ -13,7 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+import jsonschema_rs
 import msgspec
+import yaml  # type: ignore[import-untyped]
 
 from toolway.config.agent_settings import AgentSettings, Budget, read_agent_settings
 from toolway.config.approval.workflow_files import MAX_FILE_BYTES, CapturedWorkflow, child_path
@@ -574,7 +576,6 @@ class _Reader:
         schema = self._mapping(value, at)
         if "$ref" in msgspec.json.encode(schema).decode():
             raise self._error(at, "a schema in a workflow has no $ref", "write the schema in full")
-        import jsonschema_rs
 
         try:
             jsonschema_rs.validator_for(schema)
@@ -653,8 +654,6 @@ def _name_of(at: _Location) -> str:
 
 def _parse_yaml(text: str, file: str) -> tuple[Any, dict[_Location, int]]:
     """Parse YAML, of which JSON is a part. Return the value and the line of each key and item."""
-    import yaml  # type: ignore[import-untyped]
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     lines: dict[_Location, int] = {}
     nodes = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -298,8 +299,6 @@ class TemporalWorkflows:
         caller: str = "",
     ) -> Run:
         """Start a run; the same workflow and key give the same run. Raises as `Workflows.start`."""
-        import secrets
-
         definition = read_definition(workflow)
         values = dict(inputs or {})
         check_inputs(definition, values)

@@ -14,10 +14,15 @@ from urllib.parse import quote, urlencode
 import typer
 
 from toolway.cli import completion
+from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S
+from toolway.cli.dashboard_link import open_dashboard
 from toolway.cli.exit_codes import ExitCode, GatewayError
 from toolway.cli.framework import CommandResult
+from toolway.cli.gateway_client import explain_missing_gateway
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
+from toolway.cli.targets import find_gateway
+from toolway.config.field_reader import parse_duration
 from toolway.outcomes import OK
 
 if TYPE_CHECKING:
@@ -83,8 +88,6 @@ def calls(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new calls until Ctrl-C.")] = False,
 ) -> CommandResult:
     """Show the recent calls that the gateway has recorded, newest last."""
-    from toolway.config.field_reader import parse_duration
-
     filters = {
         "server": server or "",
         "tool": tool or "",
@@ -122,9 +125,6 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 
     Raises `GatewayError` if no gateway is running.
     """
-    from toolway.cli.gateway_client import explain_missing_gateway
-    from toolway.cli.targets import find_gateway
-
     gateway = await find_gateway(output, target_options)
     if gateway is None:
         raise GatewayError(
@@ -139,9 +139,6 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 
 async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
     """Open the gateway's dashboard in a browser with a one-time link, or print the link."""
-    from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S
-    from toolway.cli.dashboard_link import open_dashboard
-
     output = context.output
     link = await create_dashboard_link(await find_running_gateway(output, context.target_options))
     if output.as_json:

@@ -12,12 +12,30 @@ from typing import Annotated, Any, Final
 import typer
 
 from toolway._lazy import compile_pattern
+from toolway.cli import described_server
+from toolway.cli.commands.approvals.trust import move_secrets_to_store
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import (
+    apply_own_edit,
+    file_for_scope,
+    mask_secrets,
+    network_policy_for,
+    plan_own_change,
+    read_own_entries,
+    with_tilde,
+)
 from toolway.cli.framework import CommandResult
+from toolway.cli.new_server import CONFIG_FILE, NewServer, create_project
 from toolway.cli.options import CommandContext
 from toolway.cli.output import problem_to_json
 from toolway.cli.params import DryRun, Plain, Scope, Yes
+from toolway.cli.targets import server_name_from_url
+from toolway.config.loader import normalize_name
+from toolway.config.schema import check_server_name
+from toolway.config.server_entry import parse_entry_with_issues
+from toolway.config.settings import find_private_hosts
 from toolway.errors import ConfigError
+from toolway.packages.runner_command import is_runner
 
 _SERVER_URL: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
 _HTTP_URL: Final = compile_pattern(r"https?://", re.IGNORECASE)
@@ -105,8 +123,6 @@ def new(
 
     Example: toolway new my-notes && cd my-notes && toolway doctor.
     """
-    from toolway.cli.new_server import CONFIG_FILE, NewServer, create_project
-
     server = NewServer(name, http)
     target = folder or Path(name)
     files = create_project(server, target)
@@ -157,23 +173,6 @@ def run_add(
     The entry of a `server.json` or a bundle must pass the admission rules, and is shown before it is added. Tokens are
     moved to the secret store, and the entry references them.
     """
-    from toolway.cli import described_server
-    from toolway.cli.commands.approvals.trust import move_secrets_to_store
-    from toolway.cli.file_changes import (
-        apply_own_edit,
-        file_for_scope,
-        mask_secrets,
-        network_policy_for,
-        plan_own_change,
-        read_own_entries,
-        with_tilde,
-    )
-    from toolway.config.loader import normalize_name
-    from toolway.config.schema import check_server_name
-    from toolway.config.server_entry import parse_entry_with_issues
-    from toolway.config.settings import find_private_hosts
-    from toolway.packages.runner_command import is_runner
-
     output = context.output
     file = file_for_scope(context, scope)
     described = None
@@ -241,8 +240,6 @@ def _is_source(word: str) -> bool:
 
 def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
     if _SERVER_URL.match(word):
-        from toolway.cli.targets import server_name_from_url
-
         return server_name_from_url(word), {"url": word}
     package = _PACKAGE_SOURCE.fullmatch(word)
     if package is not None:
@@ -255,19 +252,13 @@ def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
 
 def _openapi_entry(url_or_path: str) -> tuple[str, dict[str, Any]]:
     """Return server name and entry of an HTTP API from the URL or path of its OpenAPI document."""
-    from toolway.config.loader import normalize_name
-
     if _HTTP_URL.match(url_or_path):
-        from toolway.cli.targets import server_name_from_url
-
         return server_name_from_url(url_or_path), {"type": "openapi", "openapi": {"url": url_or_path}}
     file = Path(url_or_path).expanduser().absolute()
     return normalize_name(file.stem.removesuffix(".openapi")), {"type": "openapi", "openapi": {"file": str(file)}}
 
 
 def _package_entry(registry: str, package: str) -> tuple[str, dict[str, Any]]:
-    from toolway.config.loader import normalize_name
-
     bare = re.split(r"==|(?<=.)@", package)[0]
     name = _NAME_AFFIXES.sub("", normalize_name(bare.rpartition("/")[2])) or normalize_name(bare)
     if registry == "npm":

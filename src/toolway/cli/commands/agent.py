@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import getpass
 import json
+import sys
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from toolway.agents.settings import AgentSettings
 from toolway.cli.commands.workflow import (
     ASKS_EXIT_CODE,
     JournalFile,
@@ -22,9 +27,12 @@ from toolway.cli.commands.workflow import (
     resume_flags,
 )
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import confirm
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
+from toolway.cli.targets import load_masked_config
+from toolway.config.agent_settings import read_agent_settings
 
 if TYPE_CHECKING:
     from toolway.agents.agent import Agent, AgentRun
@@ -139,14 +147,8 @@ async def _run(
 
     The `given` settings replace those of the configured agent `name`, if there is one.
     """
-    import msgspec
-
-    from toolway.config.agent_settings import read_agent_settings
-
     configured: dict[str, Any] = {}
     if name is not None:
-        from toolway.cli.targets import load_masked_config
-
         agents = load_masked_config(context.output, context.target_options).gateway.agents
         if name not in agents:
             known = ", ".join(sorted(agents)) or "none"
@@ -161,9 +163,6 @@ async def _run(
 
 
 async def _resume(context: CommandContext, id: str, journal: str | None) -> ExitCode:
-    import msgspec
-
-    from toolway.agents.settings import AgentSettings
     from toolway.workflows.engine.run_executor import CHILD_KEY
 
     record = await _load(id, journal)
@@ -176,10 +175,6 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
 
 async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -> ExitCode:
     """Print the events of a run until it ends, ask for approvals in a terminal, and print the answer."""
-    import sys
-
-    from toolway.cli.file_changes import confirm
-
     output = context.output
     output.info(f"run {run.id}", "dim")
     asks_here = sys.stdin.isatty() and not output.as_json
@@ -221,8 +216,6 @@ async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -
 
 
 async def _ls(context: CommandContext, lines: int, journal: str | None) -> ExitCode:
-    import time
-
     from toolway.agents.agent import AGENT_WORKFLOW
 
     async with open_reader(journal) as reader:
@@ -304,8 +297,6 @@ async def _open_agent(
     Each server starts when it is first used. `model_urls` are addresses of models that the user has named, not those
     of the configuration.
     """
-    from dataclasses import replace
-
     _require_package()
     from toolway.agents.agent import Agent
     from toolway.hub.hub import Hub
@@ -418,7 +409,5 @@ def _format_usage(usage: dict[str, Any]) -> str:
 
 
 def _to_json(record: RunRecord) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found

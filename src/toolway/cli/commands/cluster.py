@@ -16,9 +16,13 @@ import typer
 
 from toolway._os import O_UNSHARED
 from toolway.cli.exit_codes import ExitCode
+from toolway.cli.file_changes import confirm
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.cli.targets import require_gateway
+from toolway.cluster.keys import format_tenant_key
+from toolway.cluster.options import generate_cluster_key, parse_name, read_cluster_key, read_database_url
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -183,8 +187,6 @@ async def run_drain(context: CommandContext, node: str, wait: float) -> ExitCode
 
 
 async def _cluster_gateway(context: CommandContext) -> GatewayClient:
-    from toolway.cli.targets import require_gateway
-
     return await require_gateway(
         context.output,
         context.target_options,
@@ -208,16 +210,11 @@ async def _has_ready_node(gateway: GatewayClient) -> bool:
 
 def run_keygen(output: Output, out: Path | None) -> ExitCode:
     """Generate a cluster key and print it, or write it to a new file."""
-    from toolway.cluster.options import generate_cluster_key
-
     return _print_key(output, generate_cluster_key(), out, "give the same file to every node")
 
 
 def run_tenant_key(output: Output, tenant: str, out: Path | None, cluster_key_file: Path | None) -> ExitCode:
     """Derive the key of a tenant and print it, or write it to a new file."""
-    from toolway.cluster.keys import format_tenant_key
-    from toolway.cluster.options import parse_name, read_cluster_key
-
     file = str(cluster_key_file) if cluster_key_file is not None else None
     key = format_tenant_key(read_cluster_key(file, os.environ), parse_name("TENANT", tenant))
     return _print_key(output, key, out, f"give this file to nodes of {tenant}")
@@ -258,9 +255,7 @@ async def run_trust(
 
     Each row is shown first. With `dry_run`, nothing else is done.
     """
-    from toolway.cli.file_changes import confirm
     from toolway.cluster.bootstrap import reporting_database_errors, require_cluster_extra
-    from toolway.cluster.options import read_cluster_key, read_database_url
 
     require_cluster_extra()
     key = read_cluster_key(str(cluster_key_file) if cluster_key_file is not None else None, os.environ)

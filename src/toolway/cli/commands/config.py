@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway.cli.exit_codes import ExitCode
+from toolway.cli.file_changes import get_version, list_versions, mask_secrets, print_edit, with_tilde
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, problem_to_json
+from toolway.cli.targets import load_masked_config
+from toolway.config import scopes
+from toolway.config.approval.workflow_files import capture_workflows
+from toolway.config.editing import jsonc
+from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
+from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map, find_toolway_block, read_config_bytes
+from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
 
 if TYPE_CHECKING:
-    from toolway.config.editing.document import Edit
     from toolway.config.scopes import ValueWithOrigin
 
 VersionNumber = Annotated[
@@ -62,8 +69,6 @@ def rollback(
 
 def run_config_path(context: CommandContext) -> ExitCode:
     """Print the config files in use and the paths of the files that do not exist yet."""
-    from toolway.config import scopes
-
     output = context.output
     explicit = context.config_file()
     scope_files = scopes.find_config_paths(os.environ, Path.cwd())
@@ -81,9 +86,6 @@ def run_config_path(context: CommandContext) -> ExitCode:
 
 def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
     """Print every effective config value, secrets masked, and with `origin` its file and line."""
-    from toolway.cli.file_changes import with_tilde
-    from toolway.config import scopes
-
     output = context.output
     explicit = context.config_file()
     values = _values_in_file(explicit) if explicit is not None else scopes.load_scopes(os.environ, Path.cwd()).values
@@ -100,16 +102,6 @@ def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
 
 def _values_in_file(file: Path) -> list[ValueWithOrigin]:
     """Return all values of the config file named by --config, which then is the only file in use."""
-    from toolway.config.editing import jsonc
-    from toolway.config.loader import (
-        TOOLWAY_BLOCK,
-        decode_config,
-        find_server_map,
-        find_toolway_block,
-        read_config_bytes,
-    )
-    from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
-
     name = os.fspath(file)
     text = decode_config(read_config_bytes(name), name)
     document, lines = jsonc.parse_jsonc(text, name), jsonc.find_key_lines(text, MAX_LINE_LEVELS)
@@ -135,14 +127,10 @@ def _value_to_json(value: ValueWithOrigin) -> dict[str, Any]:
 
 def run_config_validate(context: CommandContext) -> ExitCode:
     """Print the problems of all config entries; starts no server. Returns 3 on an error."""
-    from toolway.cli.file_changes import with_tilde
-    from toolway.cli.targets import load_masked_config
-
     output = context.output
     loaded = load_masked_config(output, context.target_options)
     issues = loaded.issues
     if loaded.gateway.workflows:
-        from toolway.config.approval.workflow_files import capture_workflows
         from toolway.workflows.files import read_workflows
 
         issues = (*issues, *read_workflows(capture_workflows(loaded.gateway.workflows))[1])
@@ -169,9 +157,6 @@ def run_config_validate(context: CommandContext) -> ExitCode:
 
 def run_config_diff(context: CommandContext, number: int) -> ExitCode:
     """Print the changes since an earlier version of the config file."""
-    from toolway.cli.file_changes import get_version, print_edit
-    from toolway.config.editing.document import read_file_bytes
-
     file = _versioned_file(context)
     old = get_version(file, number)
     edit = _masked_edit(context.output, file, old.read(), read_file_bytes(file) or b"")
@@ -184,8 +169,6 @@ def run_config_diff(context: CommandContext, number: int) -> ExitCode:
 
 def run_config_history(context: CommandContext) -> ExitCode:
     """Print the earlier versions of the config file, newest first."""
-    from toolway.cli.file_changes import list_versions, with_tilde
-
     output = context.output
     file = _versioned_file(context)
     found = list_versions(file)
@@ -207,9 +190,6 @@ def run_config_history(context: CommandContext) -> ExitCode:
 
 def run_config_rollback(context: CommandContext, number: int, *, dry_run: bool) -> ExitCode:
     """Restore an earlier version of the config file. The rollback itself can be undone."""
-    from toolway.cli.file_changes import get_version, print_edit, with_tilde
-    from toolway.config.editing.document import apply_edit, read_file_bytes
-
     output = context.output
     file = _versioned_file(context)
     old = get_version(file, number)
@@ -228,9 +208,6 @@ def run_config_rollback(context: CommandContext, number: int, *, dry_run: bool) 
 
 def _versioned_file(context: CommandContext) -> Path:
     """Return the config file whose versions are shown: the named one, or the one changed last."""
-    from toolway.cli.file_changes import list_versions
-    from toolway.config import scopes
-
     explicit = context.config_file()
     if explicit is not None:
         return explicit
@@ -241,9 +218,6 @@ def _versioned_file(context: CommandContext) -> Path:
 
 def _masked_edit(output: Output, file: Path, before: bytes | None, after: bytes) -> Edit:
     """Return the edit from one version of a config file to another. The secrets of both are masked in the output."""
-    from toolway.cli.file_changes import mask_secrets
-    from toolway.config.editing.document import Edit
-
     edit = Edit(file, before, after)
     mask_secrets(output, edit)
     return edit

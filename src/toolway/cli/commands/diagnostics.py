@@ -17,19 +17,45 @@ import typer
 from toolway._os import home_folder
 from toolway._os.support import missing
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import approve_own_edit
 from toolway.cli.framework import CommandResult
+from toolway.cli.gateway_client import find_local_gateway
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_duration
 from toolway.cli.params import AnyServer, Headers, Refresh, ServersOrUrl, Wait
+from toolway.cli.targets import (
+    find_gateway,
+    find_target,
+    is_server_url,
+    load_masked_config,
+    server_from_url,
+    server_name_from_url,
+    url_target,
+    wait_for_tools,
+)
+from toolway.config.editing.document import read_file_bytes
+from toolway.config.identity.exposure import find_rules
+from toolway.config.scopes import ApprovalGate, load_config
+from toolway.doctor.client_checks import plan_all_clients, plan_client_files
+from toolway.doctor.entry_checks import CheckTarget
+from toolway.doctor.file_checks import CheckPlan, plan_own_files
+from toolway.doctor.last_check import store_report
+from toolway.doctor.lint import lint_tools
+from toolway.doctor.orphans import find_orphans
+from toolway.doctor.report import Check, EntryFix, FileFix, SubjectReport, render_report
+from toolway.doctor.run import run_checks
+from toolway.doctor.security import all_hold, judge, render_statements
 from toolway.errors import ConfigError, ToolwayError, platform_error
+from toolway.gateway.state_dir import StateDir
+from toolway.middleware.resolve import require_server
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from toolway.cli.cached_lists import CachedLists
     from toolway.cli.targets import HubApi, Target
-    from toolway.doctor.file_checks import CheckPlan
     from toolway.doctor.lint import Finding, LintResult
     from toolway.doctor.orphans import Orphan
-    from toolway.doctor.report import Report, SubjectReport
+    from toolway.doctor.report import Report
     from toolway.types import Json
     from toolway.upstream.status import ServerStatus
 
@@ -154,11 +180,6 @@ async def run_doctor(
     With `fix`, automatic fixes are applied and the checks run again. If a URL is named, only the server there is
     checked, with the HTTP `headers`.
     """
-    from toolway.cli.targets import is_server_url
-    from toolway.doctor.client_checks import plan_client_files
-    from toolway.doctor.last_check import store_report
-    from toolway.gateway.state_dir import StateDir
-
     output, environ, directory = context.output, os.environ, Path.cwd()
     url = next((name for name in names if is_server_url(name)), "")
     if url and len(names) > 1:
@@ -207,8 +228,6 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
 
     Raises `UsageError` if a token is given, but no provider is configured.
     """
-    from toolway.config.scopes import load_config
-
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -229,10 +248,6 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
 
 def _check_exposure(context: CommandContext) -> list[SubjectReport]:
     """Say which defaults the gateway has, if its settings make it public."""
-    from toolway.config.identity.exposure import find_rules
-    from toolway.config.scopes import load_config
-    from toolway.doctor.report import Check, SubjectReport
-
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -249,10 +264,6 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
 
 def _check_parts(context: CommandContext) -> list[SubjectReport]:
     """Let the parts of a gateway check what is theirs, and name those of other distributions."""
-    from toolway.config.scopes import load_config
-    from toolway.doctor.report import Check, SubjectReport
-    from toolway.part_api import registry
-
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -267,10 +278,6 @@ def _check_parts(context: CommandContext) -> list[SubjectReport]:
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:
     """Return the plan for checking the server at `url`, which no config file names."""
-    from toolway.cli.targets import server_from_url
-    from toolway.doctor.entry_checks import CheckTarget
-    from toolway.doctor.file_checks import CheckPlan
-
     name, server = server_from_url(url, headers)
     return CheckPlan(targets=[CheckTarget(name, server, raw_name=name)])
 
@@ -282,10 +289,6 @@ def _own_or_client_files(
 
     Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """
-    from toolway.config.scopes import ApprovalGate
-    from toolway.doctor.client_checks import plan_all_clients
-    from toolway.doctor.file_checks import plan_own_files
-
     try:
         return plan_own_files(environ, directory, config, ApprovalGate.open(environ))
     except ConfigError as exc:
@@ -300,10 +303,6 @@ def _own_or_client_files(
 
 def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> CheckPlan:
     """Return the plan for checking Toolway's own config files, if there are any, and those of all clients."""
-    from toolway.config.scopes import ApprovalGate
-    from toolway.doctor.client_checks import plan_all_clients
-    from toolway.doctor.file_checks import CheckPlan, plan_own_files
-
     found = CheckPlan()
     try:
         found = plan_own_files(environ, directory, config, ApprovalGate.open(environ))
@@ -320,8 +319,6 @@ def select_servers(scene: CheckPlan, names: Sequence[str]) -> CheckPlan:
     If none of them exists, it has only the broken files, one of which may name the servers. Raises `NotFound` if one
     does not exist and there is no broken file.
     """
-    from toolway.middleware.resolve import require_server
-
     if not names:
         return scene
     targets = [target for target in scene.targets if target.name in names or target.raw_name in names]
@@ -335,8 +332,6 @@ def select_servers(scene: CheckPlan, names: Sequence[str]) -> CheckPlan:
 
 
 async def _run_checks(output: Output, scene: CheckPlan, environ: Mapping[str, str]) -> Report:
-    from toolway.doctor.run import run_checks
-
     pending = {target.name for target in scene.targets}
     total = len(pending)
     with output.spinner("checking") as update:
@@ -350,10 +345,6 @@ async def _run_checks(output: Output, scene: CheckPlan, environ: Mapping[str, st
 
 
 def _apply_fixes(output: Output, report: Report) -> list[str]:
-    from toolway.cli.file_changes import approve_own_edit
-    from toolway.config.editing.document import read_file_bytes
-    from toolway.doctor.report import EntryFix, FileFix
-
     fixed = []
     for repair in report.auto_fixes:
         try:
@@ -368,8 +359,6 @@ def _apply_fixes(output: Output, report: Report) -> list[str]:
 
 
 def _print_report(output: Output, report: Report, names: Sequence[str], fixed: list[str]) -> None:
-    from toolway.doctor.report import render_report
-
     width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
     for text in fixed:
         output.info(f"fixed: {text}", "green")
@@ -408,9 +397,6 @@ def _is_usable(subject: SubjectReport) -> bool:
 
 async def run_security(context: CommandContext) -> ExitCode:
     """Print whether the five security guarantees hold for the gateway of this machine or of --gateway."""
-    from toolway.cli.gateway_client import find_local_gateway
-    from toolway.cli.targets import find_gateway
-    from toolway.doctor.security import all_hold, judge, render_statements
     from toolway.serve.security_check import check_machine, collect_remote
 
     output, options = context.output, context.target_options
@@ -449,9 +435,6 @@ async def run_lint(
 
     Returns 9 if a model provider would reject a tool.
     """
-    from toolway.cli.targets import find_target, is_server_url, server_name_from_url, url_target
-    from toolway.doctor.lint import lint_tools
-
     output = context.output
     if any(map(is_server_url, names)):
         if len(names) > 1:
@@ -477,8 +460,6 @@ async def _collect_tools(
     output: Output, target: Target, name: str | None, wait: float | None, refresh: bool
 ) -> dict[str, list[Json]]:
     """Return the tool definitions by server, from the disk cache or from the started servers."""
-    from toolway.cli.targets import wait_for_tools
-
     cached: CachedLists | None = target.cached(name)
     if cached is not None and not cached.uncached and not refresh:
         return {server: [tool.raw for tool in cached.catalog.tools(server)] for server in cached.cached_at}
@@ -524,8 +505,6 @@ async def run_logs(
     context: CommandContext, name: str | None, *, follow: bool, lines: int, wait: float | None
 ) -> ExitCode:
     """Print the last stderr lines of servers, and with `follow` new lines until Ctrl-C."""
-    from toolway.cli.targets import find_target, wait_for_tools
-
     output = context.output
     target = await find_target(output, context.target_options)
     async with target.open(name) as servers:
@@ -552,8 +531,6 @@ async def _poll_statuses(servers: HubApi) -> Mapping[str, ServerStatus]:
 
 
 def _stderr_lines(statuses: Mapping[str, ServerStatus], name: str | None) -> dict[str, list[str]]:
-    from toolway.middleware.resolve import require_server
-
     if name is not None:
         require_server(statuses, name)
     chosen = {server: status for server, status in statuses.items() if name in (None, server)}
@@ -589,8 +566,6 @@ async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitC
 
     `kill` terminates the leftover ones, whose client has ended.
     """
-    from toolway.cli.targets import find_gateway
-
     if kill and not orphans:
         raise UsageError("--kill requires --orphans", hint="write: toolway ps --orphans --kill")
     if orphans:
@@ -614,9 +589,6 @@ async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitC
 
 
 def _run_ps_orphans(context: CommandContext, kill: bool) -> ExitCode:
-    from toolway.cli.targets import load_masked_config
-    from toolway.doctor.orphans import find_orphans
-
     if lacked := missing("orphans"):
         raise platform_error(*lacked)
     output = context.output

@@ -15,19 +15,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.cli.commands.import_ import import_servers, is_hub_entry, is_same_server, server_identity
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
+from toolway.cli.file_changes import confirm, has_changes, own_config_file, print_edit, read_own_entries, with_tilde
 from toolway.cli.framework import CommandResult
+from toolway.cli.gateway_client import GatewayClient, find_local_gateway, gateway_from_url
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, problem_to_json
 from toolway.cli.params import ClientNames, DryRun, Yes
+from toolway.cli.targets import load_masked_config
+from toolway.config import scopes
+from toolway.config.clients import CLIENTS, find_client_files, get_client, plan_export, read_client_file, to_portable
+from toolway.config.editing.document import apply_edit
+from toolway.config.loader import normalize_name, reject_outside_project
+from toolway.config.schema import ConfigIssue
+from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
 from toolway.errors import ConfigError
+from toolway.gateway.state_dir import StateDir
 
 if TYPE_CHECKING:
-    from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.targets import TargetOptions
     from toolway.config.clients import ClientConfigFile, ExportPlan
     from toolway.config.clients.models import Snippet
-    from toolway.config.schema import ConfigIssue
 
 HUB_ENTRY_NAME = "toolway"
 _GROUP_NAME: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")
@@ -138,8 +147,6 @@ def run_export(
 
     Each change is shown and confirmed first.
     """
-    from toolway.cli.targets import load_masked_config
-
     if bool(clients) == all_clients:
         command = "toolway connect" if connect else "toolway clients export"
         raise UsageError("no client given", hint=f"{command} CLIENT, or {command} --all")
@@ -166,8 +173,6 @@ def run_sync(context: CommandContext, *, yes: bool, dry_run: bool) -> ExitCode:
 
     A client that uses the entry of Toolway itself keeps only that entry.
     """
-    from toolway.cli.commands.import_ import import_servers
-
     import_document = import_servers(context, [], yes=yes, dry_run=dry_run, again=False)
     effective_entries = read_effective_entries(context)
     exports = [
@@ -182,11 +187,6 @@ def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]
 
     Their variables are not expanded.
     """
-    from toolway.cli.file_changes import own_config_file, read_own_entries
-    from toolway.config import scopes
-    from toolway.config.clients import read_client_file, to_portable
-    from toolway.config.loader import normalize_name
-
     explicit = context.config_file()
     if explicit is not None:
         return {normalize_name(name): entry for name, entry in read_own_entries(explicit).items()}
@@ -206,8 +206,6 @@ def _client_file(client: str, scope: str) -> ClientConfigFile:
 
     Raises `ConfigError` if the client is unknown, and `UsageError` if it has no file of this scope.
     """
-    from toolway.config.clients import CLIENTS, find_client_files, get_client
-
     get_client(client)
     config_files = [
         config_file for config_file in find_client_files(os.environ, Path.cwd()) if config_file.client == client
@@ -223,8 +221,6 @@ def _client_file(client: str, scope: str) -> ClientConfigFile:
 
 def _installed_client_files(scope: str) -> list[ClientConfigFile]:
     """Return one config file for each client that is installed on this machine."""
-    from toolway.config.clients import find_client_files
-
     installed = {
         config_file.client
         for config_file in find_client_files(os.environ, Path.cwd())
@@ -245,9 +241,6 @@ def _plan_client_export(
 
     The entry `hub` starts Toolway itself.
     """
-    from toolway.cli.commands.import_ import is_same_server
-    from toolway.config.clients import plan_export, read_client_file, to_portable
-
     client_entries = {entry.name: to_portable(entry) for entry in read_client_file(config_file).entries}
     if hub is None:
         allowed, omitted = _omit_plain_secrets(config_file, _use_client_names(own_entries, client_entries))
@@ -265,8 +258,6 @@ def _omit_plain_secrets(
     config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
     """Return the entries that add no plain-text secret to the client's file, and a problem for each that would."""
-    from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
-
     current_text = config_file.path.read_text(errors="replace") if config_file.exists else ""
     allowed, omitted = {}, []
     for name, entry in entries.items():
@@ -281,8 +272,6 @@ def _omit_plain_secrets(
 
 
 def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequence[str]) -> ConfigIssue:
-    from toolway.config.schema import ConfigIssue
-
     return ConfigIssue(
         name,
         f"{name} was not exported",
@@ -302,8 +291,6 @@ def _use_client_names(
     A server that the client has already (the same command or URL, environment and headers) keeps the client's name. So
     does a server with the same name and command but another environment. The remaining servers get names not in use.
     """
-    from toolway.cli.commands.import_ import is_same_server, server_identity
-
     client_names: dict[str, str] = {}  # own name → name that the client uses
     for name, entry in own_entries.items():
         for used, value in client_entries.items():
@@ -339,9 +326,6 @@ def build_hub_entry(config: Path | None = None, *, search: bool = False) -> dict
 
 def _find_hub_entry(config_file: ClientConfigFile) -> dict[str, Any] | None:
     """Return the entry in a client's file that starts Toolway itself; None if there is none."""
-    from toolway.cli.commands.import_ import is_hub_entry
-    from toolway.config.clients import read_client_file, to_portable
-
     return next(
         (to_portable(entry) for entry in read_client_file(config_file).entries if is_hub_entry(entry.value)), None
     )
@@ -355,9 +339,6 @@ def _apply_exports(
     dry_run: bool,
     import_document: Mapping[str, Any] | None = None,
 ) -> ExitCode:
-    from toolway.cli.file_changes import confirm, has_changes, with_tilde
-    from toolway.config.editing.document import apply_edit
-
     for export in exports:
         _reject_foreign_target(export.config_file)
     changed = [export for export in exports if has_changes(export.plan.edit)]
@@ -381,8 +362,6 @@ def _apply_exports(
 
 def _reject_foreign_target(config_file: ClientConfigFile) -> None:
     """Raise `ConfigError` if a client's file of a project is a link that leads out of the project."""
-    from toolway.config.loader import reject_outside_project
-
     if config_file.scope == "project" and config_file.directory is not None:
         reject_outside_project(config_file.path, config_file.directory)
 
@@ -392,9 +371,6 @@ def _confirmation_question(exports: Sequence[ClientExport]) -> str:
 
 
 def _print_export(output: Output, export: ClientExport) -> None:
-    from toolway.cli.file_changes import has_changes, print_edit
-    from toolway.config.clients import CLIENTS
-
     title = CLIENTS[export.config_file.client].title
     if export.plan.snippet is not None:
         _print_snippet(output, title, export.config_file, export.plan.snippet)
@@ -419,8 +395,6 @@ def _print_snippet(output: Output, title: str, config_file: ClientConfigFile, sn
 
 
 def _export_to_json(export: ClientExport, confirmed: bool) -> dict[str, Any]:
-    from toolway.cli.file_changes import has_changes
-
     edit, snippet = export.plan.edit, export.plan.snippet
     return {
         "client": export.config_file.client,
@@ -477,10 +451,6 @@ def _gateway_to_connect(output: Output, target_options: TargetOptions) -> Gatewa
 
     It is the one of --gateway, the running one, or the one that `toolway serve` would start.
     """
-    from toolway.cli.gateway_client import GatewayClient, find_local_gateway, gateway_from_url
-    from toolway.cli.targets import load_masked_config
-    from toolway.gateway.state_dir import StateDir
-
     if target_options.gateway is not None:
         return gateway_from_url(target_options)
     found = find_local_gateway(target_options)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from toolway._version import __version__
+from toolway.cli.app import app
 from toolway.cli.completion import complete_commands
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import PROGRAM_NAME, CommandResult
@@ -89,8 +90,6 @@ def run_help(context: CommandContext, words: list[str], *, everything: bool) -> 
 
 def _command_help(words: list[str]) -> str:
     """Return the `--help` text of the command with these names. Raises `UsageError` if there is none."""
-    from toolway.cli.app import app
-
     command: Any = typer.main.get_command(app)
     context = _context(command, PROGRAM_NAME)
     for depth in range(len(words)):
@@ -109,8 +108,6 @@ def _context(command: Any, name: str, parent: typer.Context | None = None) -> ty
 
 
 def _root_options() -> list[tuple[str, str]]:
-    from toolway.cli.app import app
-
     root: Any = typer.main.get_command(app)
     rows: list[tuple[str, str]] = root.option_rows(_context(root, PROGRAM_NAME))
     return rows

@@ -15,15 +15,37 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toolway._lazy import dataclass
+from toolway.cli.commands.approvals.trust import (
+    confirm_review,
+    find_plain_secrets,
+    move_secrets_to_store,
+    review_entries,
+)
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import (
+    apply_own_edit,
+    confirm,
+    file_for_scope,
+    mask_secrets,
+    network_policy_for,
+    plan_own_change,
+    read_own_entries,
+    with_tilde,
+)
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, problem_to_json
 from toolway.cli.params import ClientNames, DryRun, Plain, Scope, Yes
+from toolway.config.approval.held_entries import json_digest
+from toolway.config.clients import CLIENTS, find_client_files, get_client, read_client_file, to_portable
+from toolway.config.clients.removed_servers import RemovedServers
+from toolway.config.loader import normalize_name
+from toolway.config.masking import mask_value
+from toolway.config.server_entry import find_ignored_keys
+from toolway.config.settings import find_private_hosts
 
 if TYPE_CHECKING:
     from toolway.config.clients import ClientEntry
-    from toolway.config.clients.removed_servers import RemovedServers
     from toolway.config.schema import ConfigIssue
 
 ImportStatus = Literal["new", "known", "duplicate", "removed"]
@@ -119,22 +141,6 @@ def import_servers(
     Servers of a project are imported only if the user confirms them, or gives their digest. Returns the result as JSON.
     Prints messages too, unless --json is set.
     """
-    from toolway.cli.commands.approvals.trust import move_secrets_to_store
-    from toolway.cli.file_changes import (
-        apply_own_edit,
-        confirm,
-        file_for_scope,
-        mask_secrets,
-        network_policy_for,
-        plan_own_change,
-        read_own_entries,
-        with_tilde,
-    )
-    from toolway.config.approval.held_entries import json_digest
-    from toolway.config.clients.removed_servers import RemovedServers
-    from toolway.config.server_entry import find_ignored_keys
-    from toolway.config.settings import find_private_hosts
-
     output = context.output
     file = file_for_scope(context, scope)
     found, problems = discover_servers(clients, read_own_entries(file), project=project)
@@ -185,15 +191,10 @@ def _skip_removed(found: DiscoveredServer, removed: RemovedServers) -> Discovere
 
 def _confirm_project_servers(output: Output, entries: Mapping[str, Any], digest: str | None) -> bool:
     """Show the servers of a project's files in full, and return True if the user wants to import them."""
-    from toolway.cli.commands.approvals.trust import confirm_review, review_entries
-
     return not entries or confirm_review(output, review_entries("servers of this project", entries), digest)
 
 
 def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], yes: bool) -> bool:
-    from toolway.cli.commands.approvals.trust import find_plain_secrets
-    from toolway.cli.file_changes import confirm
-
     moves = find_plain_secrets(new)
     if not moves:
         return False
@@ -215,8 +216,6 @@ def _import_question(number: int) -> str:
 
 
 def _print_discovered(output: Output, found: Sequence[DiscoveredServer]) -> None:
-    from toolway.config.clients import CLIENTS
-
     if not found:
         output.info("no servers found in client files")
         return
@@ -225,8 +224,6 @@ def _print_discovered(output: Output, found: Sequence[DiscoveredServer]) -> None
 
 
 def _command_or_url(entry: Mapping[str, Any]) -> str:
-    from toolway.config.masking import mask_value
-
     entry = mask_value(entry)
     return str(entry.get("url") or " ".join([str(entry.get("command")), *map(str, entry.get("args") or [])]))
 
@@ -245,8 +242,6 @@ def discover_servers(
 
     Returns them with the problems of the files. `known` are the entries that Toolway already has.
     """
-    from toolway.config.clients import CLIENTS, find_client_files, get_client, read_client_file
-
     for name in clients:
         get_client(name)  # raises for an unknown client
     scopes = ("user", "local", "managed", *(["project"] if project else []))
@@ -271,17 +266,12 @@ class _Deduplicator:
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
-        from toolway.config.loader import normalize_name
-
         self._names = {normalize_name(name) for name in known}
         self._seen: list[tuple[str, str, dict[str, Any]]] = [
             (normalize_name(name), "", dict(entry)) for name, entry in known.items()
         ]
 
     def classify(self, entry: ClientEntry) -> DiscoveredServer:
-        from toolway.config.clients import CLIENTS, to_portable
-        from toolway.config.loader import normalize_name
-
         value, client = to_portable(entry), entry.file.client
         source = f"{entry.file.path}:{entry.line}" if entry.line else str(entry.file.path)
         name, note = normalize_name(entry.name), ""

@@ -20,7 +20,10 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.cli.targets import find_gateway
 from toolway.errors import NotFound
+from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name, parse_key_rate, show_key
+from toolway.gateway.state_dir import StateDir
 from toolway.part_api import registry
 
 if TYPE_CHECKING:
@@ -112,10 +115,6 @@ async def run_keys_create(
     expires: str | None = None,
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
-    from toolway.cli.targets import find_gateway
-    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name, parse_key_rate, show_key
-    from toolway.gateway.state_dir import StateDir
-
     if not is_valid_key_name(name):
         raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters in one line")
     if admin and scopes:
@@ -158,10 +157,6 @@ async def run_keys_create(
 
 async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode:
     """Print all API keys of the gateway, without their secret tokens."""
-    from toolway.cli.targets import find_gateway
-    from toolway.gateway.principals import show_key
-    from toolway.gateway.state_dir import StateDir
-
     gateway = await find_gateway(output, target_options)
     if gateway is not None:
         keys = (await gateway.request_admin("GET", "keys"))["keys"]
@@ -182,9 +177,6 @@ async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode
 
 async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: str) -> ExitCode:
     """Revoke an API key of the gateway. Requests with this key are rejected from now on."""
-    from toolway.cli.targets import find_gateway
-    from toolway.gateway.state_dir import StateDir
-
     gateway = await find_gateway(output, target_options)
     if gateway is not None:
         await gateway.request_admin("DELETE", f"keys/{quote(id_, safe='')}")
@@ -245,8 +237,6 @@ def format_date(seconds: float) -> str:
 
 def run_local_token(output: Output) -> int:
     """Print the access token with which programs on this machine use its gateway."""
-    from toolway.gateway.state_dir import StateDir
-
     state = StateDir.default(os.environ)
     if output.as_json:
         output.print_raw_json({"token": state.read_token(), "file": str(state.folder / "token")})

@@ -23,17 +23,21 @@ from urllib.parse import quote
 import typer
 
 from toolway._os import has_desktop
+from toolway.auth.redirect_server import open_redirect_server, state_from_url
+from toolway.auth.urls import check_oauth_url
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
+from toolway.cli.gateway_client import gateway_from_url
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
 from toolway.cli.params import ServerName
+from toolway.cli.targets import load_masked_config, usable_server
+from toolway.config.schema import OAuth
 from toolway.errors import ToolwayError
 
 if TYPE_CHECKING:
     from toolway.auth.redirect_server import RedirectServer
     from toolway.cli.gateway_client import GatewayClient
-    from toolway.config.schema import OAuth
     from toolway.hub.hub import Hub
 
 BROWSER_START_TIMEOUT_S: Final = 2.0  # seconds for a browser to start; some block until they are closed
@@ -66,9 +70,6 @@ def logout(context: CommandContext, name: ServerName) -> CommandResult:
 
 async def run_login(output: Output, target_options: TargetOptions, name: str, *, with_browser: bool) -> int:
     """Log in to a server with OAuth in the browser, and store the token."""
-    from toolway.cli.gateway_client import gateway_from_url
-    from toolway.cli.targets import load_masked_config, usable_server
-    from toolway.config.schema import OAuth
     from toolway.hub.hub import Hub
 
     if target_options.gateway is not None:
@@ -87,8 +88,6 @@ async def run_login(output: Output, target_options: TargetOptions, name: str, *,
 
 async def run_logout(output: Output, target_options: TargetOptions, name: str) -> int:
     """Delete the stored login to a server and revoke its token at the issuer."""
-    from toolway.cli.gateway_client import gateway_from_url
-    from toolway.cli.targets import load_masked_config, usable_server
     from toolway.hub.hub import Hub
 
     if target_options.gateway is not None:
@@ -112,8 +111,6 @@ async def _login_through_gateway(output: Output, gateway: GatewayClient, name: s
 
     Only the browser and the callback port are on this machine.
     """
-    from toolway.config.schema import OAuth
-
     async with _listen_for_redirect(OAuth()) as callback:
         started = await gateway.request_login("POST", name, {"redirect_uri": callback.uri})
         url, id_ = str(started.get("url", "")), started.get("id")
@@ -159,8 +156,6 @@ async def _listen_for_redirect(settings: OAuth) -> AsyncIterator[RedirectServer]
     A pre-registered OAuth client accepts only its configured redirect URI, so the port is then fixed. Raises
     `UsageError` if the port is in use.
     """
-    from toolway.auth.redirect_server import open_redirect_server
-
     is_registered = settings.client_id is not None or settings.client_metadata_url is not None
     async with AsyncExitStack() as open_:
         try:
@@ -211,8 +206,6 @@ class _BrowserLogin:
 
     async def _wait_for_redirect(self, url: str) -> str:
         """Wait for the browser's redirect or a redirect URL that the user pastes; return the first."""
-        from toolway.auth.redirect_server import state_from_url
-
         redirect = asyncio.ensure_future(self._callback.wait_for_redirect(url))
         try:
             while True:
@@ -238,8 +231,6 @@ def encode_url(url: str) -> str:
 
     Raises `AuthError` if the URL is neither https nor http on this machine.
     """
-    from toolway.auth.urls import check_oauth_url
-
     check_oauth_url(url)
     return quote(url, safe=_SAFE_URL_CHARS)
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from toolway.cli.cached_lists import CachedLists
+from toolway.cli.cached_lists import CachedLists, load_cached_lists
+from toolway.cli.commands.import_ import discover_servers
+from toolway.cli.commands.servers import owner_keys
 from toolway.cli.exit_codes import ExitCode, NextStep, SetupState, choose_next_step
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, problem_to_json
 from toolway.cli.targets import exit_code_for_statuses, find_gateway, load_masked_config
 from toolway.config.schema import Server
 from toolway.config.scopes import UNTRUSTED_CODE
+from toolway.doctor.last_check import load_causes
 from toolway.errors import ConfigError
+from toolway.gateway.state_dir import StateDir
 
 
 async def show_overview(context: CommandContext) -> ExitCode:
@@ -30,9 +34,6 @@ async def show_overview(context: CommandContext) -> ExitCode:
         if exc.code not in ("E-CONFIG-NONE", UNTRUSTED_CODE):
             raise
         return _report_no_config(output, exc)
-    from toolway.cli.cached_lists import load_cached_lists
-    from toolway.doctor.last_check import load_causes
-    from toolway.gateway.state_dir import StateDir
 
     cached = load_cached_lists(loaded.servers)
     checked = load_causes(StateDir.default(os.environ).folder, {name: loaded.servers[name] for name in cached.uncached})
@@ -98,7 +99,6 @@ def _format_count(tools: int | None) -> str:
 
 async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:
     """Print the overview from a running gateway, which knows the live states."""
-    from toolway.cli.commands.servers import owner_keys
     from toolway.cli.remote_hub import RemoteHub
 
     remote = RemoteHub(gateway)
@@ -138,8 +138,6 @@ def _report_no_config(output: Output, error: ConfigError) -> ExitCode:
 
 def _count_client_servers() -> int:
     """Return the number of different servers in the config files of clients on this machine."""
-    from toolway.cli.commands.import_ import discover_servers
-
     found, _ = discover_servers([], {}, project=False)
     return sum(each.status == "new" for each in found)
 

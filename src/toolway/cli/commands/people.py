@@ -15,6 +15,7 @@ from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.cli.targets import require_gateway
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,6 +103,4 @@ async def run_users_logout(output: Output, target_options: TargetOptions, person
 
 
 async def _require_gateway(output: Output, target_options: TargetOptions) -> GatewayClient:
-    from toolway.cli.targets import require_gateway
-
     return await require_gateway(output, target_options, "no gateway is running", "start one with: toolway serve")

@@ -11,6 +11,8 @@ import sys
 from typing import Annotated, Final
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined] # not listed there
+from typer.completion import install as install_script  # type: ignore[attr-defined] # not listed there
 
 from toolway.cli.completion import complete_codes
 from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
@@ -85,9 +87,6 @@ def completion(
 
 def run_completion(context: CommandContext, shell: str | None, *, install: bool) -> ExitCode:
     """Print the completion script of a shell, or install it."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined] # not listed there
-    from typer.completion import install as install_script  # type: ignore[attr-defined] # not listed there
-
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in SHELLS:
         message = f"unsupported shell {chosen!r}" if chosen else "unknown shell: SHELL is not set"

@@ -20,16 +20,42 @@ from urllib.parse import quote
 
 import typer
 
+from toolway.cli.cached_lists import load_cached_lists
+from toolway.cli.commands.import_ import server_identity
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import (
+    apply_own_edit,
+    file_for_scope,
+    file_for_server,
+    mask_secrets,
+    own_config_file,
+    print_edit,
+    read_own_entries,
+    with_tilde,
+)
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import STATE_STYLES, Output, last_stderr_lines, problem_to_json
 from toolway.cli.params import AnyServer, DryRun, Scope, ServerName, Wait
+from toolway.cli.targets import (
+    DOWN_STATES,
+    exit_code_for_statuses,
+    failure_cause,
+    find_target,
+    load_masked_config,
+    require_gateway,
+    require_status,
+    wait_for_tools,
+)
+from toolway.config.clients.removed_servers import RemovedServers
+from toolway.config.editing.document import ConfigDocument, Edit, read_file_bytes
+from toolway.config.loader import normalize_name, parse_config
+from toolway.config.masking import mask_entry
 from toolway.errors import ConfigError, NotFound
+from toolway.middleware.resolve import require_server
 
 if TYPE_CHECKING:
     from toolway.cli.targets import HubApi, Target, TargetOptions
-    from toolway.config.editing.document import ConfigDocument
     from toolway.upstream.status import HealthResult, ServerStatus
 
 _NO_RESULTS: Mapping[str, HealthResult] = {}
@@ -103,8 +129,6 @@ async def run_ls(
 
     With `check`, each server that runs is checked now, and one that fails counts as down.
     """
-    from toolway.cli.targets import exit_code_for_statuses, find_target, require_status, wait_for_tools
-
     target = await find_target(output, target_options)
     async with target.open() as servers:
         statuses = await wait_for_tools(servers, output, wait)
@@ -188,8 +212,6 @@ def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
 
 async def run_status(output: Output, target_options: TargetOptions, wait: float | None, name: str | None) -> ExitCode:
     """Print the full status of one server, or of all servers."""
-    from toolway.cli.targets import exit_code_for_statuses, find_target, require_status, wait_for_tools
-
     target = await find_target(output, target_options)
     async with target.open(name) as servers:
         statuses = await wait_for_tools(servers, output, wait, name)
@@ -208,9 +230,6 @@ async def run_status(output: Output, target_options: TargetOptions, wait: float 
 
 async def run_restart(output: Output, target_options: TargetOptions, name: str) -> ExitCode:
     """Restart a server of the running gateway. Without a gateway no server is running."""
-    from toolway.cli.targets import require_gateway
-    from toolway.middleware.resolve import require_server
-
     gateway = await require_gateway(
         output,
         target_options,
@@ -231,8 +250,6 @@ async def run_restart(output: Output, target_options: TargetOptions, name: str) 
 
 
 def _print_server_table(output: Output, target: Target, statuses: Collection[ServerStatus]) -> None:
-    from toolway.cli.targets import DOWN_STATES
-
     if owner_keys(statuses):
         cluster_rows = [
             (
@@ -264,8 +281,6 @@ def _format_tool_count(status: ServerStatus) -> str:
 
 
 def _state_reason(status: ServerStatus) -> str:
-    from toolway.cli.targets import failure_cause
-
     is_healthy = status.is_up and not status.paused_for and not status.restarts and not status.problems
     if is_healthy and status.transport == "sse":
         return status.why  # the reason says that SSE is deprecated
@@ -322,12 +337,6 @@ def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:
 
 def run_entry(context: CommandContext, name: str) -> ExitCode:
     """Print the entry of a server with secrets masked, and its file and line."""
-    from toolway.cli.cached_lists import load_cached_lists
-    from toolway.cli.file_changes import file_for_server, read_own_entries, with_tilde
-    from toolway.cli.targets import load_masked_config
-    from toolway.config.masking import mask_entry
-    from toolway.middleware.resolve import require_server
-
     output = context.output
     loaded = load_masked_config(output, context.target_options)
     require_server(loaded.servers, name)
@@ -349,11 +358,6 @@ def run_entry(context: CommandContext, name: str) -> ExitCode:
 
 def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
     """Remove the entry of a server from its config file."""
-    from toolway.cli.commands.import_ import server_identity
-    from toolway.cli.file_changes import file_for_server, own_config_file, with_tilde
-    from toolway.config.clients.removed_servers import RemovedServers
-    from toolway.config.editing.document import ConfigDocument
-
     file = file_for_server(context, name)
     written_name, _ = _locate_entry(file, name)
     document = ConfigDocument(file)
@@ -369,9 +373,6 @@ def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
 
 def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_run: bool) -> ExitCode:
     """Enable or disable a server by changing its entry in the config file."""
-    from toolway.cli.file_changes import file_for_server, own_config_file
-    from toolway.config.editing.document import ConfigDocument
-
     file = file_for_server(context, name)
     written_name, _ = _locate_entry(file, name)
     document = ConfigDocument(file)
@@ -394,17 +395,6 @@ def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_ru
 
 def run_edit(context: CommandContext, name: str | None, *, scope: str | None) -> ExitCode:
     """Open the config file in an editor. Save the result only if it can be parsed."""
-    from toolway.cli.file_changes import (
-        apply_own_edit,
-        file_for_scope,
-        file_for_server,
-        mask_secrets,
-        print_edit,
-        with_tilde,
-    )
-    from toolway.config.editing.document import Edit, read_file_bytes
-    from toolway.config.loader import parse_config
-
     output = context.output
     file = file_for_server(context, name) if name else file_for_scope(context, scope)
     line = _locate_entry(file, name)[1] if name else None
@@ -430,10 +420,6 @@ def _locate_entry(file: Path, name: str) -> tuple[str, int | None]:
 
     Raises `ConfigError` if the file has no such entry.
     """
-    from toolway.cli.file_changes import own_config_file
-    from toolway.config.editing.document import ConfigDocument
-    from toolway.config.loader import normalize_name
-
     document = ConfigDocument(file)
     root = own_config_file(file).root
     lines = document.key_lines(root)
@@ -444,8 +430,6 @@ def _locate_entry(file: Path, name: str) -> tuple[str, int | None]:
 
 
 def _apply_and_report(context: CommandContext, document: ConfigDocument, message: str, dry_run: bool) -> ExitCode:
-    from toolway.cli.file_changes import apply_own_edit, mask_secrets
-
     output = context.output
     edit = document.to_edit()
     mask_secrets(output, edit)

@@ -19,17 +19,39 @@ import typer
 
 from toolway._lazy import compile_pattern
 from toolway.cli import completion
+from toolway.cli.cached_lists import CachedLists
+from toolway.cli.commands.catalogs.server_questions import ServerQuestions
+from toolway.cli.commands.catalogs.tool_details import check_names, find_named, find_shown, print_tool
+from toolway.cli.commands.catalogs.url_hints import doctor_command, hint_for_url
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
 from toolway.cli.params import Headers, Refresh, Wait
+from toolway.cli.search import run_cost, run_missed, run_search
+from toolway.cli.targets import (
+    DOWN_STATES,
+    exit_code_for_statuses,
+    file_without_gateway,
+    find_target,
+    is_server_url,
+    print_missing,
+    server_name_from_url,
+    url_target,
+    wait_for_tools,
+)
+from toolway.config.field_reader import parse_duration
 from toolway.errors import CallError, ConfigError, InvalidArguments, ProtocolError
+from toolway.middleware.resolve import find_by_bare_name
+from toolway.protocol import tool_names
+from toolway.protocol.constants import INVALID_PARAMS
+from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.schema_violations import describe_violations, json_path
+from toolway.search.tokens import TOKENS_LABEL, estimate_tool_tokens
+from toolway.types import CallbackError
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
-    from toolway.cli.cached_lists import CachedLists
-    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
     from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.config.schema import ConfigIssue
     from toolway.events import CallFinished, Event
@@ -71,8 +93,6 @@ def tools(
 
     To find tools with the word cost or codegen, write: toolway tools -- cost
     """
-    from toolway.cli.targets import is_server_url, url_target
-
     words = words or []
     if words and is_server_url(words[0]):
         target = url_target(context.output, words[0], header or ())
@@ -103,8 +123,6 @@ def search(
     wait: Wait = None,
 ) -> CommandResult:
     """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
-    from toolway.cli.search import run_missed, run_search
-
     if missed:
         return run_missed(context)
     return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
@@ -112,8 +130,6 @@ def search(
 
 def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = None) -> CommandResult:
     """Show what the tools of each endpoint and each server cost a model, in tokens of OpenAI (o200k_base)."""
-    from toolway.cli.search import run_cost
-
     return run_cost(context, refresh=refresh, wait=wait)
 
 
@@ -147,8 +163,6 @@ def call(
     With a URL, call a tool of the server there; no config file is read. To make a recorded call again: toolway calls
     replay ID.
     """
-    from toolway.cli.targets import is_server_url, url_target
-
     limit = parse_timeout(timeout) if timeout is not None else None
     if tool is None:
         raise UsageError("missing argument SERVER.TOOL", hint="show the usage: toolway call --help")
@@ -165,8 +179,6 @@ def call(
 
 def parse_timeout(text: str) -> float:
     """Return the seconds of a time such as `20`, `0.5s` or `2m`. Raises `UsageError` if it is none."""
-    from toolway.config.field_reader import parse_duration
-
     try:
         seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_duration("--timeout", text)
     except ConfigError:
@@ -197,8 +209,6 @@ def run_tools(
 
     Returns the exit code if all tool lists are cached, else a coroutine that starts servers.
     """
-    from toolway.cli.targets import file_without_gateway
-
     query = " ".join(words)
     target = file_without_gateway(context.output, context.target_options)
     cached = target.cached(server) if target is not None and not refresh else None
@@ -223,9 +233,6 @@ async def _fetch_and_print(
     tokens: bool,
     url: str = "",
 ) -> ExitCode:
-    from toolway.cli.cached_lists import CachedLists
-    from toolway.cli.targets import find_target
-
     output = context.output
     target = target if target is not None else await find_target(output, context.target_options)
     cached = target.cached(server)
@@ -240,8 +247,6 @@ async def _fetch_and_print(
 
 def _is_known(cached: CachedLists, query: str) -> bool:
     """Return True if `query` is the full name of a tool in a cached list: no other server is needed to show it."""
-    from toolway.cli.commands.catalogs.tool_details import find_named
-
     named = find_named(cached.catalog.tools(), query) if "." in query else None
     return named is not None and named.qualified_name == query
 
@@ -267,9 +272,6 @@ def _output_tools(
     query: str,
     url: str = "",
 ) -> ExitCode:
-    from toolway.cli.commands.catalogs.tool_details import find_shown, print_tool
-    from toolway.cli.targets import exit_code_for_statuses
-
     problems = target.problems(server)
     named = find_shown(found, query, one_server=bool(url)) if not tokens else None
     others: list[str] = []
@@ -314,8 +316,6 @@ async def _fetch_tools(
     output: Output, target: Target, query: str, server: str | None, wait: float | None
 ) -> tuple[list[Tool], list[ServerStatus]]:
     """Start all servers, or only `server`. Return their tools that match `query`, and the statuses of the servers."""
-    from toolway.cli.targets import wait_for_tools
-
     async with target.open(server) as servers:
         statuses = await wait_for_tools(servers, output, wait, server)
         return [tool for tool in servers.known_tools(server=server) if has_words(tool, query)], statuses
@@ -328,8 +328,6 @@ async def _fetch_uncached(
 
     Returns the statuses of these servers.
     """
-    from toolway.cli.targets import wait_for_tools
-
     if not cached.uncached:
         return []
     async with target.open_some(cached.uncached) as servers:
@@ -340,8 +338,6 @@ async def _fetch_uncached(
 
 
 def _print_tools(output: Output, found: Sequence[Tool], tokens: bool) -> None:
-    from toolway.search.tokens import TOKENS_LABEL, estimate_tool_tokens
-
     if not found:
         output.info("no tool found")
     elif tokens:
@@ -358,9 +354,6 @@ def _print_tools(output: Output, found: Sequence[Tool], tokens: bool) -> None:
 def _print_notes(
     output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, found: Sequence[Tool], url: str
 ) -> None:
-    from toolway.cli.commands.catalogs.url_hints import doctor_command
-    from toolway.cli.targets import print_missing
-
     if _down_servers(statuses):
         output.info("")
     print_missing(output, statuses)
@@ -393,8 +386,6 @@ def _first_line(tool: Tool) -> str:
 
 
 def _token_cost(tool: Tool) -> int:
-    from toolway.search.tokens import estimate_tool_tokens
-
     return estimate_tool_tokens([tool])
 
 
@@ -413,15 +404,11 @@ def _tool_to_json(tool: Tool) -> dict[str, Any]:
 
 
 def _down_to_json(status: ServerStatus, url: str) -> dict[str, str]:
-    from toolway.cli.commands.catalogs.url_hints import hint_for_url
-
     hint = hint_for_url(status.hint, status.server, url) if url else status.hint
     return {"server": status.server, "state": status.state, "why": status.why, "hint": hint}
 
 
 def _down_servers(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
-    from toolway.cli.targets import DOWN_STATES
-
     return [status for status in statuses if status.state in DOWN_STATES]
 
 
@@ -441,11 +428,6 @@ async def run_call(
 
     `url_target` has the only server to use, if a URL was given.
     """
-    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
-    from toolway.cli.commands.catalogs.url_hints import hint_for_url
-    from toolway.cli.targets import find_target, server_name_from_url
-    from toolway.protocol import tool_names
-
     tool_arguments = parse_arguments(words)
     server: str | None
     if url_target is not None:
@@ -499,8 +481,6 @@ async def _fit_to_schema(
     `InvalidArguments` if the tool has no argument of a given name. Changes nothing if the schema is not known; the note
     says so if it matters.
     """
-    from toolway.cli.commands.catalogs.tool_details import check_names
-
     found = await _find_definition(servers, tool, server)
     if found is None:
         texts = [name for name, value in arguments.items() if isinstance(value, str)]
@@ -518,9 +498,7 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
     None if it cannot be found.
     """
-    from toolway.cli.commands.catalogs.tool_details import find_named
     from toolway.cli.remote_hub import RemoteHub
-    from toolway.protocol import tool_names
 
     if isinstance(servers, RemoteHub):
         ref = tool_names.parse_tool_name(tool)
@@ -542,8 +520,6 @@ def _find_cached_server(target: Target, name: str) -> str | None:
     None if all servers must be available: a gateway is used, or the tools of a server are not cached yet. Raises
     `NotFound` if no cached list has the tool or several do, `AccessDenied` if it is denied.
     """
-    from toolway.middleware.resolve import find_by_bare_name
-
     cached = target.cached()
     if cached is None or cached.uncached:
         return None
@@ -551,8 +527,6 @@ def _find_cached_server(target: Target, name: str) -> str | None:
 
 
 def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None:
-    from toolway.protocol.constants import INVALID_PARAMS
-
     rejected = isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint
     if rejected or isinstance(error, InvalidArguments):
         error.hint = (
@@ -591,8 +565,6 @@ def _describe_interrupted(tool: str, call: CallFinished | None) -> str:
 
 async def _add_questions(error: CallError, questions: ServerQuestions) -> None:
     """Open the addresses that the error of a call demands to be visited, and say in it what could not be asked."""
-    from toolway.types import CallbackError
-
     if isinstance(error, ProtocolError):
         with suppress(CallbackError):
             if await questions.visit(error):
@@ -675,9 +647,6 @@ def convert_texts(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[
 
     A text that is not valid JSON stays: the call then names it.
     """
-    from toolway.protocol.json_schema import SchemaValidator
-    from toolway.protocol.schema_violations import describe_violations, json_path
-
     validator = SchemaValidator(dict(schema))
     if validator.is_valid(arguments):
         return arguments

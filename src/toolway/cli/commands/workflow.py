@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import json
 import os
+import shlex
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from toolway.cli.commands.tools import parse_arguments
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
+from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway, list_remote_runs, show_remote_run
+from toolway.cli.targets import load_masked_config, load_masked_file
+from toolway.config.locations import gateway_state_folder
 from toolway.errors import ConfigError
+from toolway.workflows.journal import CONFIG_VARIABLE, RESUMABLE_STATES
 
 if TYPE_CHECKING:
     from toolway.config.loader import LoadedConfig
@@ -112,8 +122,6 @@ def workflow_answer(
     journal: JournalFile = None,
 ) -> CommandResult:
     """Send the data that a workflow run asks a person for."""
-    from toolway.cli.commands.tools import parse_arguments
-
     return answer_run(context, run, step, {"data": parse_arguments(data)}, journal)
 
 
@@ -181,7 +189,6 @@ async def _check(context: CommandContext, file: Path) -> ExitCode:
 
 
 async def _run(context: CommandContext, file: Path, words: list[str], key: str | None, journal: str | None) -> ExitCode:
-    from toolway.cli.commands.tools import parse_arguments
     from toolway.workflows.python_workflow import PythonWorkflow, load_workflow
     from toolway.workflows.reader import read_file
 
@@ -199,9 +206,7 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
 
 
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
-    from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
     from toolway.workflows.engine import Workflows
-    from toolway.workflows.journal import RESUMABLE_STATES
     from toolway.workflows.python_workflow import load_workflow
 
     gateway = find_run_gateway(context, journal)
@@ -255,10 +260,6 @@ async def _follow(
 
 
 async def _ls(context: CommandContext, state: str | None, lines: int, journal: str | None) -> ExitCode:
-    import time
-
-    from toolway.cli.remote_runs import find_run_gateway, list_remote_runs
-
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await list_remote_runs(context.output, gateway, state, lines)
@@ -289,8 +290,6 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: s
 
 
 async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
-    from toolway.cli.remote_runs import find_run_gateway, show_remote_run
-
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await show_remote_run(context.output, gateway, id)
@@ -377,8 +376,6 @@ async def _act(
     perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
 ) -> ExitCode:
     """Print what an action on a run will cause, then perform it: at the gateway of --gateway, or in the journal."""
-    from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
-
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await act_on_remote_run(context.output, gateway, id, action, step, body)
@@ -419,8 +416,6 @@ async def _open_hub(
 
     Those that the workflow uses start at once, the rest at their first call.
     """
-    from dataclasses import replace
-
     from toolway.hub.hub import Hub
 
     loaded = load_run_config(context, record)
@@ -431,8 +426,6 @@ async def _open_hub(
 
 
 async def _wait_for_tools(hub: Hub, definition: Definition) -> None:
-    import asyncio
-
     names = sorted(definition.tool_names())
     await asyncio.gather(*(hub.find_tool(name, timeout=20) for name in names), return_exceptions=True)
 
@@ -456,8 +449,6 @@ async def _open_workflows(
 @asynccontextmanager
 async def open_reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
     """Open a journal for reading runs and sending them messages, while another process may execute the runs."""
-    import asyncio
-
     from toolway.workflows.engine import Workflows
     from toolway.workflows.sqlite_journal import SqliteJournal
 
@@ -498,8 +489,6 @@ async def _open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWor
 
 def journal_file(journal: str | None) -> Path:
     """Return the path of the journal of runs; by default `runs.db` in the state folder."""
-    from toolway.config.locations import gateway_state_folder
-
     if journal is not None:
         return Path(journal)
     folder = gateway_state_folder(os.environ)
@@ -515,8 +504,6 @@ def _local_roles(record: RunRecord) -> tuple[str, ...]:
 
 def remember_config(context: CommandContext) -> dict[str, str]:
     """Return the variable with which a new run remembers its config file, or the folder whose files it uses."""
-    from toolway.workflows.journal import CONFIG_VARIABLE
-
     return {CONFIG_VARIABLE: os.path.abspath(context.config_file() or Path.cwd())}
 
 
@@ -525,8 +512,6 @@ def load_run_config(context: CommandContext, record: RunRecord | None) -> Loaded
 
     Raises `ConfigError` if it cannot be used.
     """
-    from toolway.cli.targets import load_masked_config, load_masked_file
-
     remembered = _remembered_config(record)
     if remembered is None or context.target_options.config is not None:
         return load_masked_config(context.output, context.target_options)
@@ -538,8 +523,6 @@ def load_run_config(context: CommandContext, record: RunRecord | None) -> Loaded
 
 def resume_flags(record: RunRecord, journal: str | None, context: CommandContext | None = None) -> str:
     """Return the options for a printed command that resumes a run: its journal, and its config file if it has one."""
-    import shlex
-
     given = context.target_options.config if context is not None else None
     file = given if given is not None else _remembered_config(record)
     config = f" -c {shlex.quote(os.fspath(file))}" if file is not None and not file.is_dir() else ""
@@ -547,16 +530,12 @@ def resume_flags(record: RunRecord, journal: str | None, context: CommandContext
 
 
 def _remembered_config(record: RunRecord | None) -> Path | None:
-    from toolway.workflows.journal import CONFIG_VARIABLE
-
     found = (record.variables or {}).get(CONFIG_VARIABLE) if record is not None else None
     return Path(found) if isinstance(found, str) else None
 
 
 def journal_flag(journal: str | None) -> str:
     """Return the `--journal` option for a printed command, so that it finds the same run; "" for the default file."""
-    import shlex
-
     return f" --journal {shlex.quote(journal)}" if journal is not None else ""
 
 
@@ -573,15 +552,11 @@ def _print_questions(output: Output, record: RunRecord, journal: str | None) -> 
 
 
 def _run_to_json(record: RunRecord) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found
 
 
 def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(entry)
     return found
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from toolway.cli.commands.serve import build_doctor
 from toolway.cli.dashboard_link import open_dashboard
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.output import Output
@@ -52,8 +53,6 @@ def run_demo(output: Output, port: int, *, browser: bool) -> int:
 
 
 async def _run_gateway(output: Output, folder: Path, port: int, browser: bool) -> None:
-    from toolway.cli.commands.serve import build_doctor
-
     file = _write_config(folder)
     loaded = load_file(file)
     state = StateDir(folder / "state")

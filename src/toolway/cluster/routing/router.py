@@ -30,6 +30,7 @@ from toolway.upstream.transport import (
     TransportInfo,
 )
 from toolway.upstream.transports import create_transport
+from toolway.upstream.transports.stdio import StdioTransport
 
 log = logging.getLogger("toolway.cluster")
 
@@ -85,8 +86,6 @@ class TransportRouter:
         """
         transport = create_transport(server, spawner, environ, authorizer)
         if server.command is not None:
-            from toolway.upstream.transports.stdio import StdioTransport
-
             assert isinstance(transport, StdioTransport)
             transport.is_owned = partial(self.owns, name)
         return transport

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from toolway.cli.commands.keys import format_date
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import require_gateway
 
 
 def budgets(context: CommandContext) -> CommandResult:
@@ -14,9 +16,6 @@ def budgets(context: CommandContext) -> CommandResult:
 
 async def run_budgets(context: CommandContext) -> ExitCode:
     """Print the budgets of the running gateway as a table."""
-    from toolway.cli.commands.keys import format_date
-    from toolway.cli.targets import require_gateway
-
     output = context.output
     gateway = await require_gateway(
         output, context.target_options, "budgets are counted by a running gateway", "start it: toolway serve"

@@ -15,6 +15,7 @@ import typer
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import require_gateway
 
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
@@ -44,8 +45,6 @@ def flows_reset(
 
 
 async def _open_gateway(context: CommandContext) -> GatewayClient:
-    from toolway.cli.targets import require_gateway
-
     return await require_gateway(
         context.output, context.target_options, "flows are followed by a running gateway", "start it: toolway serve"
     )

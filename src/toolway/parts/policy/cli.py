@@ -13,7 +13,14 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.params import Wait
+from toolway.cli.targets import find_target, wait_for_tools
+from toolway.config.scopes import load_config
 from toolway.errors import ConfigError, NotFound
+from toolway.gateway.tool_filter import filter_for_access
+from toolway.parts.policy.policy_file import load_policy, policy_path
+from toolway.parts.policy.presets import PRESETS, access_text, preset_text
+from toolway.parts.policy.review import explain, find_item, read_cases, review
+from toolway.parts.policy.settings import policy_file_of
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
@@ -78,8 +85,6 @@ def policy_new(
 
 async def run_policy_check(context: CommandContext, file: Path | None, wait: float | None) -> ExitCode:
     """Print the mistakes in the policy file: unknown names, policies without a tool, tools that no caller may call."""
-    from toolway.parts.policy.review import review
-
     loaded = _load(context, file)
     tools, servers = await _list_tools(context, wait)
     found = review(loaded.engine, tools, servers)
@@ -125,8 +130,6 @@ async def run_policy_why(
 
     The exit code is 0 for allowed and for denied.
     """
-    from toolway.parts.policy.review import explain, find_item, read_cases
-
     loaded = _load(context, file)
     try:
         [case] = read_cases([row], loaded.file)
@@ -170,7 +173,6 @@ def _reason(decision: AccessDecision) -> str:
 
 async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float | None) -> ExitCode:
     """Print the rows of a test table for which the decision of the policies is not the expected one."""
-    from toolway.parts.policy.review import explain, find_item, read_cases
     from toolway.workflows.reader import parse_yaml
 
     loaded = _load(context, file)
@@ -208,8 +210,6 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
 
 def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
     """Write a new policy file from the preset with this name."""
-    from toolway.parts.policy.presets import PRESETS, access_text, preset_text
-
     if preset == "access":
         access = _load_config(context).gateway.access
         if not access:
@@ -241,16 +241,11 @@ def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
 
 
 def _load_config(context: CommandContext) -> LoadedConfig:
-    from toolway.config.scopes import load_config
-
     return load_config(os.environ, Path.cwd(), context.config_file())
 
 
 def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
     """Load the policies of `file`, or of the file that the configuration names. Raises `ConfigError` if that fails."""
-    from toolway.parts.policy.policy_file import load_policy, policy_path
-    from toolway.parts.policy.settings import policy_file_of
-
     if file is not None:
         return load_policy(file)
     config = _load_config(context)
@@ -269,8 +264,6 @@ async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list
 
     Without a gateway, cached lists are used, and servers without one are started.
     """
-    from toolway.cli.targets import find_target, wait_for_tools
-
     output = context.output
     target = await find_target(output, context.target_options)
     cached = target.cached()
@@ -294,7 +287,6 @@ def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
     access = config.gateway.access
     if not access or case.caller.kind != "person" or case.action == "read":
         return None
-    from toolway.gateway.tool_filter import filter_for_access
 
     groups = [*(each for each in case.caller.groups if each != "*"), "*"]
     return case.tool in filter_for_access(access[group] for group in groups if group in access)

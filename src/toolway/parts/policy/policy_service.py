@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from toolway.errors import ConfigError
 from toolway.events import PartCondition, PolicyChanged
 from toolway.part_api.part import PartContext, PartRuntime
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.policy_file import find_unfit, invalid_error, load_policy, policy_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolway.parts.policy.access_policy import AccessPolicy
     from toolway.parts.policy.policy_file import LoadedPolicy
     from toolway.parts.policy.settings import PolicySettings
 
@@ -61,7 +62,6 @@ class PolicyService(PartRuntime):
         setting = _file_in(settings)
         if not setting:
             return
-        from toolway.parts.policy.policy_file import load_policy, policy_path
 
         self._path = policy_path(setting, self._config_file())
         self._stamp = _file_stamp(self._path)
@@ -80,7 +80,6 @@ class PolicyService(PartRuntime):
                 self.problem = ""
                 self._permissions.on_changed()
             return []
-        from toolway.parts.policy.policy_file import policy_path
 
         path = policy_path(setting, self._config_file())
         if path != self._path or _file_stamp(path) != self._stamp:
@@ -108,8 +107,6 @@ class PolicyService(PartRuntime):
 
         If there are none, everything is denied.
         """
-        from toolway.parts.policy.policy_file import find_unfit, invalid_error, load_policy
-
         path = self._path
         assert path is not None
         self._stamp = _file_stamp(path)
@@ -140,16 +137,12 @@ class PolicyService(PartRuntime):
             self._emit("loaded")
 
     def _use(self, loaded: LoadedPolicy) -> None:
-        from toolway.parts.policy.access_policy import AccessPolicy
-
         self._loaded, self._policy = loaded, AccessPolicy(loaded.engine, self._hub.emit)
         self._reported = set()
         self.problem = ""
 
     def _close(self) -> None:
         """Deny everything, because a policy is configured, but none could ever be loaded."""
-        from toolway.parts.policy.access_policy import AccessPolicy
-
         self._loaded, self._policy = None, AccessPolicy(None, self._hub.emit)
         self._permissions.on_changed()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import convert, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from toolway.config.agent_settings import Budget
 from toolway.errors import ConfigError, ToolwayError
@@ -399,8 +399,6 @@ def _sum_usage(entries: list[Entry]) -> Json:
 
 
 def _apply(record: RunRecord, change: RunChange) -> RunRecord:
-    from msgspec.structs import asdict
-
     values = asdict(change)
     del values["keep"]
     return replace(record, **values)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import require_gateway
 
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
@@ -17,8 +19,6 @@ SHORT_DIGEST_CHARS: Final = 16
 
 
 async def _open_gateway(context: CommandContext) -> GatewayClient:
-    from toolway.cli.targets import require_gateway
-
     return await require_gateway(
         context.output, context.target_options, "a call is approved at a running gateway", "start it: toolway serve"
     )
@@ -53,8 +53,6 @@ async def run_answer(context: CommandContext, request: str, note: str, *, yes: b
 
 
 async def _request(gateway: GatewayClient, method: str, request: str, body: Json | None = None) -> Json:
-    from urllib.parse import quote
-
     return await gateway.request_admin(method, f"approvals/{quote(request, safe='')}", body)
 
 

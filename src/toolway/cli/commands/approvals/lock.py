@@ -12,15 +12,21 @@ import typer
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import load_masked_config
+from toolway.config.field_reader import parse_duration
 from toolway.errors import ConfigError, NotFound, ToolwayError
+from toolway.packages.lock_file import read_lock, write_lock
+from toolway.packages.locker import Locker, script_packages
+from toolway.packages.malware import MalwareIndex, malware_path, read_osv, write_malware
+from toolway.packages.runner_command import NotLockable, normalize, parse_command
+from toolway.packages.start import matches, reject_malware, tree_platform
+from toolway.packages.store import TreeStore
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import Server
     from toolway.packages.lock_file import LockedEntry
-    from toolway.packages.locker import Locker
-    from toolway.packages.malware import MalwareIndex
     from toolway.packages.runner_command import PackageCommand
     from toolway.types import Json
 
@@ -98,8 +104,6 @@ def run_check(context: CommandContext, names: list[str]) -> ExitCode:
 
     Nothing is changed, and no registry is asked.
     """
-    from toolway.packages.malware import MalwareIndex
-
     output, config = context.output, load_locked_config(context)
     malware = MalwareIndex.open(os.environ)
     rows: list[Json] = []
@@ -124,9 +128,6 @@ def run_check(context: CommandContext, names: list[str]) -> ExitCode:
 
 
 def _check_server(server: Server, entry: LockedEntry | None, malware: MalwareIndex | None) -> tuple[str, str]:
-    from toolway.packages.start import matches, reject_malware, tree_platform
-    from toolway.packages.store import TreeStore
-
     try:
         command = require_command(server)
     except ConfigError as exc:
@@ -152,9 +153,6 @@ def _check_server(server: Server, entry: LockedEntry | None, malware: MalwareInd
 
 def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
     """Import the malware records of OSV, replacing earlier ones, and compare them with the locked packages."""
-    from toolway.packages.malware import MalwareIndex, malware_path, read_osv, write_malware
-    from toolway.packages.start import reject_malware
-
     output, target = context.output, malware_path(os.environ)
     if target is None:
         raise ConfigError("no state folder", detail="HOME is not set", hint="set HOME", code="E-STATE")
@@ -187,8 +185,6 @@ def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
 
 def load_locked_config(context: CommandContext) -> LoadedConfig:
     """Load the configuration for a lock command. Its secrets are masked in the output."""
-    from toolway.cli.targets import load_masked_config
-
     return load_masked_config(context.output, context.target_options)
 
 
@@ -197,10 +193,6 @@ def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
 
     It accepts only packages that are at least `min_age` old, such as `7d`; None uses the age in the configuration.
     """
-    from toolway.config.field_reader import parse_duration
-    from toolway.packages.locker import Locker
-    from toolway.packages.malware import MalwareIndex
-
     seconds = config.gateway.min_age
     if min_age is not None:
         seconds = 0.0 if min_age.strip() == "0" else parse_duration("--min-age", min_age)
@@ -232,8 +224,6 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
 
 def require_command(server: Server) -> PackageCommand:
     """Return the parsed package command (npx or uvx) of a server. Raises `ConfigError` if it cannot be locked."""
-    from toolway.packages.runner_command import NotLockable, parse_command
-
     assert server.command is not None
     try:
         command = parse_command([server.command, *map(str, server.args)])
@@ -250,23 +240,17 @@ def require_command(server: Server) -> PackageCommand:
 
 def read_entries(file: str) -> dict[str, LockedEntry]:
     """Return the entries of a lock file; none if there is no file."""
-    from toolway.packages.lock_file import read_lock
-
     return read_lock(file) or {}
 
 
 def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
     """Write the entries of a lock file. A file without entries is not created."""
-    from toolway.packages.lock_file import write_lock
-
     if entries or os.path.exists(file):
         write_lock(file, entries)
 
 
 def root_version(command: PackageCommand, entry: LockedEntry) -> str:
     """Return the locked version of the package that contains the server's program."""
-    from toolway.packages.runner_command import normalize
-
     if entry.ecosystem == "npm":
         return str(entry.contents.get(f"node_modules/{command.name}", {}).get("version", ""))
     found = [each.get(normalize(command.name), {}).get("version", "") for each in entry.contents.values()]
@@ -274,9 +258,6 @@ def root_version(command: PackageCommand, entry: LockedEntry) -> str:
 
 
 def _describe(name: str, command: PackageCommand, entry: LockedEntry, state: str) -> Json:
-    from toolway.packages.locker import script_packages
-    from toolway.packages.start import tree_platform
-
     platform = tree_platform(entry) or ""
     return {
         "server": name,

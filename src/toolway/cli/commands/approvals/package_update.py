@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from toolway import Hub
+from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
+from toolway.catalog.pin_report import describe_deviation
+from toolway.catalog.pins import Deviation, definition_digest, server_key
 from toolway.cli.commands.approvals.lock import (
     MinAge,
     load_locked_config,
@@ -18,10 +23,15 @@ from toolway.cli.commands.approvals.lock import (
     write_entries,
 )
 from toolway.cli.exit_codes import ExitCode
+from toolway.cli.file_changes import confirm
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.params import DryRun, Yes
+from toolway.config.locations import gateway_state_folder
 from toolway.errors import CallError, NotFound
+from toolway.hub.source import server_fingerprint
+from toolway.packages.locker import compare
+from toolway.packages.start import tree_command
 
 if TYPE_CHECKING:
     from toolway.catalog.pins import Reason, ServerPins
@@ -55,11 +65,6 @@ async def run_update(
     context: CommandContext, names: list[str], min_age: str | None, *, yes: bool, dry_run: bool
 ) -> ExitCode:
     """Show and lock the newer packages of the named servers."""
-    import asyncio
-
-    from toolway.cli.file_changes import confirm
-    from toolway.packages.locker import compare
-
     output, config = context.output, load_locked_config(context)
     locker = open_locker(config, min_age)
     rows: list[Json] = []
@@ -118,8 +123,6 @@ async def _compare_definitions(
     pins = _find_pins(name, server)
     if pins is None:
         return [], "its definitions are not pinned, so they are not compared"
-    from toolway import Hub
-    from toolway.packages.start import tree_command
 
     argv = tree_command(entry, command, None, os.environ)
     trial = replace(
@@ -135,11 +138,6 @@ async def _compare_definitions(
 
 
 def _find_pins(name: str, server: Server) -> ServerPins | None:
-    from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
-    from toolway.catalog.pins import server_key
-    from toolway.config.locations import gateway_state_folder
-    from toolway.hub.source import server_fingerprint
-
     folder = gateway_state_folder(os.environ)
     if folder is None:
         return None
@@ -152,9 +150,6 @@ def _find_pins(name: str, server: Server) -> ServerPins | None:
 
 def _deviations(pins: ServerPins, tools: dict[str, Json]) -> list[Json]:
     """Return the tools whose definition is new, changed or gone, each with its changes."""
-    from toolway.catalog.pin_report import describe_deviation
-    from toolway.catalog.pins import Deviation, definition_digest
-
     found = []
     for tool, definition in sorted(tools.items()):
         key, digest = f"tools/{tool}", definition_digest(definition)

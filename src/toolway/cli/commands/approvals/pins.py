@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile
+from toolway.catalog.pin_report import describe_pins
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import find_gateway
 from toolway.config.locations import gateway_state_folder
 from toolway.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
-    from toolway.catalog.pin_keeper import PinFile
     from toolway.catalog.pins import ServerPins
     from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.output import Output
@@ -71,8 +73,6 @@ class _FilePins:
         self.place = str(file.path)
 
     def _load(self) -> dict[str, ServerPins]:
-        from toolway.catalog.pin_keeper import DamagedPinsError
-
         try:
             return self._file.load()
         except DamagedPinsError as exc:
@@ -84,8 +84,6 @@ class _FilePins:
             ) from None
 
     async def list(self) -> Json:
-        from toolway.catalog.pin_report import describe_pins
-
         return describe_pins(self._load().values())
 
     async def approve(self, deviation: Json) -> None:
@@ -113,12 +111,9 @@ class _GatewayPins:
 
 
 async def _open_pins(context: CommandContext) -> _FilePins | _GatewayPins:
-    from toolway.cli.targets import find_gateway
-
     gateway = await find_gateway(context.output, context.target_options)
     if gateway is not None:
         return _GatewayPins(gateway)
-    from toolway.catalog.pin_keeper import PIN_FILE_NAME, PinFile
 
     folder = gateway_state_folder(os.environ)
     if folder is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from dataclasses import replace
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from toolway import Hub
 from toolway._lazy import compile_pattern
 from toolway._os import support
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.targets import load_masked_config
 from toolway.errors import CallError, ConfigError, NotFound, platform_error
+from toolway.upstream.process.confinement import SandboxError, describe
+from toolway.upstream.process.shown_paths import ALWAYS_SHOWN
 
 if TYPE_CHECKING:
     from toolway.config.schema import Server
@@ -38,9 +43,6 @@ def sandbox_try(
 
 async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
     """Start the server, and print its tools or why it does not start."""
-    from toolway import Hub
-    from toolway.cli.targets import load_masked_config
-
     if lacked := support.missing("sandbox"):
         raise platform_error(*lacked)
     output = context.output
@@ -84,10 +86,6 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
 
 async def _describe_limits(server: Server) -> list[str]:
     """Return how the sandbox is made on this machine and which limits apply, or why a limit cannot be applied."""
-    import asyncio
-
-    from toolway.upstream.process.confinement import SandboxError, describe
-
     try:
         return await asyncio.to_thread(describe, "strict", server.grants)
     except SandboxError as exc:
@@ -96,8 +94,6 @@ async def _describe_limits(server: Server) -> list[str]:
 
 def find_missing(text: str, server: Server) -> list[str]:
     """Return the paths in a server's messages that exist on this machine, but not in the sandbox of the server."""
-    from toolway.upstream.process.shown_paths import ALWAYS_SHOWN
-
     shown = (*ALWAYS_SHOWN, *server.grants.read, *server.grants.write)
     found = dict.fromkeys(path.rstrip("./") for path in _PATH.findall(text))
     return [

@@ -17,19 +17,55 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.auth.encrypted_token_store import KEY_SECRET_NAME as KEY_OF_LOGINS
 from toolway.cli.completion import complete_servers
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import parse_entries
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.config.admission.variables import is_never_allowed
+from toolway.config.approval.accesses import find_accesses
+from toolway.config.approval.held_entries import (
+    ApprovalGate,
+    find_approvable,
+    find_held_workflows,
+    json_digest,
+    workflow_digest,
+)
+from toolway.config.approval.trust_store import has_commands
+from toolway.config.approval.workflow_files import capture_workflows
+from toolway.config.dotenv import read_dotenv_beside
+from toolway.config.editing import jsonc
+from toolway.config.loader import (
+    TOOLWAY_BLOCK,
+    add_dotenv,
+    decode_config,
+    find_server_map,
+    normalize_name,
+    parse_config,
+    read_config_bytes,
+    reject_outside_project,
+)
 from toolway.config.locations import CONFIG_FILE_VARIABLE
+from toolway.config.masking import mask_value
+from toolway.config.scopes import (
+    UNTRUSTED_CODE,
+    UntrustedFile,
+    find_config_paths,
+    load_config,
+    load_scopes,
+    open_trust_store,
+)
+from toolway.config.secret_refs import SecretRef
+from toolway.config.secrets import list_secret_refs, migrate_secrets, plan_secret_moves
 from toolway.errors import ConfigError, NotFound
+from toolway.secrets import check_secret_name, open_store, remember_secret
 
 if TYPE_CHECKING:
     from toolway.config.approval.accesses import Access
-    from toolway.config.approval.held_entries import ApprovalGate, HeldEntry
+    from toolway.config.approval.held_entries import HeldEntry
     from toolway.config.approval.workflow_files import CapturedWorkflow
-    from toolway.config.scopes import UntrustedFile
     from toolway.config.secrets import SecretMove
     from toolway.types import Json
 
@@ -120,8 +156,6 @@ def run_trust(
     sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
     clearly a secret is masked, never a reference.
     """
-    from toolway.config.approval.held_entries import ApprovalGate
-
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
         raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway trust")
     gate = ApprovalGate.open(os.environ, "hold")
@@ -151,8 +185,6 @@ def run_trust(
 
 def run_trust_revoke(output: Output, config: Path | None, target: str | None) -> ExitCode:
     """Revoke the trust in a project's config file, or in an entry of the user's own file."""
-    from toolway.config.scopes import find_config_paths, open_trust_store
-
     trust_store = open_trust_store(os.environ)
     if target is None or _is_file(target):
         files = [Path(target)] if target is not None else list(find_config_paths(os.environ, Path.cwd()).project)
@@ -170,10 +202,6 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
 
 def _revoke_entry(config: Path | None, name: str) -> list[str]:
     """Revoke the approval of an entry, agent, setting or workflow, as it is now. Return what was approved."""
-    from toolway.config.approval.held_entries import find_approvable, find_held_workflows
-    from toolway.config.dotenv import read_dotenv_beside
-    from toolway.config.loader import normalize_name
-    from toolway.config.scopes import find_config_paths, open_trust_store
 
     def named(found: Sequence[HeldEntry]) -> list[str]:
         return [each.digest for each in found if name in (each.name, each.server, normalize_name(each.name))]
@@ -235,15 +263,6 @@ def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -
     If no entries were recorded before, `gate` records all of the user's own files as approved. Raises `UsageError` if
     the named file is not a project's config file, and `NotFound` if the named entry does not wait.
     """
-    from toolway.config.loader import read_config_bytes, reject_outside_project
-    from toolway.config.scopes import (
-        UntrustedFile,
-        find_config_paths,
-        load_config,
-        load_scopes,
-        open_trust_store,
-    )
-
     named = _named_file(config)
     path = Path(target).absolute() if target is not None and _is_file(target) else None
     paths = find_config_paths(os.environ, path.parent if path is not None else Path.cwd())
@@ -301,9 +320,6 @@ def _named_file(config: Path | None) -> Path | None:
 
 def _own_files(config: Path | None) -> list[tuple[str, bytes, Mapping[str, Any], Any]]:
     """Return (file, content, server map, `toolway` block) of the named file, or of the user and local files."""
-    from toolway.cli.file_changes import parse_entries
-    from toolway.config.scopes import find_config_paths
-
     paths, named = find_config_paths(os.environ, Path.cwd()), _named_file(config)
     files = [each for each in ([named] if named is not None else [paths.user, paths.local]) if each.is_file()]
     contents = [(os.fspath(each), each.read_bytes()) for each in files]
@@ -314,8 +330,6 @@ def _own_files(config: Path | None) -> list[tuple[str, bytes, Mapping[str, Any],
 
 
 def _confirm_trust(pending: PendingReview, digest: str | None, *, only_one: bool, interactive: bool) -> bool:
-    from toolway.config.scopes import UNTRUSTED_CODE
-
     if digest is not None:
         if only_one and pending.digest != digest:
             raise ConfigError(
@@ -353,13 +367,6 @@ def _ask(question: str) -> bool:
 
 
 def _review_file(pending: UntrustedFile) -> PendingReview:
-    from toolway.config.approval.accesses import find_accesses
-    from toolway.config.approval.held_entries import json_digest, workflow_digest
-    from toolway.config.approval.trust_store import has_commands
-    from toolway.config.editing import jsonc
-    from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map
-    from toolway.config.masking import mask_value
-    from toolway.config.scopes import open_trust_store
     from toolway.workflows.summary import summarize_workflow
 
     file = os.fspath(pending.path)
@@ -393,9 +400,6 @@ def _review_file(pending: UntrustedFile) -> PendingReview:
 
 def _workflows_of(content: bytes, file: str, *, is_project: bool = True) -> tuple[CapturedWorkflow, ...]:
     """Return the workflows of a config file as they are now; () if the file is invalid, because nothing of it runs."""
-    from toolway.config.approval.workflow_files import capture_workflows
-    from toolway.config.loader import add_dotenv, decode_config, parse_config
-
     variables, _ = add_dotenv(file, os.environ, is_project=is_project)
     try:
         return capture_workflows(parse_config(decode_config(content, file), file, variables).gateway.workflows)
@@ -404,7 +408,6 @@ def _workflows_of(content: bytes, file: str, *, is_project: bool = True) -> tupl
 
 
 def _review_entry(held: HeldEntry) -> PendingReview:
-    from toolway.config.scopes import open_trust_store
     from toolway.workflows.summary import summarize_workflow
 
     fields: Json = {
@@ -427,9 +430,6 @@ def _review_entry(held: HeldEntry) -> PendingReview:
 
 def review_entries(title: str, entries: Mapping[str, Any]) -> PendingReview:
     """Return the entries that `toolway clients import` would write to the user's own file, prepared for a review."""
-    from toolway.config.approval.accesses import find_accesses
-    from toolway.config.approval.held_entries import json_digest
-
     fields: Json = {"servers": {name: _mask_entry(entry) for name, entry in entries.items()}}
     digest, accesses = json_digest(entries), find_accesses(entries)
     return PendingReview("entry", title, digest, fields, accesses, command="toolway clients import --project")
@@ -441,9 +441,6 @@ def _accesses_to_json(accesses: Sequence[Access]) -> Json:
 
 
 def _mask_entry(entry: Any) -> Any:
-    from toolway.config.admission.variables import is_never_allowed
-    from toolway.config.masking import mask_value
-
     if not isinstance(entry, Mapping):
         return entry
     unmasked = {key: entry[key] for key in ("command", "args") if key in entry}
@@ -455,8 +452,6 @@ def _mask_entry(entry: Any) -> Any:
 
 
 def _print_review(output: Output, pending: PendingReview) -> None:
-    from toolway.config.loader import TOOLWAY_BLOCK
-
     document = pending.document
     changed = " has changed since it was trusted" if document.get("changed") else ""
     output.print_line(f"{_escape_json(pending.title)[1:-1]}{changed}", "bold")
@@ -514,9 +509,6 @@ def _escape_json(value: Any) -> str:
 
 def run_secrets_set(output: Output, name: str, extra: str | None) -> ExitCode:
     """Store a secret, or replace its value. The value is prompted for or read from a pipe."""
-    from toolway.config.secret_refs import SecretRef
-    from toolway.secrets import check_secret_name, open_store
-
     if extra is not None:
         raise UsageError(
             "a secret cannot be passed on the command line",
@@ -538,9 +530,6 @@ def run_secrets_set(output: Output, name: str, extra: str | None) -> ExitCode:
 
 def run_secrets_ls(output: Output, config: Path | None) -> ExitCode:
     """Print the names of all secrets, the servers that use them, and missing secrets."""
-    from toolway.auth.encrypted_token_store import KEY_SECRET_NAME as KEY_OF_LOGINS
-    from toolway.secrets import open_store
-
     store = open_store(os.environ)
     names, users = store.names(), _servers_by_secret(output, config)
     missing = sorted(users.keys() - set(names))
@@ -565,8 +554,6 @@ def run_secrets_ls(output: Output, config: Path | None) -> ExitCode:
 
 def run_secrets_rm(output: Output, config: Path | None, name: str) -> ExitCode:
     """Delete a secret from the secret store."""
-    from toolway.secrets import check_secret_name, open_store
-
     check_secret_name(name)
     if not open_store(os.environ).delete(name):
         raise NotFound(f"unknown secret {name}", hint="list all: toolway secrets ls", code="E-SECRETS-NAME")
@@ -585,8 +572,6 @@ def _read_secret_value(name: str) -> str:
 
     Raises `UsageError` if the value is empty or too long.
     """
-    from toolway.secrets import remember_secret
-
     if sys.stdin.isatty():
         value = getpass.getpass(f"value of {name} (not shown): ")
     else:
@@ -600,9 +585,6 @@ def _read_secret_value(name: str) -> str:
 
 def _servers_by_secret(output: Output, config: Path | None) -> Mapping[str, list[str]]:
     """Return the servers that reference each secret, by secret name."""
-    from toolway.config.scopes import load_config
-    from toolway.config.secrets import list_secret_refs
-
     try:
         servers = load_config(os.environ, Path.cwd(), config).servers
     except ConfigError as exc:
@@ -622,8 +604,6 @@ def _servers_by_secret(output: Output, config: Path | None) -> Mapping[str, list
 
 def find_plain_secrets(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[SecretMove]]:
     """Return the plain-text secrets in server entries that can be moved to the secret store."""
-    from toolway.config.secrets import plan_secret_moves
-
     found = {name: plan_secret_moves(name, entry) for name, entry in entries.items()}
     return {name: moves for name, moves in found.items() if moves}
 
@@ -633,9 +613,6 @@ def move_secrets_to_store(output: Output, entries: Mapping[str, Mapping[str, Any
 
     Return the entries with references to the secrets.
     """
-    from toolway.config.secrets import migrate_secrets
-    from toolway.secrets import open_store
-
     result = {name: dict(entry) for name, entry in entries.items()}
     moves = find_plain_secrets(entries)
     if not moves:

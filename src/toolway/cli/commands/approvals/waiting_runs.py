@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
@@ -11,6 +13,8 @@ from toolway._lazy import dataclass
 from toolway.cli.commands.workflow import answer_run, journal_file, journal_flag, open_reader
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.options import CommandContext
+from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
+from toolway.cli.targets import find_gateway
 from toolway.errors import NotFound, ToolwayError
 
 if TYPE_CHECKING:
@@ -81,7 +85,6 @@ class WaitingRun:
         """Send a yes or a no to the gateway, or into the journal, and print what it causes."""
         if self.gateway is None:
             return await answer_run(context, self.id, step, body, self.journal)
-        from toolway.cli.remote_runs import act_on_remote_run
 
         return await act_on_remote_run(context.output, self.gateway, self.id, "approve", step, body, kind=self.kind)
 
@@ -143,9 +146,6 @@ async def find_places(context: CommandContext, journal: str | None) -> RunPlaces
 
     Raises `UsageError` if --gateway and --journal are both given.
     """
-    from toolway.cli.remote_runs import find_run_gateway
-    from toolway.cli.targets import find_gateway
-
     named = find_run_gateway(context, journal)
     if named is not None:
         return RunPlaces(named, None, False, f" -g {named.url}")
@@ -188,8 +188,6 @@ def _call_fields(record: RunRecord, entries: Sequence[Entry], step: str) -> Json
     """Return tool, effect and arguments of the call that an agent wants to make at `step`; {} for another question."""
     if not _is_agent(record.workflow):
         return {}
-    import json
-    from pathlib import Path
 
     from toolway.agents.run_reader import AgentRunReader
 

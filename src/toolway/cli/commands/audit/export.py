@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway._os import O_UNSHARED
+from toolway.audit.log import find_unstored
+from toolway.audit.signed_export import AlteredExport, SelectedRecords, check_file, write_export, write_proofs
+from toolway.audit.sink import SinkBroken, format_time
+from toolway.audit.verify import TamperedLog, find_all
 from toolway.cli.commands.audit.log_access import (
     LogFile,
     audit_settings,
@@ -87,7 +92,6 @@ def audit_check(
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Public key in PEM form.", show_default=False)],
 ) -> CommandResult:
     """Check a signed export, or a proof from one, with the public key alone. Exit with 9 if it was altered."""
-    from toolway.audit.signed_export import AlteredExport, check_file
     from toolway.cli.commands.audit.checkpoints import load_public_key
 
     public = load_public_key(key)
@@ -121,8 +125,6 @@ def audit_prove(
     ] = None,
 ) -> CommandResult:
     """Write the records with this id, each with a proof that it is in the signed export."""
-    from toolway.audit.signed_export import AlteredExport, write_proofs
-
     try:
         with _open_export(file) as stream:
             proofs = write_proofs(stream, id)
@@ -167,9 +169,6 @@ def audit_key(context: CommandContext, log: LogFile = None) -> CommandResult:
 
 
 def _export(output: Output, settings: AuditSettings, query: AuditQuery, to: Path | None) -> ExitCode:
-    from toolway.audit.log import find_unstored
-    from toolway.audit.verify import find_all
-
     count = 0
     with open_logs(settings) as logs, _open_output(to) as out:
         journal = read_unstored(settings)
@@ -188,10 +187,7 @@ def _export_signed(
 
     The whole log is verified first, as `verify` does: with its MACs and checkpoints.
     """
-    from toolway.audit.signed_export import AlteredExport
     from toolway.audit.signing import load_signer
-    from toolway.audit.sink import SinkBroken
-    from toolway.audit.verify import TamperedLog
     from toolway.cli.commands.audit.checkpoints import LogCheckpoints
     from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
@@ -227,10 +223,6 @@ def _write_signed(
     out: IO[bytes],
     verified: Mapping[str, VerifiedLog],
 ) -> int:
-    from toolway.audit.log import find_unstored
-    from toolway.audit.signed_export import SelectedRecords, write_export
-    from toolway.audit.sink import SinkBroken, format_time
-
     journal, macs = read_unstored(settings), load_macs(settings, None)
     heads = {location: each.head for location, each in verified.items()}
     if missing := heads.keys() - {sink.location for sink in logs}:
@@ -260,8 +252,6 @@ def _private_file(to: Path | None) -> Iterator[IO[bytes]]:
 
     If `to` is None, its content is written to stdout instead.
     """
-    import tempfile
-
     if to is None:
         with tempfile.TemporaryFile() as draft:
             yield draft

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from toolway._os import describe_user
+from toolway.audit.log import open_error
 from toolway.cli.commands.audit.log_access import LogFile, audit_settings, with_cluster_key
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
@@ -24,7 +25,6 @@ def audit_restart(
     ] = "",
 ) -> CommandResult:
     """Begin a lost or altered log again. Its first record says who did it, and names the last signed record before."""
-    from toolway.audit.log import open_error
     from toolway.audit.restart import restart_log
 
     settings = with_cluster_key(audit_settings(context, log))

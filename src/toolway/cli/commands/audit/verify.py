@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolway._lazy import compile_pattern
+from toolway.audit.log import find_unstored, load_redactor
+from toolway.audit.sink import ChainHead
+from toolway.audit.verify import AuditQuery, find_newest
 from toolway.cli.commands.audit.log_access import (
     LogFile,
     audit_settings,
@@ -23,11 +26,12 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.config.field_reader import parse_duration
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from toolway.audit.sink import ChainHead, RecordFields
-    from toolway.audit.verify import AuditQuery, Beginning, VerifiedLog
+    from toolway.audit.sink import RecordFields
+    from toolway.audit.verify import Beginning, VerifiedLog
     from toolway.config.settings import AuditSettings
 
 _HEAD_PATTERN = compile_pattern(r"([0-9]{1,18}):([0-9a-f]{64})")
@@ -179,9 +183,6 @@ def run_audit_ls(
     limit: int,
 ) -> ExitCode:
     """Print the newest audit records that match the filters."""
-    from toolway.audit.log import find_unstored
-    from toolway.audit.verify import find_newest
-
     output, settings = context.output, audit_settings(context, file)
     record_filter = build_filter(settings, field_filters, kind, since)
     with open_logs(settings) as logs:
@@ -210,9 +211,6 @@ def run_audit_ls(
 def build_filter(
     settings: AuditSettings, field_filters: Mapping[str, str | None], kind: str, since: str, until: str = ""
 ) -> AuditQuery:
-    from toolway.audit.log import load_redactor
-    from toolway.audit.verify import AuditQuery
-
     fields = {name: value for name, value in field_filters.items() if value is not None}
     if "key" in fields:
         try:
@@ -244,8 +242,6 @@ def parse_time(option: str, text: str) -> str:
 
 
 def _parse_since(text: str) -> str:
-    from toolway.config.field_reader import parse_duration
-
     if not text:
         return ""
     days = _DAYS_PATTERN.fullmatch(text)
@@ -257,8 +253,6 @@ def _parse_since(text: str) -> str:
 
 
 def _parse_head(text: str) -> ChainHead:
-    from toolway.audit.sink import ChainHead
-
     found = _HEAD_PATTERN.fullmatch(text)
     if found is None:
         raise UsageError("--head must be a head printed by an earlier verify: NUMBER:HASH")

@@ -11,10 +11,22 @@ import typer
 
 from toolway._version import __version__
 from toolway.cli import completion
+from toolway.cli.commands.catalogs.client_module import client_source
+from toolway.cli.commands.catalogs.url_hints import doctor_command
+from toolway.cli.commands.tools import parse_arguments
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.params import Headers, Wait
+from toolway.cli.targets import (
+    failure_cause,
+    find_target,
+    is_server_url,
+    print_missing,
+    server_name_from_url,
+    url_target,
+    wait_for_tools,
+)
 from toolway.errors import NotFound, ToolwayError
 
 if TYPE_CHECKING:
@@ -83,9 +95,6 @@ async def run_prompts(
     context: CommandContext, words: Sequence[str], server: str | None, wait: float | None
 ) -> ExitCode:
     """List the prompts of all servers or of `server`, or get the one that `words` name."""
-    from toolway.cli.commands.tools import parse_arguments
-    from toolway.cli.targets import print_missing
-
     output = context.output
     target = await _find_target(context)
     given = {name: _as_text(value) for name, value in parse_arguments(words[1:]).items()}
@@ -113,8 +122,6 @@ async def run_prompts(
 
 async def run_resources(context: CommandContext, uri: str | None, server: str | None, wait: float | None) -> ExitCode:
     """List the resources of all servers or of `server`, or read the one at `uri`."""
-    from toolway.cli.targets import print_missing
-
     output = context.output
     target = await _find_target(context)
     async with target.open(server) as servers:
@@ -146,10 +153,6 @@ async def run_codegen(
     context: CommandContext, server: str, out: Path | None, headers: Sequence[str], wait: float | None
 ) -> ExitCode:
     """Write the typed client of a server to `out`, or print it."""
-    from toolway.cli.commands.catalogs.client_module import client_source
-    from toolway.cli.commands.catalogs.url_hints import doctor_command
-    from toolway.cli.targets import failure_cause, is_server_url, server_name_from_url, url_target, wait_for_tools
-
     output = context.output
     url = server if is_server_url(server) else ""
     if url:
@@ -175,8 +178,6 @@ async def run_codegen(
 
 
 async def _find_target(context: CommandContext) -> Target:
-    from toolway.cli.targets import find_target
-
     return await find_target(context.output, context.target_options)
 
 

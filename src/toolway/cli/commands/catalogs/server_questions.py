@@ -14,9 +14,12 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from toolway._os import hidden_input, read_terminal
+from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S, can_open_browser, start_browser
 from toolway.cli.output import Output
 from toolway.errors import ProtocolError
 from toolway.protocol.constants import INVALID_REQUEST, URL_ELICITATION_REQUIRED
+from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.schema_violations import describe_violations
 from toolway.types import CallbackError, Json
 from toolway.upstream.server_requests import check_server_request, clean_server_request
 
@@ -100,8 +103,6 @@ class ServerQuestions:
     # -- elicitation --------------------------------------------------------------------------------------------------
 
     async def _open_url(self, url: str) -> Json:
-        from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S, can_open_browser, start_browser
-
         self._show(f"  {url}")
         choices = {"y": "open it in your browser", "n": "decline", "c": "cancel"}
         answer = await self._choose("Open this address?", choices)
@@ -136,9 +137,6 @@ class ServerQuestions:
 
     async def _ask_field(self, name: str, field: Json, *, required: bool) -> Any:
         """Ask for one value until it fits the schema of the field; None if an optional field is left empty."""
-        from toolway.protocol.json_schema import SchemaValidator
-        from toolway.protocol.schema_violations import describe_violations
-
         options, several = _options_of(field)
         default = field.get("default")
         is_secret = field.get("format") in _SECRET_FORMATS or field.get("writeOnly") is True
