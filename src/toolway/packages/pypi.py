@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway._os import HAS_DRIVES
+from toolway.packages import windows_tree
 from toolway.packages.runner_command import PackageCommand, normalize, requirement_line, split_requirement
 from toolway.packages.store import machine_platform
 from toolway.packages.tool_process import LockError, find_tool, run_tool
@@ -113,6 +115,8 @@ def take_scripts(modules: Path, folder: Path) -> None:
         written.rename(programs)
     else:
         programs.mkdir()
+    if HAS_DRIVES:
+        windows_tree.write_scripts(modules, folder)
 
 
 def complete(folder: Path, final: Path, modules: Path, python: Python, environ: Mapping[str, str]) -> None:
@@ -120,6 +124,19 @@ def complete(folder: Path, final: Path, modules: Path, python: Python, environ: 
 
     The tree is in `folder` and will be moved to `final`, so its scripts name that path.
     """
+    if HAS_DRIVES:
+        windows_tree.note_python(folder, python.path, python.version)
+    else:
+        _make_environment(folder, final, python)
+    compiled = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    places = ["-s", os.fspath(folder), "-p", os.fspath(final), os.fspath(modules)]
+    try:
+        run_tool([python.path, "-I", *compiled, *places], environ)
+    except LockError:
+        return  # a package has files for other versions of Python, which are not compiled
+
+
+def _make_environment(folder: Path, final: Path, python: Python) -> None:
     programs = folder / "bin"
     for script in sorted(programs.iterdir()):
         _correct_script(script, final)
@@ -129,12 +146,6 @@ def complete(folder: Path, final: Path, modules: Path, python: Python, environ: 
     home = os.path.dirname(python.path)
     settings = f"home = {home}\ninclude-system-site-packages = false\nversion = {python.version}\n"
     (folder / "pyvenv.cfg").write_text(settings, encoding="utf-8")
-    compiled = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    places = ["-s", os.fspath(folder), "-p", os.fspath(final), os.fspath(modules)]
-    try:
-        run_tool([python.path, "-I", *compiled, *places], environ)
-    except LockError:
-        return  # a package has files for other versions of Python, which are not compiled
 
 
 def find_program(command: PackageCommand, folder: Path) -> str:

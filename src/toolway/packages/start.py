@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from toolway._os import HAS_DRIVES
 from toolway.errors import ConfigError
+from toolway.packages import windows_tree
 from toolway.packages.lock_file import LOCK_CODE, LockedEntry, PackageLock
 from toolway.packages.malware import MALWARE_CODE, MalwareIndex
 from toolway.packages.runner_command import NotLockable, PackageCommand, parse_command
@@ -80,6 +82,9 @@ def tree_command(
         )
     folder = os.fspath(store.folder(entry.trees[platform], platform))
     program = os.path.join(folder, entry.program)
+    if HAS_DRIVES:
+        run = windows_tree.node_command if entry.ecosystem == "npm" else windows_tree.python_command
+        return run(folder, entry.program, command.args)
     if entry.ecosystem == "npm":
         return [program, *command.args]
     # -B: an import hook, such as that of beartype, would write further compiled modules into the tree.
