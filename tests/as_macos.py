@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import platform
 import resource
 import runpy
 import select
@@ -67,6 +68,7 @@ def become_macos() -> None:
     sysconfig.get_config_vars()  # of this Python, which was built for Linux
     with contextlib.suppress(ImportError):
         import truststore  # noqa: F401 # on macOS it asks a framework that Linux lacks
+    platform._uname_cache = None  # type: ignore[attr-defined] # what it asked for
     for module, names in LINUX_ONLY.items():
         for name in names:
             if hasattr(module, name):
