@@ -82,8 +82,9 @@ class JobSpawner(SpawnerBase):
         return Process(started.pid, stdin, stdout, stderr, exited, self, number)
 
     def _on_exited(self, number: int) -> None:
-        job, _ = self._jobs.pop(number)
-        job.close()  # what the server left behind ends with it
+        job, _ = self._jobs.pop(number, (None, 0))  # none after `close`
+        if job is not None:
+            job.close()  # what the server left behind ends with it
 
     def send_command(self, command: dict[str, Any]) -> None:
         job, pid = self._jobs.get(command["id"], (None, 0))
