@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.orphans import no_other_orphans
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / "scripts" / "macos-python")
 SERVER = ["-m", "toolway.testing.stdio_main"]
@@ -196,6 +198,13 @@ def test_the_next_gateway_ends_what_a_killed_reaper_left(
     started: Callable[..., subprocess.Popen[str]], toolway: Callable[..., str], tmp_path: Path
 ) -> None:
     """Nothing on macOS tells a server that its reaper died."""
+    with no_other_orphans():
+        the_next_gateway_ends_the_server(started, toolway, tmp_path)
+
+
+def the_next_gateway_ends_the_server(
+    started: Callable[..., subprocess.Popen[str]], toolway: Callable[..., str], tmp_path: Path
+) -> None:
     program = tmp_path / "server.py"
     program.write_text(LEAVES_CHILD)
     config = tmp_path / ".config" / "toolway" / "mcp.json"
@@ -244,7 +253,8 @@ def test_commands_use_the_folders_that_they_use_on_linux(toolway: Callable[..., 
     assert json.loads((tmp_path / ".config/toolway/mcp.json").read_text())["mcpServers"].keys() == {"fake"}
     assert "ready" in toolway("ls") and "fake.echo" in toolway("tools")
     assert toolway("call", "fake.echo", "text=hällo", "-q") == "hällo\n"
-    assert "no problem found" in toolway("doctor", "fake").splitlines()[0]
+    with no_other_orphans():
+        assert "no problem found" in toolway("doctor", "fake").splitlines()[0]
     assert not (tmp_path / "Library").exists() and (tmp_path / ".local" / "state" / "toolway").is_dir()
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+
+from tests.orphans import no_other_orphans
 
 _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _MARK = "\x1e next command \x1e"
@@ -32,7 +35,14 @@ def commands_of(page: Path) -> list[tuple[str, list[str]]]:
 def outputs_of(commands: list[str], folder: Path, environ: Mapping[str, str], seconds: float = 120) -> list[str]:
     """What each of them says, one after the other in one shell."""
     script = "\n".join(f"{command}\nprintf '%s\\n' '{_MARK}'" for command in commands)
-    done = subprocess.run(
+    # What another test leaves for a moment would be shown by a doctor.
+    with no_other_orphans() if "toolway doctor" in script else nullcontext():
+        done = _run(script, folder, environ, seconds)
+    return done.stdout.split(f"{_MARK}\n")[:-1]
+
+
+def _run(script: str, folder: Path, environ: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["bash", "-c", f"exec 2>&1\nset -m\n{script}"],
         cwd=folder,
         env={**environ, "PYTHONUNBUFFERED": "1"},  # both streams in the order in which a terminal shows them
@@ -42,7 +52,6 @@ def outputs_of(commands: list[str], folder: Path, environ: Mapping[str, str], se
         timeout=seconds,
         check=False,
     )
-    return done.stdout.split(f"{_MARK}\n")[:-1]
 
 
 def fits(said: str, shown: list[str]) -> bool:

@@ -9,13 +9,15 @@ import sys
 import pytest
 
 from tests.doctor.doctor_lab import Lab, small
+from tests.orphans import no_other_orphans
 
 SECRET = "ghp_canary0123456789canary0123456789abcd"
 
 
 @pytest.fixture
 def lab(tmp_path):
-    return Lab(tmp_path / "lab")
+    with no_other_orphans():
+        yield Lab(tmp_path / "lab")
 
 
 def toolway(lab, *words, command="doctor"):

@@ -50,8 +50,11 @@ async def _run_all(folder: Path) -> dict[str, str]:
                 return traceback.format_exc()
         return ""
 
-    done = await asyncio.gather(*(one(number, row) for number, row in enumerate(ROWS.values())))
-    return dict(zip(ROWS, done, strict=True))
+    numbers = {name: number for number, name in enumerate(ROWS)}
+    alone = "orphan left over"  # or the doctors of the other rows would find it too
+    done = await asyncio.gather(*(one(numbers[name], row) for name, row in ROWS.items() if name != alone))
+    results = dict(zip([name for name in ROWS if name != alone], done, strict=True))
+    return {**results, alone: await one(numbers[alone], ROWS[alone])}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -28,6 +28,7 @@ REST: Final = 0.1  # seconds at most before the next call, after one that was no
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
 NEVER: Final = 1e9
+NO_ANSWER: Final = "lost: no answer in time"
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Client:
             async with asyncio.timeout(limit + PATIENCE):
                 result = await self._rider.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
         except TimeoutError:
-            trip.executed, trip.how = "unknown", "lost: no answer in time"
+            trip.executed, trip.how = "unknown", NO_ANSWER
             self.move()
         except Lost as lost:
             trip.executed, trip.how = "unknown" if lost.sent else "no", f"lost: {lost}"

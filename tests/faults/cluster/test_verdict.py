@@ -66,6 +66,15 @@ def test_a_call_that_waited_for_the_next_owner_may_be_too_late_for_it():
     assert list(wrong_answers([trip("a", 15.5, 20.5)], [kill], owners)), "its time was not over"
 
 
+def test_on_a_busy_machine_a_late_call_or_a_lost_lease_explains_an_unknown_outcome_and_nothing_else_does():
+    owners, moved = owned(("b", 0, 100)), owned(("b", 0, 20), ("c", 20.5, 100))
+    late = trip("a", 15.5, 20.5, "timed out after 5 s [E-TIMEOUT]")
+    assert not list(wrong_answers([late], [], owners, busy=True))
+    assert not list(wrong_answers([trip("a", 19.5, 20.1)], [], moved, busy=True)), "its owner changed"
+    assert list(wrong_answers([trip("a", 19.5, 20.1)], [], owners, busy=True)), "it had one owner all the time"
+    assert list(wrong_answers([trip("a", 15.5, 16.5, "lost: reset")], [], owners, busy=True))
+
+
 def test_a_cut_between_two_concerns_only_what_passes_between_them():
     cut = Strike("cut", frozenset("ab"), 10.0, 20.0, pair=True)
     assert not list(wrong_answers([trip("a", 12, 13)], [cut], owned(("b", 0, 100))))

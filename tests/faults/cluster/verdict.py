@@ -5,6 +5,8 @@ Beside I1 to I4 (`toolway.testing.history`):
     lost     an answer is lost only where the replica that was asked was struck
     unknown  an outcome is unknown only where a struck replica was asked, or owned the server; or where a call that
              waited for the next owner of such a server reached it so late that its time was over
+             on a busy machine (tests/timing.py) also where a node lost its lease because it could not renew it in time,
+             or where the time of the call was over
     owners   no two gateways use one server at once: the effects of their processes do not alternate, and nobody has one
              outside the time in which the record says that the server is its own
 """
@@ -18,7 +20,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final
 
-from tests.faults.cluster.load import Trip
+from tests.faults.cluster.load import NO_ANSWER, Trip
 from tests.faults.cluster.observation import FOREVER, Tenure
 
 NOTICED: Final = 1.5  # seconds within which the others know of a replica that is dead or hung
@@ -80,20 +82,25 @@ class Owners:
         return min((tenure.since for tenure in self._of[server] if tenure.since > at), default=FOREVER)
 
     def within(self, server: str, since: float, until: float) -> frozenset[str]:
-        return frozenset(
-            replica_of(tenure.node) for tenure in self._of[server] if tenure.since <= until and tenure.until >= since
-        )
+        return frozenset(replica_of(tenure.node) for tenure in self.tenures(server, since, until))
+
+    def tenures(self, server: str, since: float, until: float) -> list[Tenure]:
+        return [tenure for tenure in self._of[server] if tenure.since <= until and tenure.until >= since]
 
 
-def wrong_answers(trips: Sequence[Trip], strikes: Sequence[Strike], owners: Owners) -> Iterator[str]:
+def wrong_answers(
+    trips: Sequence[Trip], strikes: Sequence[Strike], owners: Owners, *, busy: bool = False
+) -> Iterator[str]:
     struck: set[str] = set()  # keys whose outcome is unknown for a reason, so that it stays unknown
     for trip in sorted(trips, key=lambda trip: trip.began):
         near = owners.within(trip.server, trip.began - BLUR, trip.ended)
         lost = trip.how.startswith("lost")
         if trip.executed != "unknown" and not lost:
             continue
-        if any(strike.concerns(trip, frozenset() if lost else near) for strike in strikes) or (
-            not lost and any(waited_in_vain(trip, strike, owners) for strike in strikes)
+        if (
+            any(strike.concerns(trip, frozenset() if lost else near) for strike in strikes)
+            or (not lost and any(waited_in_vain(trip, strike, owners) for strike in strikes))
+            or (busy and is_of_slowness(trip, owners))
         ):
             struck.add(trip.nonce)
         elif not (trip.keyed and trip.nonce in struck and not lost):
@@ -107,6 +114,12 @@ def waited_in_vain(trip: Trip, strike: Strike, owners: Owners) -> bool:
         return False
     begun = owners.next_after(trip.server, strike.since)
     return "E-TIMEOUT" in trip.how and trip.began < begun < trip.ended and begun < strike.until + MOVES
+
+
+def is_of_slowness(trip: Trip, owners: Owners) -> bool:
+    """Whether nothing is wrong but that the machine was slow: a call, or the renewal of its owner's lease, was late."""
+    late = "E-TIMEOUT" in trip.how or trip.how == NO_ANSWER
+    return late or len(owners.tenures(trip.server, trip.began - BLUR, trip.ended + BLUR)) != 1
 
 
 def two_owners(effects: Iterable[Effect], replicas: Mapping[int, str], owners: Owners) -> Iterator[str]:
