@@ -71,6 +71,7 @@ def test_on_a_busy_machine_a_late_call_or_a_lost_lease_explains_an_unknown_outco
     late = trip("a", 15.5, 20.5, "timed out after 5 s [E-TIMEOUT]")
     assert not list(wrong_answers([late], [], owners, busy=True))
     assert not list(wrong_answers([trip("a", 19.5, 20.1)], [], moved, busy=True)), "its owner changed"
+    assert not list(wrong_answers([trip("a", 19.5, 20.1, "closed by us")], [], owners, busy=True)), "a lease ended"
     assert list(wrong_answers([trip("a", 19.5, 20.1)], [], owners, busy=True)), "it had one owner all the time"
     assert list(wrong_answers([trip("a", 15.5, 16.5, "lost: reset")], [], owners, busy=True))
 

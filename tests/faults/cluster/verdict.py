@@ -117,8 +117,11 @@ def waited_in_vain(trip: Trip, strike: Strike, owners: Owners) -> bool:
 
 
 def is_of_slowness(trip: Trip, owners: Owners) -> bool:
-    """Whether nothing is wrong but that the machine was slow: a call, or the renewal of its owner's lease, was late."""
-    late = "E-TIMEOUT" in trip.how or trip.how == NO_ANSWER
+    """Whether nothing is wrong but that the machine was slow: a call, or the renewal of its owner's lease, was late.
+
+    A node that could not renew its lease closes its servers. In the record they stay its own if nobody else was faster.
+    """
+    late = "E-TIMEOUT" in trip.how or trip.how == NO_ANSWER or "closed by us" in trip.how
     return late or len(owners.tenures(trip.server, trip.began - BLUR, trip.ended + BLUR)) != 1
 
 
