@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 import toolway
 
 SECTIONS: Final = {
@@ -82,7 +84,7 @@ def _class_lines(name: str, kind: type) -> Iterator[str]:
     yield ""
     yield from _markdown(inspect.getdoc(kind) or "")
     fields = dict(_field_comments(kind))
-    has_table = dataclasses.is_dataclass(kind) or issubclass(kind, toolway.Event)
+    has_table = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
     if fields and not issubclass(kind, enum.Enum) and has_table:
         yield from ("", "| field | meaning |", "|---|---|")
         for field, text in fields.items():

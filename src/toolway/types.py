@@ -9,13 +9,12 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import jiter
 import msgspec
 
-from toolway._lazy import dataclass
 from toolway.errors import Certainty as Certainty
 from toolway.errors import ToolError
 

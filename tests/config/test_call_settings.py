@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
+from toolway.config.class_fields import field_names
 from toolway.config.policy_entry import camel_case
 from toolway.config.schema import HealthCheck, RestartPolicy, RetryPolicy, ToolSettings
 from toolway.config.server_entry import parse_entry, parse_entry_with_issues
@@ -84,16 +83,16 @@ def test_every_field_of_the_policies_has_a_key() -> None:
     ("key", "policy"), [("retry", RetryPolicy), ("restart", RestartPolicy), ("health", HealthCheck)]
 )
 def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: type) -> None:
-    for field in dataclasses.fields(policy):
+    for name in field_names(policy):
         values: tuple[object, ...] = (3, 4, "4s", True, False, "https://x.example/health")
         found = []
         for value in values:
             try:
-                server, issues = parse_entry_with_issues({"url": "https://x", key: {camel_case(field.name): value}}, {})
+                server, issues = parse_entry_with_issues({"url": "https://x", key: {camel_case(name): value}}, {})
             except ConfigError:
                 continue
             found.append((getattr(server, key) != policy(), issues))
-        assert (True, []) in found, f"{key}.{camel_case(field.name)} cannot be set"
+        assert (True, []) in found, f"{key}.{camel_case(name)} cannot be set"
 
 
 @pytest.mark.promise("B30")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolway.config.loader import LoadedConfig, load_file, parse_config
@@ -58,7 +59,7 @@ def test_every_key_of_every_form_is_in_force_or_named(file: Path) -> None:
 
 def in_force(loaded: LoadedConfig) -> Any:
     servers = {name: replace(server, extras={}) for name, server in loaded.servers.items()}
-    return servers, loaded.gateway, [replace(issue, line=None) for issue in loaded.issues]
+    return servers, loaded.gateway, [msgspec.structs.replace(issue, line=None) for issue in loaded.issues]
 
 
 def without(value: Any, key: str) -> Any:

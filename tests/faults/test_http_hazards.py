@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.timing import within
@@ -86,7 +87,9 @@ def _shorter_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules for slow heads and bodies, in one second instead of ten."""
     limits = http_base.client_limits_for
     monkeypatch.setattr(
-        http_base, "client_limits_for", lambda server: replace(limits(server), head_timeout=1.0, min_rate_window=1.0)
+        http_base,
+        "client_limits_for",
+        lambda server: msgspec.structs.replace(limits(server), head_timeout=1.0, min_rate_window=1.0),
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.timing import within
@@ -166,7 +167,9 @@ async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
         from dataclasses import replace
 
         server = hub._core._servers["bad"]
-        await hub.add_server("bad", replace(server, timeout=replace(server.timeout, write=0.5)), replace=True)
+        await hub.add_server(
+            "bad", replace(server, timeout=msgspec.structs.replace(server.timeout, write=0.5)), replace=True
+        )
         await hub.wait_ready()
         await hub.call_tool("bad.bad")
         began = time.monotonic()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.timing import within
@@ -361,7 +362,7 @@ async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monk
         return real(host, port, type=type, flags=flags)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    client = HttpClient(replace(PATIENT, connect_timeout=0.2), HERE)
+    client = HttpClient(msgspec.structs.replace(PATIENT, connect_timeout=0.2), HERE)
     try:
         began = time.monotonic()
         faults = await asyncio.gather(*(fault_of(client, "http://slow.test/") for _ in range(20)))
@@ -663,7 +664,7 @@ async def test_a_compressed_answer_that_nobody_asked_for_is_refused(client: Http
     ids=["gzip", "x-gzip", "deflate", "bare deflate", "identity"],
 )
 async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, coding: str) -> None:
-    client = HttpClient(replace(PATIENT, accept_compression=True), HERE)
+    client = HttpClient(msgspec.structs.replace(PATIENT, accept_compression=True), HERE)
     async with peer(always(compressed(body, coding))) as server:
         assert await fetch(client, server.url) == TEXT
         assert await fetch(client, server.url) == TEXT
@@ -686,7 +687,7 @@ async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, 
     ids=["bomb", "nested", "cut", "trailing", "no gzip", "one byte", "br", "zstd"],
 )
 async def test_a_compressed_answer_that_is_a_trap_fails_and_is_not_held(body: Callable[[], bytes], coding: str) -> None:
-    client = HttpClient(replace(PATIENT, accept_compression=True), HERE)
+    client = HttpClient(msgspec.structs.replace(PATIENT, accept_compression=True), HERE)
     async with peer(always(compressed(body(), coding))) as server:
         tracemalloc.start()
         fault = await fault_of(client, server.url, limit=100_000_000)

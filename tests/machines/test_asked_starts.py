@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.machines.upstreams import PLAIN, Around, Weather, a_call
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.user_trial("2")
 async def down(server: Server) -> tuple[Upstream, Around]:
     """A server that has been down for so long that it is tried rarely."""
     around = Around(Weather(opening="refused", roll=0.999))
-    upstream = Upstream("s", replace(server, restart=replace(server.restart, initial_backoff=25.0)), around)
+    upstream = Upstream(
+        "s", replace(server, restart=msgspec.structs.replace(server.restart, initial_backoff=25.0)), around
+    )
     upstream.start()
     await asyncio.sleep(200)
     return upstream, around

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.machines.upstreams import PLAIN, Around, Weather, a_call
@@ -130,7 +131,9 @@ def test_waits_stay_at_their_cap_however_often_a_server_ended() -> None:
 def test_a_server_that_never_answers_is_still_tried_after_two_days() -> None:
     async def main() -> tuple[bool, int]:
         server = replace(
-            PLAIN, timeout=Timeout(start=30.0), restart=replace(PLAIN.restart, max_restarts=1000, max_backoff=1.0)
+            PLAIN,
+            timeout=Timeout(start=30.0),
+            restart=msgspec.structs.replace(PLAIN.restart, max_restarts=1000, max_backoff=1.0),
         )
         upstream, around = begun(Weather(opening="never"), server)
         await asyncio.sleep(2 * 86_400)

@@ -7,9 +7,9 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.timing import within
@@ -1101,7 +1101,8 @@ async def test_compressed_answers_are_opened_only_where_the_entry_says_so() -> N
         assert (fault.code, fault.certainty) == ("E-HTTP-CONTENT", Certainty.UNKNOWN)
     async with peer(saying(make)) as server:
         link = StreamableHttpTransport(
-            Server(url=server.url, limits=Limits(compression=True)), replace(PATIENT, accept_compression=True)
+            Server(url=server.url, limits=Limits(compression=True)),
+            msgspec.structs.replace(PATIENT, accept_compression=True),
         )
         await link.open(Ears())
         assert await link.request(modern()) == {"ok": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 assert sys.platform != "win32"
 
-if TYPE_CHECKING:  # `toolway._lazy` loads this module first of all: it imports little
+if TYPE_CHECKING:  # every command loads this module: it imports little
     import io
     import socket
     from pathlib import Path
@@ -99,16 +100,12 @@ def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
 
 def max_open_files() -> int:
     """Return how many files and sockets this process may open; a large number without a limit."""
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def raise_open_files() -> None:
     """Raise the limit of open files to the most that the system allows."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

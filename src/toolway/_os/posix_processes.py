@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
+import signal
+import stat
 import sys
+import termios
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import toolway._os.proc as proc
+
 assert sys.platform != "win32"
 
-if TYPE_CHECKING:  # `toolway._lazy` loads this module first of all: it imports little
+if TYPE_CHECKING:  # every command loads this module: it imports little
     import asyncio
     import subprocess
     from typing import IO
@@ -28,8 +36,6 @@ def base_variables() -> tuple[str, ...]:
 
 def boot_time() -> float:
     """Return seconds of a clock that also counts while the machine sleeps. On macOS CLOCK_MONOTONIC does."""
-    import time
-
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -48,8 +54,6 @@ def process_exists(pid: int) -> bool:
 
 def process_start(pid: int) -> str:
     """Return when a process was started, to be compared with a later answer; "" if that is unknown."""
-    import toolway._os.proc as proc
-
     return proc.stat_field(pid, proc.STARTED)
 
 
@@ -65,8 +69,6 @@ def describe_user() -> str:
 
 def kill_session(pid: int) -> None:
     """Kill all processes of the group that a child leads. Raises `ProcessLookupError` if there is none."""
-    import signal
-
     os.killpg(pid, signal.SIGKILL)
 
 
@@ -90,16 +92,12 @@ def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
     On Linux, programs of the same user can then no longer inspect it either. macOS shows neither without a debugger.
     """
     if sys.platform == "linux":
-        import toolway._os.proc as proc
-
         proc.erase_own_memory(variables, secrets)
         proc.forbid_inspection()
 
 
 def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
     """Read a line from a pipe of a process. Return b"" if it has ended, or if it is silent for `timeout` seconds."""
-    import select
-
     data = b""
     while not data.endswith(b"\n") and len(data) <= max_bytes:
         if not select.select([descriptor], [], [], timeout)[0]:
@@ -116,38 +114,28 @@ def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
 
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], object], interrupt: bool = True) -> None:
     """Call `stop` in the event loop on SIGTERM, and with `interrupt` on SIGINT."""
-    import signal
-
     for number in (signal.SIGTERM, *((signal.SIGINT,) if interrupt else ())):
         loop.add_signal_handler(number, stop)
 
 
 def on_reload_signal(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:
     """Call `reload` in the event loop on SIGHUP."""
-    import signal
-
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 def outlive_stop_signals() -> None:
     """Let this process ignore the signals that would end it."""
-    import signal
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def limit_lifetime(seconds: int) -> None:
     """End this process after so many seconds from now on."""
-    import signal
-
     signal.alarm(seconds)
 
 
 def limit_cpu_of_turn(seconds: float) -> None:
     """End this process when it has used so much CPU time from now on; 0 takes the limit back."""
-    import signal
-
     signal.setitimer(signal.ITIMER_PROF, seconds)  # the default action of its signal ends the process
 
 
@@ -161,8 +149,6 @@ def has_desktop(environ: Mapping[str, str]) -> bool:
 
 def can_poll(file: IO[bytes]) -> bool:
     """Return True if the event loop can wait for an open file: a pipe, a socket or a terminal."""
-    import stat
-
     mode = os.fstat(file.fileno()).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
 
@@ -170,8 +156,6 @@ def can_poll(file: IO[bytes]) -> bool:
 @contextmanager
 def hidden_input(descriptor: int) -> Iterator[None]:
     """Do not show on the terminal what is typed."""
-    import termios
-
     before = termios.tcgetattr(descriptor)
     after = [*before]
     after[3] &= ~termios.ECHO
@@ -201,8 +185,6 @@ async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
 
 def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
     """Limit this process for the rest of its life: its address space in bytes, and its CPU time."""
-    import resource
-
     if cpu_seconds:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     if memory and sys.platform != "darwin":  # macOS refuses this limit

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -88,8 +89,6 @@ def pages_to_megabytes(pages: int) -> int:
 def end(pid: int, *, at_once: bool) -> None:
     """Ask a process to end, or kill it at once. Nothing happens if it is gone, or if it is not ours."""
     if sys.platform == "linux":
-        import signal
-
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL if at_once else signal.SIGTERM)
 

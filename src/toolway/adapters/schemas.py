@@ -11,15 +11,15 @@ import copy
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.doctor import lint
 from toolway.doctor.lint import Provider
 from toolway.protocol.sanitize import remove_invisible
 from toolway.types import Json
 
-_INVALID_NAME_CHARS: Final = compile_pattern(r"[^a-zA-Z0-9_.-]", re.ASCII)
+_INVALID_NAME_CHARS: Final = re.compile(r"[^a-zA-Z0-9_.-]", re.ASCII)
 _MAX_PROPERTY_NAME: Final = 64
 _MAX_NOTE_CHARS: Final = 500  # of enum values that move to a description
 

@@ -9,10 +9,9 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
-from toolway._lazy import dataclass
 from toolway.adapters import texts
 from toolway.adapters.schemas import AdaptedSchema, UnusableSchema, adapt_schema
 from toolway.catalog.catalog import Tool

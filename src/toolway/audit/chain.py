@@ -11,9 +11,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from toolway._lazy import dataclass
 from toolway._version import __version__
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (

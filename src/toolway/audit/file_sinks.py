@@ -27,7 +27,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway._os import O_UNSHARED, sync_data
 from toolway.audit.sink import (
     ChainHead,
@@ -52,10 +51,10 @@ _SQLITE_OLDEST: Final = "SELECT seq, hash, json_extract(body, '$.time') FROM rec
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 _MAX_READ_BYTES: Final = 4 * MAX_FILE_BYTES  # one group of records may exceed the limit of a file
 MAX_LINE_BYTES: Final = 1024 * 1024  # of one line; our records are shorter
-_HASH_SUFFIX: Final = compile_pattern(rb',"hash":"([0-9a-f]{64})"\}')
+_HASH_SUFFIX: Final = re.compile(rb',"hash":"([0-9a-f]{64})"\}')
 _HASH_SUFFIX_BYTES: Final = len(b',"hash":""}') + 64
-_SEQ_PATTERN: Final = compile_pattern(rb'\{"seq":([0-9]{1,18}),')
-_TIME_PATTERN: Final = compile_pattern(rb'"time":"([0-9TZ:.-]{20,32})"')
+_SEQ_PATTERN: Final = re.compile(rb'\{"seq":([0-9]{1,18}),')
+_TIME_PATTERN: Final = re.compile(rb'"time":"([0-9TZ:.-]{20,32})"')
 
 
 def detect_kind(path: str | os.PathLike[str]) -> str:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from pathlib import Path
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.settings import AuditSettings
 from toolway.secrets.encrypted_file import read_or_create
 
-_MAC_FIELD: Final = compile_pattern(rb',"mac":"([0-9a-f]{32})"\}')
+_MAC_FIELD: Final = re.compile(rb',"mac":"([0-9a-f]{32})"\}')
 _MAC_FIELD_BYTES: Final = len(b',"mac":""}') + 32
 
 

@@ -12,12 +12,12 @@ without the rest of the export.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.audit.checkpoints import log_name
 from toolway.audit.mac import RecordMacs
 from toolway.audit.merkle import HASH_BYTES, MerkleTree, hash_leaf, prove_inclusion, root_from_proof
@@ -32,7 +32,7 @@ MAX_RECORDS: Final = 50_000_000
 _CONTEXT: Final = b"toolway audit export 1\n"  # a signature is valid for nothing else
 _HEAD: Final = b'{"toolway":"audit checkpoint 1",'
 _PROOF_HEAD: Final = b'{"toolway":"audit proof 1",'
-_SIGNATURE: Final = compile_pattern(rb',"signature":"([0-9a-f]{128})"\}')
+_SIGNATURE: Final = re.compile(rb',"signature":"([0-9a-f]{128})"\}')
 _SIGNATURE_BYTES: Final = len(b',"signature":""}') + 128
 _encode = msgspec.json.Encoder().encode
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
 from typing import Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (
     CALL_INTENT,
@@ -25,7 +25,7 @@ from toolway.audit.sink import (
     StoredRecord,
 )
 
-_PREFIX: Final = compile_pattern(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
+_PREFIX: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
 
 
 class TamperedLog(Exception):

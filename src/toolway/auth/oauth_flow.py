@@ -15,6 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -38,7 +39,6 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.auth.oauth_http import fetch
 from toolway.auth.refresh import is_usable_token, parse_json_object, rejection_error
 from toolway.auth.token_store import Credential, OAuthClient
@@ -54,7 +54,7 @@ RunLogin = Callable[[str], Awaitable[str]]
 MAX_FLOW_REQUESTS: Final = 24  # requests of one flow, including redirects within an origin
 
 #: The end of a validation error of the SDK. It repeats the response, which may contain tokens and secrets.
-_INVALID_INPUT: Final = compile_pattern(r"\s*\[type=.*", re.DOTALL)
+_INVALID_INPUT: Final = re.compile(r"\s*\[type=.*", re.DOTALL)
 
 _in_toolway_flow: ContextVar[bool] = ContextVar("a flow of ours runs", default=False)
 # The SDK logs each failure with the text of the authorization server. Toolway raises its own error without that text.

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from toolway._lazy import compile_pattern
 from toolway.auth.token_store import Credential, OAuthClient
 from toolway.types import AuthError
 
-_ERROR_CODE = compile_pattern(r"[a-z_]{1,40}")
+_ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 
 
 def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from toolway._async import SharedTask
-from toolway._lazy import compile_pattern, dataclass
 from toolway.auth.refresh import revocation_request
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, import_lazily
 from toolway.auth.token_store import Credential
@@ -30,8 +32,7 @@ FAILURE_COOLDOWN_S: Final = 5.0  # seconds after a failure without a new request
 LOGIN_FAILURE_COOLDOWN_S: Final = 300.0  # seconds after a failed login without a new prompt to the user
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOwner:
+class TokenOwner(msgspec.Struct, frozen=True):
     """Server and principal that a token belongs to; a token may also serve all callers."""
 
     server: str
@@ -324,7 +325,7 @@ MAX_SCOPE_CHALLENGES: Final = 2  # requests for more scope per method or tool
 BLOCK_S: Final = 300.0  # seconds for which a blocked credential is not replaced
 MAX_COUNTED_OPERATIONS: Final = 1000  # methods and tools with a count
 
-_INSUFFICIENT_SCOPE = compile_pattern(r'\berror\s*=\s*"?insufficient_scope\b')
+_INSUFFICIENT_SCOPE = re.compile(r'\berror\s*=\s*"?insufficient_scope\b')
 
 
 def is_scope_challenge(challenge: AuthChallenge) -> bool:
@@ -332,17 +333,16 @@ def is_scope_challenge(challenge: AuthChallenge) -> bool:
     return challenge.status == 403 and _INSUFFICIENT_SCOPE.search(challenge.www_authenticate) is not None
 
 
-@dataclass(slots=True)
-class ChallengeLimiter:
+class ChallengeLimiter(msgspec.Struct):
     """Limit on auth challenges (401 or 403) that are answered with a new credential.
 
     Without it, a server that rejects every credential would cause logins without end. No I/O: `now` is an argument.
     """
 
     # Credential → time until which it is not replaced.
-    _blocked_until: dict[str, float] = field(default_factory=dict)
+    _blocked_until: dict[str, float] = {}
     # Method or tool → (count, time of the first).
-    _scope_challenges: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _scope_challenges: dict[str, tuple[int, float]] = {}
 
     def allow(self, challenge: AuthChallenge, now: float) -> bool:
         """Return True if the challenge may be answered with a new credential.

@@ -5,10 +5,8 @@ A credential belongs to one issuer, one server at one URL, and one principal.
 
 from __future__ import annotations
 
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
-
-from toolway._lazy import dataclass
 
 REFRESH_AHEAD_S: Final = 60.0  # before expiry a token is refreshed, but at most a quarter of its lifetime before
 

@@ -7,14 +7,14 @@ returns them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
 from toolway._async import LightEvent
-from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.masked_items import ITEM_KEY, describe_item, mask_items
 from toolway.catalog.pins import INSTRUCTIONS, ItemPins
 from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, ToolAccess
@@ -22,7 +22,7 @@ from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
 from toolway.types import Json, ToolRef
 
-_TOOL_NAME: Final = compile_pattern(r"[A-Za-z0-9_./-]{1,128}")
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION_CHARS: Final = 16 * 1024
 HEADER_PARAM_MARKER: Final = b'"x-mcp-header"'
 ItemCheck: TypeAlias = Callable[[Json], str | None]
@@ -136,10 +136,9 @@ _ITEM_TYPE: Final[Mapping[str, type[Item]]] = {
 _NO_ITEMS: Final[Mapping[str, Item]] = {}
 
 
-@dataclass(slots=True)
-class _ServerList:
-    items: dict[str, Item] = field(default_factory=dict)
-    received: dict[str, Item] = field(default_factory=dict)  # `items` and what is denied or held, in the server's order
+class _ServerList(msgspec.Struct):
+    items: dict[str, Item] = {}
+    received: dict[str, Item] = {}  # `items` and what is denied or held, in the server's order
     held: frozenset[str] = frozenset()  # names of items that wait for an approval, or until their pin is stored
     unstored: frozenset[str] = frozenset()  # those of `held` that need no approval: their pin is not stored yet
     problems: tuple[str, ...] = ()

@@ -11,9 +11,9 @@ import binascii
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.types import Json
 
 ENCODED_COMMAND: Final = "encoded command"
@@ -129,11 +129,11 @@ def _inspect_text(path: str, text: str) -> Iterator[RuleMatch]:
 
 # -- characters that a person does not see -----------------------------------------------------------------------------
 
-_CONTROL: Final = compile_pattern(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BIDI: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _TAGS: Final = range(0xE0000, 0xE0080)
 _VARIATION_SELECTORS: Final = range(0xE0100, 0xE01F0)
-_FLAG: Final = compile_pattern("\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{2,6}\U000e007f")
+_FLAG: Final = re.compile("\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{2,6}\U000e007f")
 _VISIBLE_FORMAT: Final = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")  # signs of Arabic, Syriac
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and symbols without a glyph
 
@@ -190,10 +190,10 @@ def _visible(text: str) -> str:
 # -- commands in disguise ----------------------------------------------------------------------------------------------
 
 _MIN_ENCODED_CHARS: Final = 20
-_BASE64: Final = compile_pattern(r"[A-Za-z0-9+/_-]{20,4096}={0,2}")
-_HEX: Final = compile_pattern(r"(?:0x)?((?:[0-9a-fA-F]{2}){12,2048})")
-_ESCAPED: Final = compile_pattern(r"(?:\\x[0-9a-fA-F]{2}){8,}")
-_COMMAND: Final = compile_pattern(
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{20,4096}={0,2}")
+_HEX: Final = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){12,2048})")
+_ESCAPED: Final = re.compile(r"(?:\\x[0-9a-fA-F]{2}){8,}")
+_COMMAND: Final = re.compile(
     r"\b(?:curl|wget|bash|zsh|powershell|netcat|nc|chmod|scp|ssh|eval|exec|sudo|sh -c|rm -rf?|python3? -c|node -e)\b"
     r"|/bin/(?:ba|z|da)?sh\b|/etc/(?:passwd|shadow)\b|\.ssh/|https?://",
     re.IGNORECASE,
@@ -252,7 +252,7 @@ def _skeleton(name: str) -> str:
 _LOOK_ALIKES: Final = str.maketrans({"0": "o", "1": "l", "5": "s"})
 
 _MIN_MENTION_CHARS: Final = 6
-_WORD: Final = compile_pattern(r"[A-Za-z0-9_.-]{6,}")
+_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{6,}")
 
 
 def _mentions(path: str, text: str, is_foreign: Callable[[str], bool] | None) -> Iterator[RuleMatch]:
@@ -269,7 +269,7 @@ def _mentions(path: str, text: str, is_foreign: Callable[[str], bool] | None) ->
 # -- phrases that address a model --------------------------------------------------------------------------------------
 
 _PHRASES: Final = tuple(
-    (rule, compile_pattern("|".join(patterns), re.IGNORECASE))
+    (rule, re.compile("|".join(patterns), re.IGNORECASE))
     for rule, patterns in {
         "overrides instructions": [
             r"\b(?:ignore|disregard|forget|override)\b.{0,30}\b(?:previous|prior|above|all|system)\b.{0,20}(?:instruc|prompt)",

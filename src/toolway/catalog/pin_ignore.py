@@ -8,22 +8,22 @@ still read by the rules for texts.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.types import Json
 
 _MONTHS: Final = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 _MASKED: Final = {
-    "date": compile_pattern(
+    "date": re.compile(
         r"(?i)\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?\b"
         rf"|\b\d{{1,2}}\.? (?:{_MONTHS})[a-z]*\.?,? \d{{4}}\b"
         rf"|\b(?:{_MONTHS})[a-z]*\.? \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}\b"
         r"|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b|\b\d{1,2}:\d{2}(?::\d{2})?\b"
     ),
-    "number": compile_pattern(r"\d+(?:\.\d+)?"),
+    "number": re.compile(r"\d+(?:\.\d+)?"),
 }
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import get_args
 
-from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.storage import ForgedListsError
 from toolway.catalog.tool_access import ToolAccess

@@ -9,13 +9,13 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway._os import SYSTEM_NAME, data_folder
 from toolway.cli.exit_codes import UsageError
 from toolway.cli.file_changes import confirm, with_tilde
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolway.config.mcpb import Bundle
     from toolway.config.server_json import InstallInput
 
-_SHA256_HEX: Final = compile_pattern("[0-9a-f]{64}")
+_SHA256_HEX: Final = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)

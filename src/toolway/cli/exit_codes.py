@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from toolway import errors
-from toolway._lazy import dataclass
 
 
 class ExitCode(enum.IntEnum):

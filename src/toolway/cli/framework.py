@@ -9,15 +9,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.help.text import command_help, group_help
 from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
 
@@ -29,10 +30,10 @@ CommandResult = int | Coroutine[Any, Any, int]
 PROGRAM_NAME: Final = "toolway"
 COMPLETE_VARIABLE: Final = "_TOOLWAY_COMPLETE"  # environment variable set by the scripts of `toolway completion`
 INTERRUPTED_EXIT_CODE: Final = 130
-_TYPER_SUGGESTION: Final = compile_pattern(
+_TYPER_SUGGESTION: Final = re.compile(
     r"\s*(?:\(Possible options: |Did you mean )([^)?]+)[)?]+"
 )  # typer's wording of a suggestion
-_BRACKETS: Final = compile_pattern(r"[\[\]…]")
+_BRACKETS: Final = re.compile(r"[\[\]…]")
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -376,7 +377,7 @@ class _PlainParam:
         return number if (least is None or number >= least) and (most is None or number <= most) else None
 
 
-_PLAIN_NUMBER: Final = compile_pattern(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_PLAIN_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def use_plain_values(command: Any) -> Any:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.cli.exit_codes import GatewayAdmin, GatewayDenied, GatewayError, UsageError
 from toolway.cli.options import TargetOptions
 from toolway.config.locations import CONFIG_FILE_VARIABLE, STATE_FOLDER_VARIABLE
@@ -32,7 +32,7 @@ _LOOPBACK_FOR_WILDCARD: Final = {
     "[::]": "[::1]",
 }  # a wildcard listen address cannot be connected to
 # A proxy may serve the gateway below a path: https://tools.example/toolway
-_GATEWAY_URL: Final = compile_pattern(r"(https?://[\w.:\[\]-]+(?:/[\w.~%-]+)*?)(?:/mcp)?/?")
+_GATEWAY_URL: Final = re.compile(r"(https?://[\w.:\[\]-]+(?:/[\w.~%-]+)*?)(?:/mcp)?/?")
 
 
 class GatewayClient:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.exit_codes import UsageError
 from toolway.config.schema import check_server_name
 from toolway.config.scopes import open_trust_store
@@ -21,7 +22,7 @@ from toolway.config.scopes import open_trust_store
 TEMPLATES: Final = Path(__file__).parent / "templates"
 DEFAULT_PORT: Final = 8000
 CONFIG_FILE: Final = ".mcp.json"  # Claude Code and other clients read it too
-_PLACEHOLDER: Final = compile_pattern(r"\{\{(\w+)\}\}")
+_PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _SECRET_FIXES: Final = {
     False: f"Set it, and name it under env in {CONFIG_FILE}.",
     True: "Set it and restart the server.",

@@ -7,13 +7,12 @@ They are accepted before and after the command name. A command does not receive 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
-
-from toolway._lazy import dataclass
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output

@@ -14,10 +14,9 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from toolway._lazy import dataclass
 from toolway.cli.exit_codes import exit_code_for
 from toolway.config.schema import ConfigIssue
 from toolway.errors import (

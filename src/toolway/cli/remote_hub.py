@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -116,7 +115,9 @@ class RemoteHub:
         response = await self._gateway.request_admin("GET", "servers")
         self._status = {fields["server"]: msgspec.convert(fields, ServerStatus) for fields in response["servers"]}
         held = response.get("held", ())  # an older gateway holds nothing
-        self.config_issues = tuple(replace(msgspec.convert(fields, ConfigIssue), code=HELD_CODE) for fields in held)
+        self.config_issues = tuple(
+            msgspec.structs.replace(msgspec.convert(fields, ConfigIssue), code=HELD_CODE) for fields in held
+        )
 
     async def _load_tools(self) -> None:
         tools_by_server: dict[str, list[Json]] = {server: [] for server in self._status}

@@ -21,6 +21,7 @@ import base64
 import binascii
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,6 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from toolway._lazy import compile_pattern
 from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener, Heartbeats
 from toolway.cluster.nats_connection import NatsConnection
 from toolway.cluster.node_auth import MAX_CLOCK_SKEW_S, CallTokenSealer
@@ -46,9 +46,9 @@ MESSAGE_SEAL_KIND: Final = "news"  # purpose of the seal
 MESSAGE_LIFETIME_S: Final = 300.0  # seconds a sealed message is valid: clocks of nodes may differ
 NONCE_BYTES: Final = 16  # bytes: the unique beginning of every sealed text
 MAX_SEEN_MESSAGES: Final = 50_000  # received messages that are remembered, twice
-_SUBJECT_UNSAFE: Final = compile_pattern(r"[^A-Za-z0-9_-]")
+_SUBJECT_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
-_CREDS_BLOCK: Final = compile_pattern(rb"-{3,}BEGIN ([A-Z ]+)-{3,}\s*([A-Za-z0-9_.=-]+)\s*-{3,}END \1-{3,}")
+_CREDS_BLOCK: Final = re.compile(rb"-{3,}BEGIN ([A-Z ]+)-{3,}\s*([A-Za-z0-9_.=-]+)\s*-{3,}END \1-{3,}")
 _SEED_PREFIX: Final = 18 << 3  # first five bits of every seed: its text begins with S
 _MAX_CREDS_BYTES: Final = 64 * 1024  # bytes
 

@@ -16,9 +16,8 @@ Rule 4. Every lease has a new number (`epoch`). A node that joins again is a new
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from toolway._lazy import dataclass
 
 
 @dataclass(frozen=True, slots=True)

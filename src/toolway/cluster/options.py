@@ -11,11 +11,10 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.cluster.keys import TENANT_KEY_PREFIX, derive_tenant_key
 from toolway.config.locations import add_private_file
 from toolway.errors import ConfigError
@@ -48,8 +47,8 @@ CLUSTER_KEY_VARIABLE: Final = "TOOLWAY_CLUSTER_KEY"
 DATABASE_FILE_VARIABLE: Final = "TOOLWAY_DATABASE_FILE"
 PASSWORD_VARIABLE: Final = "PGPASSWORD"  # the name of the variable of libpq
 
-_NAME_PATTERN: Final = compile_pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a NATS subject token and a host name
-_LABEL_PATTERN: Final = compile_pattern(r"[A-Za-z0-9][A-Za-z0-9_=/:-]{0,62}")
+_NAME_PATTERN: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a NATS subject token and a host name
+_LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_=/:-]{0,62}")
 _NATS_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss"})
 _TRUE_WORDS: Final = frozenset({"1", "true", "yes"})
 

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from struct import unpack
 from typing import Final
-
-from toolway._lazy import dataclass
 
 SLOTS: Final = 4096
 RANKS: Final = 3  # nodes ranked per slot

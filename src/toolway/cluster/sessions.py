@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -22,7 +23,6 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from toolway._lazy import compile_pattern
 from toolway.cluster.db.client_state import SessionState, SessionStateStore
 from toolway.cluster.queries import QueryRunner
 from toolway.cluster.replication.change_feed import ChangeFeed
@@ -52,7 +52,7 @@ DATABASE_RETRY_DELAY_S: Final = 2.0  # seconds after which an unavailable databa
 MAX_AGE_WITHOUT_NATS_S: Final = 1.0  # seconds for which stored state counts as current while NATS is disconnected
 REFRESH_BATCH: Final = 200  # sessions in one query
 _BROWSER_PREFIX: Final = "browser."  # of the ids of dashboard sessions in the table of sessions
-_SERVER_REQUEST_ID: Final = compile_pattern(rf"{CLIENT_REQUEST_ID_PREFIX}([0-9a-z]+)\.[0-9]+")
+_SERVER_REQUEST_ID: Final = re.compile(rf"{CLIENT_REQUEST_ID_PREFIX}([0-9a-z]+)\.[0-9]+")
 log = logging.getLogger("toolway.cluster")
 
 

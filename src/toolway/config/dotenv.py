@@ -12,10 +12,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway._os import O_NONBLOCK
 from toolway.errors import ConfigError
 from toolway.secrets import looks_like_secret, remember_secret
@@ -33,11 +32,11 @@ PROGRAM_KEYS: Final = frozenset(
     }
 )
 
-_ASSIGNMENT: Final = compile_pattern(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*+)[ \t]*=[ \t]*")
-_SINGLE_QUOTED: Final = compile_pattern(r"'([^'\0]*+)'[ \t]*(?:#[^\n]*)?(?=\n|\Z)")
-_DOUBLE_QUOTED: Final = compile_pattern(r'"((?:[^"\\\0]++|\\[^\0])*+)"[ \t]*(?:#[^\n]*)?(?=\n|\Z)')
-_UNQUOTED: Final = compile_pattern(r"([^\n\0]*+)(?=\n|\Z)")
-_ESCAPE: Final = compile_pattern(r"\\(.)", re.DOTALL)
+_ASSIGNMENT: Final = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*+)[ \t]*=[ \t]*")
+_SINGLE_QUOTED: Final = re.compile(r"'([^'\0]*+)'[ \t]*(?:#[^\n]*)?(?=\n|\Z)")
+_DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\\0]++|\\[^\0])*+)"[ \t]*(?:#[^\n]*)?(?=\n|\Z)')
+_UNQUOTED: Final = re.compile(r"([^\n\0]*+)(?=\n|\Z)")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from toolway._lazy import compile_pattern
 from toolway.config.dotenv import DotenvVariables
 from toolway.config.schema import ConfigIssue
 from toolway.config.secret_refs import SecretRef, SecretTemplate, split_secret_refs
@@ -38,7 +37,7 @@ OLD_KEYS: Final = {
 }
 T = TypeVar("T")
 
-_DURATION = compile_pattern(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
 _MAX_SHOWN_KEY_CHARS = 80  # characters of a key that a message repeats: many messages may repeat one long key
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.approval.held_entries import HeldEntry
 from toolway.config.approval.workflow_files import CapturedWorkflow, capture_workflows
 from toolway.config.dotenv import DOTENV_NAME, ENV_FILE_CODE, DotenvVariables, env_file_error, read_env_file
@@ -110,7 +111,7 @@ def add_dotenv(
             raise env_file_error(path, "it is a link to a file outside of the project", "replace it by a file")
         found = read_env_file(path)
     except ConfigError as exc:
-        return environment, [replace(ConfigIssue.from_error(exc), severity="warning", file=path)]
+        return environment, [msgspec.structs.replace(ConfigIssue.from_error(exc), severity="warning", file=path)]
     issues = [
         ConfigIssue("", "line is not NAME=value", "it is skipped", "", ENV_FILE_CODE, "note", path, line)
         for line in found.bad_lines[:_MAX_BAD_LINES]
@@ -148,7 +149,9 @@ def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:
         path = server.env_file
         if path is not None and not find_unset_variables(path) and not os.path.isfile(path):
             error = env_file_error(path, "there is no such file, so the server cannot start")
-            found.append(replace(ConfigIssue.from_error(error, name), severity="warning", file=loaded.file))
+            found.append(
+                msgspec.structs.replace(ConfigIssue.from_error(error, name), severity="warning", file=loaded.file)
+            )
     return found
 
 
@@ -346,7 +349,7 @@ class _ConfigParser:
             total = parse_duration("toolway.timeout", block["timeout"])
         except ConfigError as exc:
             self.issues.append(
-                replace(
+                msgspec.structs.replace(
                     ConfigIssue.from_error(exc),
                     file=self._file,
                     line=self._document.lines.get((TOOLWAY_BLOCK, "timeout")),
@@ -355,7 +358,9 @@ class _ConfigParser:
             return servers
         with_own_timeout = {name for raw_name, name in names.items() if _has_timeout(entries[raw_name])}
         return {
-            name: server if name in with_own_timeout else replace(server, timeout=replace(server.timeout, total=total))
+            name: server
+            if name in with_own_timeout
+            else replace(server, timeout=msgspec.structs.replace(server.timeout, total=total))
             for name, server in servers.items()
         }
 
@@ -369,12 +374,12 @@ class _ConfigParser:
         twice = self._document.duplicates.get(self._root[:1])
         if twice is not None and len(twice.path) == 1:  # the servers of the first map are not read
             issue = ConfigIssue.from_error(_duplicate_key_error(twice))
-            self.issues.append(replace(issue, file=self._file, line=twice.second))
+            self.issues.append(msgspec.structs.replace(issue, file=self._file, line=twice.second))
         if isinstance(groups, list):
             read.append(GROUP_LIST_KEY)
             group_issues = convert_group_list(groups, normalize_name)[1]
         for issue in (*warn_unread_root_keys(root, read), *group_issues):
-            self.issues.append(replace(issue, file=self._file))
+            self.issues.append(msgspec.structs.replace(issue, file=self._file))
 
     def parse_network_policy(self) -> NetworkPolicy:
         """Return the network policy in the `toolway` block.
@@ -385,7 +390,7 @@ class _ConfigParser:
             return parse_network_policy(self._block, self._variables)
         except ConfigError as exc:
             line = self._document.lines.get((TOOLWAY_BLOCK, "addresses"))
-            self.issues.append(replace(ConfigIssue.from_error(exc), file=self._file, line=line))
+            self.issues.append(msgspec.structs.replace(ConfigIssue.from_error(exc), file=self._file, line=line))
             return PUBLIC_ONLY
 
     def parse_gateway_settings(self) -> GatewaySettings:
@@ -406,17 +411,23 @@ class _ConfigParser:
             exc.line = self._document.lines.get((TOOLWAY_BLOCK,))
             raise
         line = self._document.lines.get((TOOLWAY_BLOCK,))
-        self.issues += [replace(issue, file=self._file, line=line) for issue in find_unknown_keys(self._block)]
-        self.issues += [replace(issue, file=self._file, line=line) for issue in find_missing_model(settings.search)]
+        self.issues += [
+            msgspec.structs.replace(issue, file=self._file, line=line) for issue in find_unknown_keys(self._block)
+        ]
+        self.issues += [
+            msgspec.structs.replace(issue, file=self._file, line=line) for issue in find_missing_model(settings.search)
+        ]
         if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
             issue = ConfigIssue.from_error(unset_variables_error(unset))
             line = self._document.lines.get((TOOLWAY_BLOCK,))
-            self.issues.append(replace(issue, severity="warning", file=self._file, line=line))
+            self.issues.append(msgspec.structs.replace(issue, severity="warning", file=self._file, line=line))
         return settings
 
     def _add_issues(self, raw_name: str, *issues: ConfigIssue) -> None:
         line = self._document.lines.get((*self._root, raw_name))
-        self.issues.extend(replace(each, server=raw_name, file=self._file, line=line) for each in issues)
+        self.issues.extend(
+            msgspec.structs.replace(each, server=raw_name, file=self._file, line=line) for each in issues
+        )
 
 
 def _duplicate_key_error(duplicate: jsonc.DuplicateKey) -> ConfigError:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Final, Literal
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway._os import config_folder, data_folder, home_folder, state_folder
 from toolway.errors import ConfigError
 
@@ -23,8 +24,7 @@ PROJECT_FILE_NAMES: Final = (".mcp.json", "mcp.json")  # the last one has priori
 _private_files: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigPaths:
+class ConfigPaths(msgspec.Struct, frozen=True):
     """Paths of Toolway's configuration files for one working directory, by scope.
 
     `project` contains only existing files. The files `user` and `local` may be missing.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.config.secret_refs import SecretTemplate
 from toolway.config.variables import split_references
@@ -26,13 +25,13 @@ from toolway.secrets.detection import (
 from toolway.secrets.replacer import MASK, MIN_SECRET_CHARS, build_replacer
 from toolway.secrets.server_secrets import secrets_of
 
-_VARIABLE: Final = compile_pattern(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
-_AUTH_SCHEME: Final = compile_pattern(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
+_AUTH_SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
 _HARMLESS_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 _HARMLESS_SECURITY_KEYS: Final = frozenset(
     {"type", "in", "name", "scheme", "username"}
 )  # harmless keys of a typed `security`
-_NAME_VALUE_PAIR: Final = compile_pattern(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
+_NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
 
 
 def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Callable[[str], str]:

@@ -16,11 +16,10 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.admission.entry import BUNDLE_RUNNERS, AdmissionPolicy
 from toolway.config.editing import jsonc
 from toolway.config.server_json import InstallInput, short_server_name
@@ -31,7 +30,7 @@ MAX_UNPACKED_BYTES: Final = 2 * 1024**3  # unpacked size
 MAX_FILES: Final = 100_000
 MAX_MANIFEST_BYTES: Final = 1024**2
 _MANIFEST_NAME: Final = "manifest.json"
-_MANIFEST_VARIABLE = compile_pattern(r"\$\{([^}]*)\}")
+_MANIFEST_VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _BUNDLE_CODE: Final = "E-CONFIG-BUNDLE"
 
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast, get_args
 
-from toolway._lazy import compile_pattern
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, shorten_key
 from toolway.config.schema import ApiCredential, CredentialLocation, OpenApi, OpenApiFilter
 from toolway.config.secret_refs import SecretTemplate
@@ -19,8 +18,8 @@ from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
 
 OPENAPI_TYPE: Final = "openapi"
-_URL_START: Final = compile_pattern(r"https?://", re.IGNORECASE)
-_HEADER_NAME: Final = compile_pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_URL_START: Final = re.compile(r"https?://", re.IGNORECASE)
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CREDENTIAL_TYPES: Final = ("apiKey", "http", "oauth2")
 _OAUTH_TYPES: Final = ("oauth2", "oauth", "openIdConnect")
 

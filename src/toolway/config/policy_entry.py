@@ -6,12 +6,12 @@ set in files at once. A `float` is a duration, except the fields in `_PLAIN_NUMB
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, get_type_hints
 
+from toolway.config.class_fields import field_names, replace_fields
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, shorten_key
 from toolway.config.schema import MAX_ATTEMPTS
 from toolway.errors import ConfigError
@@ -58,12 +58,12 @@ def parse_policy(fields: FieldReader, key: str, flat: P, flat_keys: Mapping[str,
             )
     fields.issues += inner.issues
     _warn_unknown_keys(fields, inner, key, type(flat))
-    return dataclasses.replace(flat, **found)  # type: ignore[type-var]
+    return replace_fields(flat, found)
 
 
 def _field_types(policy: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(policy)
-    return {each.name: hints[each.name] for each in dataclasses.fields(policy)}
+    return {name: hints[name] for name in field_names(policy)}
 
 
 def _parse_field(inner: FieldReader, path: str, name: str, kind: Any) -> Any:

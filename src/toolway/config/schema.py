@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -92,8 +91,7 @@ def _sandbox_error(message: str, detail: str) -> ConfigError:
     return ConfigError(message, detail=detail, hint=hint, code="E-CONFIG-SERVER")
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
+class Timeout(msgspec.Struct, frozen=True):
     """Time limits of a server, in seconds.
 
     Attributes:
@@ -114,8 +112,7 @@ class Timeout:
     write: float = 10.0  # sending one request; a server that reads nothing for this time counts as hung
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """Number of attempts and backoff of a retryable call.
 
     The effect and the progress of a call decide if it is retryable. Backoffs are random, up to an upper bound.
@@ -158,8 +155,7 @@ class RetryPolicy:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(msgspec.Struct, frozen=True):
     """Backoff and limit for restarts of a server that ended.
 
     Attributes:
@@ -182,8 +178,7 @@ class RestartPolicy:
     reset_after: float = 60.0  # seconds of healthy operation after which earlier restarts no longer count
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(msgspec.Struct, frozen=True):
     """Health check that detects an unresponsive server.
 
     A process that has sent nothing for `timeout` seconds, not even the answer to a ping, is hung and restarted. Calls
@@ -223,7 +218,7 @@ class HealthCheck:
         return self.timeout / 3
 
 
-_RATE_PATTERN: Final = compile_pattern(r"([1-9][0-9]{0,8})/(s|min|h|day)")
+_RATE_PATTERN: Final = re.compile(r"([1-9][0-9]{0,8})/(s|min|h|day)")
 
 RateUnit: TypeAlias = Literal["s", "min", "h", "day"]
 _UNIT_SECONDS: Final[Mapping[RateUnit, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
@@ -260,8 +255,7 @@ class Rate(msgspec.Struct, frozen=True):
         return self.calls / self.period_s
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits on concurrent calls, message size, stderr and number of tools of one server.
 
     Attributes:
@@ -286,8 +280,7 @@ class Limits:
     max_server_requests: int = 64  # elicitation, sampling and roots requests of the server during one call
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSettings:
+class ToolSettings(msgspec.Struct, frozen=True):
     """Settings of one tool in a server entry, such as effect, timeout and cache.
 
     Attributes:
@@ -387,8 +380,7 @@ class Tls:
         return {key: path for key, path in given.items() if path is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenApiFilter:
+class OpenApiFilter(msgspec.Struct, frozen=True):
     """Patterns that select operations of an OpenAPI document. `*` matches any text."""
 
     tags: tuple[str, ...] = ()  # operations with one of these tags
@@ -676,8 +668,8 @@ def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 # Vendor methods: methods of no specification, which an entry lets pass at the endpoint of its server.
-_VENDOR_METHOD: Final = compile_pattern(r"[A-Za-z0-9._$/-]{1,128}")
-_VENDOR_PATTERN: Final = compile_pattern(r"[A-Za-z0-9._$/*?-]{1,128}")
+_VENDOR_METHOD: Final = re.compile(r"[A-Za-z0-9._$/-]{1,128}")
+_VENDOR_PATTERN: Final = re.compile(r"[A-Za-z0-9._$/*?-]{1,128}")
 #: First parts of the methods of the protocol, of any version, and of ours. No entry can let them pass.
 _RESERVED_NAMESPACES: Final = frozenset(
     {
@@ -748,7 +740,7 @@ def _auth_error(message: str, hint: str) -> ConfigError:
     return ConfigError(message, hint=hint, code="E-CONFIG-AUTH")
 
 
-_SERVER_NAME = compile_pattern(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_SERVER_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
 def check_server_name(name: str) -> str:
@@ -779,8 +771,7 @@ def with_defaults(server: Server, timeout: Timeout | None, retry: RetryPolicy | 
     return server
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigIssue:
+class ConfigIssue(msgspec.Struct, frozen=True):
     """Problem found in a configuration file, with its location and a hint for the user.
 
     With severity `error` the server is left out; with `warning` and `note` it is used.

@@ -17,12 +17,13 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.approval.held_entries import (
     HELD_CODE,
     MODEL_URLS_NAME,
@@ -93,8 +94,7 @@ UNTRUSTED_CODE: Final = "E-CONFIG-APPROVAL"
 MAX_LINE_LEVELS: Final = 6  # depth of keys with a known line; deeper keys have the line of their ancestor at this depth
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(msgspec.Struct, frozen=True):
     """Origin of a configuration value or server entry: scope, file and line."""
 
     scope: Scope
@@ -105,8 +105,7 @@ class Provenance:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-@dataclass(frozen=True, slots=True)
-class ValueWithOrigin:
+class ValueWithOrigin(msgspec.Struct, frozen=True):
     """Effective configuration value, with the file and line that set it. Secrets are masked."""
 
     path: tuple[str, ...]  # begins with the name of the server, or with `toolway`
@@ -273,10 +272,10 @@ def without_held_settings(gateway: GatewaySettings, held: Collection[HeldEntry])
     """
     gateway = without_held_signer(gateway, held)
     if any(each.name == MODEL_URLS_NAME for each in held):
-        gateway = replace(gateway, model_urls=())
+        gateway = msgspec.structs.replace(gateway, model_urls=())
     if waiting := held_agents(held):
         agents = {name: each for name, each in gateway.agents.items() if not _uses_agent(name, each, waiting)}
-        gateway = replace(gateway, agents=agents)
+        gateway = msgspec.structs.replace(gateway, agents=agents)
     return gateway
 
 
@@ -289,7 +288,7 @@ def without_held_signer(gateway: GatewaySettings, held: Iterable[HeldEntry]) -> 
     """Return the settings with the signer of the audit log marked as not usable, if it waits for approval."""
     if gateway.audit is None or not any(each.name == SIGNER_NAME for each in held):
         return gateway
-    return replace(gateway, audit=replace(gateway.audit, signer_held=True))
+    return msgspec.structs.replace(gateway, audit=replace(gateway.audit, signer_held=True))
 
 
 def _raise_no_servers(merged: MergedConfig) -> None:
@@ -493,7 +492,7 @@ def without_foreign_env_files(config: LoadedConfig, root: str) -> LoadedConfig:
         del servers[name]
         detail = "a project file may only name an envFile inside of its project"
         error = env_file_error(path, detail, "move the entry to your own configuration file")
-        issues.append(replace(ConfigIssue.from_error(error, name), file=config.file))
+        issues.append(msgspec.structs.replace(ConfigIssue.from_error(error, name), file=config.file))
     return replace(config, servers=servers, issues=tuple(issues))
 
 

@@ -7,7 +7,6 @@ command. A variable that is not set when the file is read stays a reference too:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
@@ -15,16 +14,17 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Final, Literal, TypeVar, cast
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
+
+from toolway.config.class_fields import field_names, replace_fields
 from toolway.errors import ConfigError, ToolwayError
 from toolway.secrets import check_secret_name
 
 SecretKind = Literal["keyring", "file", "command", "env"]
-REFERENCE_PATTERN: Final = compile_pattern(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
+REFERENCE_PATTERN: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class SecretRef:
+class SecretRef(msgspec.Struct, frozen=True):
     """Reference to a secret (in the secret store, in a file, or printed by a command) or to a variable (`env`).
 
     The reference itself is not secret.
@@ -106,7 +106,7 @@ def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
     for key, item in _children(value):
         if type(item) in _PLAIN or not (inside := find_unset_variables(item)):
             continue
-        name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if dataclasses.is_dataclass(value) else key
+        name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if _field_names(value.__class__) else key
         keys = {below: ".".join(filter(None, (path, name, below))) for below in inside.values()}  # one text per key
         for variable, below in inside.items():
             found.setdefault(variable, keys[below])
@@ -123,9 +123,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _field_names(settings: type) -> tuple[str, ...]:
-    """Return the names of the fields that can contain variables; none if the class is no dataclass."""
-    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
-    return tuple(each.name for each in fields if each.name not in _NOT_EXPANDED)
+    """Return the names of the fields that can contain variables; none if the class is no class of settings."""
+    return tuple(name for name in field_names(settings) if name not in _NOT_EXPANDED)
 
 
 def substitute_variables(value: V, variables: Mapping[str, str]) -> V:
@@ -144,12 +143,12 @@ def _substitute(value: Any, variables: Mapping[str, str]) -> Any:
             for part in value.parts
         )
         return SecretTemplate(parts) if value.references else "".join(map(str, parts))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {key: _substitute(item, variables) for key, item in _children(value) if find_unset_variables(item)}
-        return dataclasses.replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
         return {key: _substitute(item, variables) for key, item in value.items()}
-    return tuple(_substitute(item, variables) for item in value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return tuple(_substitute(item, variables) for item in value)
+    changed = {key: _substitute(item, variables) for key, item in _children(value) if find_unset_variables(item)}
+    return replace_fields(value, changed) if changed else value
 
 
 # -- parsing ----------------------------------------------------------------------------------------------------------

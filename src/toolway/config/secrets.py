@@ -10,12 +10,12 @@ own shape.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.masking import find_secrets_in_args
 from toolway.config.schema import OAuth, OpenApi, Server, Tls
 from toolway.config.secret_refs import SecretRef, SecretTemplate, find_unset_variables
@@ -27,7 +27,7 @@ SecretValues = Mapping[SecretRef, str]
 
 _INVALID_VALUE_CODE: Final = "E-SECRETS-VALUE"
 _ARGUMENT_KEYS: Final = frozenset({"command", "args", "cwd", "cmd"})  # a resolved reference would be a process argument
-_INVALID_NAME_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_.-]+")
+_INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 # -- references → values ----------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
-from toolway._lazy import compile_pattern
+import msgspec
+
 from toolway.config import openapi_entry
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
@@ -103,9 +103,9 @@ MAX_INSTANCES: Final = 64
 MAX_LABELS: Final = 32
 
 _EFFECT_NAMES: Final = tuple(effect.value for effect in Effect)
-_LABEL_PATTERN: Final = compile_pattern(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
-_URL_START: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
-_WEBSOCKET_URL_START: Final = compile_pattern(r"wss?://", re.IGNORECASE)
+_LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
+_URL_START: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
+_WEBSOCKET_URL_START: Final = re.compile(r"wss?://", re.IGNORECASE)
 _MAX_COMMAND_LINE_CHARS: Final = 16 * 1024  # characters of a command line: `shlex.split` takes quadratic time
 
 
@@ -155,7 +155,8 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         fields.warn_unset(key, name)
     if server.env_file is not None:  # it may set the variables that are not set now
         fields.issues = [
-            replace(issue, severity="note") if issue.code == VARIABLE_CODE else issue for issue in fields.issues
+            msgspec.structs.replace(issue, severity="note") if issue.code == VARIABLE_CODE else issue
+            for issue in fields.issues
         ]
     return server, fields.issues
 
@@ -182,7 +183,7 @@ def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIs
     for name, entry in servers.items():
         with suppress(ConfigError):
             issues = parse_entry_with_issues(entry, {})[1]
-            found += [replace(issue, server=name) for issue in issues if issue.code == CONFIG_KEY_CODE]
+            found += [msgspec.structs.replace(issue, server=name) for issue in issues if issue.code == CONFIG_KEY_CODE]
     return found
 
 
@@ -362,7 +363,7 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
     if total > MAX_TIMEOUT_S:
         fields.warn(f"timeout is {total:.0f} s", detail=f"the maximum is {MAX_TIMEOUT_S:.0f} s")
         total = MAX_TIMEOUT_S
-    return replace(
+    return msgspec.structs.replace(
         default,
         total=total,
         start=fields.get_duration("startTimeout", default.start),
@@ -521,7 +522,7 @@ def _parse_retry(fields: FieldReader) -> RetryPolicy:
     )
     attempts = fields.get_int("maxRetries", default.max_attempts - 1, maximum=MAX_ATTEMPTS - 1) + 1
     multiplier = fields.remaining.pop("backoffMultiplier", default.backoff_multiplier)
-    policy = replace(
+    policy = msgspec.structs.replace(
         default,
         max_attempts=attempts,
         initial_backoff=fields.get_duration("retryDelayMs", default.initial_backoff, allow_zero=True),

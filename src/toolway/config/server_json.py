@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.admission.entry import AdmissionPolicy, runner_commands
 from toolway.config.editing import jsonc
 from toolway.config.field_reader import json_type_name
@@ -55,7 +54,7 @@ def short_server_name(name: str) -> str:
     return normalize_name(name.rpartition("/")[2] or name)
 
 
-_TEMPLATE = compile_pattern(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_TEMPLATE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _RUNNERS: Final = {"npm": "npx", "pypi": "uvx", "nuget": "dnx", "oci": "docker"}
 _CONFIRM_FLAGS: Final = {"npx": ["-y"], "dnx": ["--yes"]}  # otherwise the first start would wait for a confirmation
 

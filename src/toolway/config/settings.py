@@ -22,11 +22,12 @@ import hmac
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     FieldReader,
@@ -152,16 +153,14 @@ def alert_settings_from(location: str | os.PathLike[str] | AlertSettings) -> Ale
     return AlertSettings(folder=os.path.expanduser(text))
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSettings:
+class TraceSettings(msgspec.Struct, frozen=True):
     """Destination and sampling rate of the OpenTelemetry spans of calls."""
 
     endpoint: str = ""  # URL of an OTLP/HTTP collector, without the path; empty: from the OTEL_… variables
     sample: float | None = None  # share (0 to 1) of calls without a caller's trace; None: from OTEL_…, or all
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetrySettings:
+class TelemetrySettings(msgspec.Struct, frozen=True):
     """Metrics, call history, traces and log format of a gateway.
 
     The standard variables `OTEL_EXPORTER_OTLP_ENDPOINT` etc. also enable traces. Credentials for a collector, such as a
@@ -190,20 +189,18 @@ class SearchSettings:
     dimensions: int | None = None  # length of the endpoint's vectors; default: its own
 
 
-@dataclass(frozen=True, slots=True)
-class ToolGroup:
+class ToolGroup(msgspec.Struct, frozen=True):
     """Named selection of tools with its own endpoint, /mcp/<name>."""
 
     tools: tuple[str, ...] = ()  # patterns of server.tool; the last match decides, `!` excludes
-    rename: Mapping[str, str] = field(default_factory=dict)  # server.tool → published name
-    describe: Mapping[str, str] = field(default_factory=dict)  # server.tool → published description
+    rename: Mapping[str, str] = {}  # server.tool → published name
+    describe: Mapping[str, str] = {}  # server.tool → published description
     resources: tuple[str, ...] | None = None  # patterns of servers with resources; default: servers with all tools
     search: bool = False  # list the meta-tools of tool search instead of the tools; all tools stay callable
     show: tuple[str, ...] = ()  # with search: patterns of server.tool that are listed beside the meta-tools
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
+class GatewaySettings(msgspec.Struct, frozen=True):
     """Settings of the gateway: addresses, access, groups, audit log, alerts and telemetry."""
 
     host: str = "127.0.0.1"  # address to listen on
@@ -218,22 +215,22 @@ class GatewaySettings:
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
     drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold if it is public, else note
-    ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
+    ignored_changes: Mapping[str, tuple[str, ...]] = {}  # not compared: server.tool → paths
     lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if it is public
     sandbox: str = ""  # of entries that name none: guard or auto; "": guard if it is public and has bubblewrap
     min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
-    access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
-    approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
-    groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
+    access: Mapping[str, tuple[str, ...]] = {}  # group of the provider, or * → tool patterns
+    approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
+    groups: Mapping[str, ToolGroup] = {}  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
-    search: SearchSettings = field(default_factory=SearchSettings)  # tool search
+    telemetry: TelemetrySettings = msgspec.field(default_factory=TelemetrySettings)  # metrics, traces and logs
+    search: SearchSettings = msgspec.field(default_factory=SearchSettings)  # tool search
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
-    agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
+    agents: Mapping[str, ConfiguredAgent] = {}  # agents, offered as tools by name
     model_urls: tuple[str, ...] = ()  # further addresses that may get a provider's API key. In a file: modelUrls
-    parts: Mapping[str, Any] = field(default_factory=dict)  # settings of parts, by name of the part
+    parts: Mapping[str, Any] = {}  # settings of parts, by name of the part
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -509,7 +506,7 @@ def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:
     found = tuple(
         os.path.join(folder, os.path.expanduser(each)) if isinstance(each, str) else each for each in settings.workflows
     )
-    return replace(settings, workflows=found)
+    return msgspec.structs.replace(settings, workflows=found)
 
 
 def _parse_variables(fields: FieldReader) -> tuple[str, ...]:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from toolway._lazy import compile_pattern
 from toolway._os import home_folder
 from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
-VARIABLE_PATTERN = compile_pattern(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
+VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
 class UnsetVariable(NamedTuple):

@@ -12,10 +12,10 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolway._lazy import dataclass
 from toolway._os import HAS_SESSIONS, SYSTEM_NAME, home_folder, kill_session
 from toolway.config.schema import Server
 from toolway.upstream.diagnosis import NODE_PROGRAMS

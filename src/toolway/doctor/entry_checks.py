@@ -9,11 +9,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.schema import ConfigIssue, DefaultSandbox, Server
 from toolway.doctor.command_lookup import MIN_NODE_VERSION, CommandMatch, desktop_path, is_old_node, unpinned_package
 from toolway.doctor.report import Check, EntryFix, MakeExecutable, split_hint
@@ -21,13 +20,13 @@ from toolway.secrets import looks_like_secret
 from toolway.upstream.diagnosis import diagnose
 
 UNSET_VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
-_JWT_PATTERN: Final = compile_pattern(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
-_PLACEHOLDER: Final = compile_pattern(
+_JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
+_PLACEHOLDER: Final = re.compile(
     r"(?:(?:Bearer|Basic|token)\s+)?(?:<[^<>]+>|\[[A-Z _-]+\]|(?i:(?:your|insert|replace|enter)[-_ ].{0,60}"
     r"|.{0,40}[-_](?:here|goes[-_]here)|changeme|x{3,}|\.\.\.|\u2026))"
 )
-_REFERENCE_PATTERN: Final = compile_pattern(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
-_VARIABLE_NAME: Final = compile_pattern(r"[A-Za-z_]\w*")
+_REFERENCE_PATTERN: Final = re.compile(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)

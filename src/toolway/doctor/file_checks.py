@@ -13,13 +13,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.audit.chain import read_verified
 from toolway.audit.checkpoint_notes import CheckpointNotes
 from toolway.audit.checkpoints import missing_end
@@ -55,8 +54,8 @@ from toolway.secrets.detection import mask_secrets
 SERVER_KEYS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
 _UTF16_BOMS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 #: A key or a value; it may be unterminated or in the wrong quotes.
-_STRING_PATTERN: Final = compile_pattern(r"""(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?)(\s*:)?""")
-_LONG_WORD: Final = compile_pattern(r"[^\s\"{}\[\],:]{16,}")
+_STRING_PATTERN: Final = re.compile(r"""(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?)(\s*:)?""")
+_LONG_WORD: Final = re.compile(r"[^\s\"{}\[\],:]{16,}")
 _ENTRY_KEYS: Final = frozenset({"command", *URL_KEYS})
 
 

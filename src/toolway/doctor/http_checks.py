@@ -11,13 +11,14 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.schema import Server
 from toolway.doctor import certificates
 from toolway.doctor.entry_checks import CheckTarget, format_age, format_entry_keys, store_token_hint
@@ -340,7 +341,7 @@ async def probe_server(server: Server) -> Probes:
     Network errors are not raised: the probe then has status 0.
     """
     client = HttpClient(
-        replace(
+        msgspec.structs.replace(
             streamable_http.client_limits_for(server), connect_timeout=min(PROBE_TIMEOUT_S, server.timeout.connect)
         ),
         server.effective_network_policy,

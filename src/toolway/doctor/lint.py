@@ -6,10 +6,11 @@ such tool makes the whole request fail, with all other tools in it. Invisible ch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.protocol import tool_names
 from toolway.protocol.json_schema import find_schema_error
 from toolway.protocol.sanitize import describe_invisible, remove_invisible
@@ -105,7 +106,7 @@ def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> I
 #: (schema, is it the top level) → message, hint, rejecting providers.
 SchemaRule = Callable[[Json, bool], Iterator[tuple[str, str, tuple[Provider, ...]]]]
 COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
-PROPERTY_NAME: Final = compile_pattern(r"[a-zA-Z0-9_.-]{1,64}")
+PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 def check_top_level(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:

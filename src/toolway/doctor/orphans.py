@@ -14,9 +14,9 @@ import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from toolway._lazy import dataclass
 from toolway._os import proc
 from toolway.config.masking import mask_value
 from toolway.config.schema import Server

@@ -11,11 +11,10 @@ import re
 import stat
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.editing.document import ConfigDocument, Edit, apply_edit, read_file_bytes
 from toolway.errors import ConfigError
 
@@ -194,8 +193,8 @@ def _healthy_summary(subjects: Iterable[SubjectReport]) -> str:
     return f"no problem found: {len(servers)} servers{f', {idle} of them not started' if idle else ''}"
 
 
-_ENTRY_KEYS = compile_pattern(r'(.*?)("[\w.-]+": .*[}\]"])(?: in its entry)?', re.DOTALL)
-_COMMAND_AT_END = compile_pattern(r"(.*): ((?:toolway|npm|docker|pip|sed) [^,;]+)", re.DOTALL)
+_ENTRY_KEYS = re.compile(r'(.*?)("[\w.-]+": .*[}\]"])(?: in its entry)?', re.DOTALL)
+_COMMAND_AT_END = re.compile(r"(.*): ((?:toolway|npm|docker|pip|sed) [^,;]+)", re.DOTALL)
 
 
 def split_hint(hint: str) -> tuple[str, str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from toolway._lazy import dataclass
 from toolway._os.support import missing
 from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
 from toolway.doctor.security_facts import ApprovalFacts, AuditFacts, CheckedServer, Facts, IdentityFacts, PinFacts

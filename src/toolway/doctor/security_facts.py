@@ -6,10 +6,9 @@ A part that was not collected is None, and `Facts.reasons` says why. So nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from toolway._lazy import dataclass
 from toolway.config.schema import EnvPolicy, Sandbox
 from toolway.doctor.report import Check
 

@@ -12,16 +12,15 @@ import shlex
 from collections.abc import Iterable
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import CheckTarget, format_entry_keys
 from toolway.upstream.diagnosis import Diagnosis
 
 HEAD_BYTES: Final = 256  # of a script: its first line names its interpreter
 MIN_SIMILARITY: Final = 0.5  # of two names of variables, from 0 to 1
-_MISSING_VARIABLE: Final = compile_pattern(r"the variable (\w+) is missing")
-_MISSING_FILE: Final = compile_pattern(r"the (?:file|folder) (.+?) does not exist")
-_INTERACTIVE_FLAG: Final = compile_pattern(r"--interactive(?:=true)?|-[A-Za-z]*i[A-Za-z]*")
+_MISSING_VARIABLE: Final = re.compile(r"the variable (\w+) is missing")
+_MISSING_FILE: Final = re.compile(r"the (?:file|folder) (.+?) does not exist")
+_INTERACTIVE_FLAG: Final = re.compile(r"--interactive(?:=true)?|-[A-Za-z]*i[A-Za-z]*")
 
 
 def refine_cause(target: CheckTarget, server: Server, cause: Diagnosis, exit_code: int | None) -> Diagnosis:

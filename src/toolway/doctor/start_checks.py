@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway._os import proc
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import CheckTarget, format_entry_keys
@@ -28,8 +27,8 @@ from toolway.upstream.transport import Disconnect
 MAX_STDERR_LINES: Final = 5  # lines
 SLOW_START_S: Final = 10.0  # seconds; some clients wait no longer for a server
 FLOOD_SHARE: Final = 0.9  # of the stderr that is kept: it was filled during the start
-_PORT_IN_USE: Final = compile_pattern(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
-_PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
+_PORT_IN_USE: Final = re.compile(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
+_PORT_NUMBER: Final = re.compile(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
 
 
 def check_process(target: CheckTarget, server: Server, trial: TrialStart) -> Iterator[Check]:

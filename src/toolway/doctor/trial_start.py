@@ -11,10 +11,11 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.callbacks import FunctionCallbacks
@@ -254,7 +255,7 @@ class TappedSpawner(Spawner):
         process = await self._real_spawner.start(argv, env, cwd, sandbox, grants, proxy_folder)
         loop = asyncio.get_running_loop()
         self.stats.pid, self.stats.spawned_at = process.pid, loop.time()
-        return replace(process, stdout=_TappedSource(loop, process.stdout, self.stats))
+        return msgspec.structs.replace(process, stdout=_TappedSource(loop, process.stdout, self.stats))
 
     async def close(self) -> None:
         """Do nothing: the process belongs to the real spawner."""

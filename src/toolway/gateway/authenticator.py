@@ -6,11 +6,11 @@ A denied request never reaches a server. There is no anonymous identity.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from toolway._lazy import compile_pattern
 from toolway.events import AccessEvent, Event
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.local_token import LocalTokenRule
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toolway.gateway.identity.provider import IdentityProvider
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-_HOST_HEADER: Final = compile_pattern(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
 class RequestDenied(Exception):

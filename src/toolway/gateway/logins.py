@@ -15,11 +15,10 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolway._lazy import dataclass
 from toolway.auth.urls import is_loopback
 from toolway.errors import CallError, NotFound, ToolwayError
 from toolway.gateway.authenticator import json_error

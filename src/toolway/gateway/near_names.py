@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
 from difflib import SequenceMatcher
 from heapq import nlargest
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway.catalog.catalog import Item
 from toolway.protocol.tool_names import parse_tool_name
 
@@ -17,7 +17,7 @@ MAX_COMPARED: Final = 2000  # names of about the same length that are compared l
 SLICE_NAMES: Final = 100  # names in one slice
 MIN_RATIO: Final = 0.8  # of the letters that two names have in common
 MIN_BARE_RATIO: Final = 0.7  # the same, for the server's own name of a tool, which is shorter
-_SEPARATORS: Final = compile_pattern(r"[^a-z0-9]+")
+_SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 
 def find_near_names(name: str, tools: Mapping[str, Item]) -> Generator[None, None, list[str]]:

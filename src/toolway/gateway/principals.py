@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +20,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway._os import O_UNSHARED, lock_handle
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
@@ -36,7 +36,7 @@ KEY_PREFIX: Final = "key:"  # caller ids of API keys
 PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
 SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
-_SCOPE: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
+_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
 #: Rate of a key that is made without one. No agent makes so many calls for long, a program that runs wild does.

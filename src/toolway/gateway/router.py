@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway._worker_thread import dead_workers
 from toolway.catalog.catalog import Item
 from toolway.config.settings import InvisibleCharacters
@@ -99,8 +99,8 @@ _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
 _METADATA_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "max-age=300"))
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
-_SERVER_PATH: Final = compile_pattern(r"/mcp/server/([a-z0-9-]{1,64})")
-_GROUP_PATH: Final = compile_pattern(r"/mcp/([a-z0-9-]{1,64})")
+_SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
+_GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 
 
 class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):

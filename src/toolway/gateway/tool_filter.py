@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 from typing import Final, TypeAlias
-
-from toolway._lazy import dataclass
 
 _EVERYTHING: Final = ("*",)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.types import Certainty
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
+class ClientLimits(msgspec.Struct, frozen=True):
     """Limits of the HTTP client in seconds and bytes.
 
     Exceeding one of them fails the request or closes the connection.
@@ -98,8 +98,7 @@ class StallDetector:
 # -- server -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """Limits of the HTTP server on the resources that its clients can use. Times are in seconds."""
 
     max_connections: int = 20_000  # open connections; beyond this, an unauthenticated or the longest idle one is closed

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
 from urllib.parse import urljoin, urlsplit
-
-from toolway._lazy import compile_pattern, dataclass
 
 #: Encoded header lines that have been validated.
 HeaderBlock = NewType("HeaderBlock", bytes)
 
 _NO_HEADERS: Final = HeaderBlock(b"")
-_HEADER_LINES: Final = compile_pattern(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*\r\n)*")
-_PATH: Final = compile_pattern(r"/[!-~]*")
-_HOST: Final = compile_pattern(r"[0-9A-Za-z._~%-]+|[0-9A-Fa-f:.]+")
+_HEADER_LINES: Final = re.compile(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*\r\n)*")
+_PATH: Final = re.compile(r"/[!-~]*")
+_HOST: Final = re.compile(r"[0-9A-Za-z._~%-]+|[0-9A-Fa-f:.]+")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _METHODS_WITH_BODY: Final = frozenset({"PATCH", "POST", "PUT"})  # an empty body is sent with Content-Length: 0
 # Only the client itself sets headers that define the framing.

@@ -6,8 +6,9 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from toolway._os import max_open_files
 from toolway.http.exchange import Exchange, HeadCache, HttpRequest
@@ -82,7 +83,9 @@ class HttpServer:
         self._add_listener(await self.loop.create_unix_server(lambda: ServerConnection(self), path, backlog=BACKLOG))
 
     def _add_listener(self, listener: asyncio.Server) -> None:
-        self.limits = replace(self.limits, max_connections=min(self.limits.max_connections, _affordable_connections()))
+        self.limits = msgspec.structs.replace(
+            self.limits, max_connections=min(self.limits.max_connections, _affordable_connections())
+        )
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self.loop.create_task(self._sweep())

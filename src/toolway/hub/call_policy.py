@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -256,7 +255,7 @@ class CallPolicies:
 
     def retry_policy(self, call: Call) -> RetryPolicy:
         policy: RetryPolicy = call.retry if call.retry is not None else self._policy_for(call).retry
-        return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
+        return policy if call.max_attempts is None else msgspec.structs.replace(policy, max_attempts=call.max_attempts)
 
     def rate_limits(self, call: Call) -> Sequence[tuple[str, str]]:
         """Return the rate limits of a call as (tool, rate); the tool is "" for the limit of the whole server."""

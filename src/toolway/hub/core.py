@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from toolway._async import wait_all
@@ -540,7 +541,7 @@ class HubCore:
         Warnings about the definition are logged and added to `config_issues`.
         """
         parsed, found = parse_server(name, server)
-        issues = tuple(dataclasses.replace(issue, server=name) for issue in found)
+        issues = tuple(msgspec.structs.replace(issue, server=name) for issue in found)
         log_issues(issues)
         self.config_issues = (*(each for each in self.config_issues if each.server != name), *issues)
         return with_network_policy(with_defaults(parsed, self._timeout, self._retry), self._network_policy)
@@ -763,7 +764,7 @@ class HubCore:
 
     def _status(self, name: str) -> ServerStatus:
         status, unchecked = self._upstreams.status(name), self._argument_validator.problems(name)
-        status = dataclasses.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
+        status = msgspec.structs.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
         return mask_status(status, self.mask) if self._library else status
 
     async def check_health(

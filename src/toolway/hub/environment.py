@@ -11,10 +11,10 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.schema import Server
 from toolway.types import Authorizer, Call
 from toolway.upstream.process.spawner import Spawner
@@ -35,8 +35,7 @@ def _create_real_transport(
     return create_transport(server, spawner, environ, authorizer)
 
 
-@dataclass(frozen=True, slots=True)
-class HubEnvironment:
+class HubEnvironment(msgspec.Struct, frozen=True):
     """Dependencies of a hub on the outside world, replaceable in tests; the defaults are real."""
 
     random: Callable[[], float] = random.random  # uniform in [0, 1)
@@ -51,6 +50,6 @@ class HubEnvironment:
         None  # in a cluster: True if a remote server separates callers
     )
     open_vector_store: Callable[[str], VectorStore] | None = None  # in a cluster: by the identity of a search model
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    environ: Mapping[str, str] = msgspec.field(default_factory=lambda: os.environ)
+    cores: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations

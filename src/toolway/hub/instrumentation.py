@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import secrets
 import time
 from collections import deque
@@ -12,7 +13,6 @@ from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
 
-from toolway._lazy import compile_pattern
 from toolway.errors import CallError, Certainty, Overloaded, ProtocolError
 from toolway.events import (
     Alert,
@@ -32,7 +32,7 @@ from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clo
 
 _log = logging.getLogger(__name__)
 _CALL_EVENTS: Final = (CallStarted, AttemptFinished, CallFinished, Alert)  # a subscriber to these observes calls
-_TRACEPARENT: Final = compile_pattern(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Trace(Protocol):

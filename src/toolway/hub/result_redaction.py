@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.errors import Certainty, ProtocolError
 from toolway.protocol.jsonrpc import decode_json
@@ -26,10 +25,10 @@ from toolway.types import Call, CallHandler, CallResult, Middleware
 THREAD_BYTES: Final = 256 * 1024  # larger results are searched in a thread, so that other calls go on
 MIN_IBAN_CHARS: Final = 15
 REDACTION_CODE: Final = "E-REDACTION"
-_EMAIL: Final = compile_pattern(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
-_CARD: Final = compile_pattern(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])")
-_IBAN: Final = compile_pattern(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])")
-_SSN: Final = compile_pattern(r"(?<![0-9-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![0-9-])")
+_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+_CARD: Final = re.compile(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])")
+_IBAN: Final = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])")
+_SSN: Final = re.compile(r"(?<![0-9-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![0-9-])")
 
 Replace = Callable[[str], str]
 

@@ -7,10 +7,11 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from toolway._os import cache_folder, state_folder
 from toolway.catalog.storage import CatalogStorage, FileCatalogStorage
@@ -90,7 +91,9 @@ def _parse_servers(
         root_issues = warn_unread_root_keys(config, (key,))
         config = config[key] if isinstance(config[key], Mapping) else name_entries(config[key])
     parsed = {check_server_name(name): parse_server(name, value) for name, value in config.items()}
-    issues = tuple(replace(issue, server=name) for name, (_, found) in parsed.items() for issue in found)
+    issues = tuple(
+        msgspec.structs.replace(issue, server=name) for name, (_, found) in parsed.items() for issue in found
+    )
     return {name: server for name, (server, _) in parsed.items()}, (*root_issues, *issues)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from toolway._async import gather_all, wait_until_settled, with_timeout
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
@@ -312,7 +314,7 @@ class UpstreamManager:
         pause = self.limiters[name].paused_until - asyncio.get_running_loop().time()
         if pause > 0:
             status = with_pause(status, pause, self.describe_time(pause))
-        return replace(
+        return msgspec.structs.replace(
             status,
             tools=len(self._catalog.tools(name)),
             denied_tools=self._catalog.count_denied(name),

@@ -26,7 +26,8 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.types import Call, CallHandler, CallResult
 from toolway.upstream.transport import CONNECT_TIMEOUT_CODE, CONNECTION_CODES
@@ -68,8 +69,7 @@ TRANSITIONS: Final[Mapping[BreakerState, Mapping[BreakerEvent, BreakerState]]] =
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerPolicy:
+class BreakerPolicy(msgspec.Struct, frozen=True):
     """Thresholds and times that open and close a circuit breaker."""
 
     max_consecutive_failures: int = 5  # consecutive failures that open it
@@ -85,8 +85,7 @@ class BreakerPolicy:
     local_success_trust_s: float = 1.0  # seconds after a local success in which openings on other nodes are ignored
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerStatus:
+class BreakerStatus(msgspec.Struct, frozen=True):
     """Snapshot of a circuit breaker for status displays."""
 
     state: BreakerState
@@ -514,8 +513,7 @@ def _open_error(call: Call, cause: str, wait: float) -> ServerUnavailable:
 WINDOW_SLOTS: Final = 200
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(msgspec.Struct):
     started_at: float
     successes: int = 0
     failures: int = 0

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
-from toolway._lazy import dataclass
 from toolway.config.schema import MAX_ATTEMPTS, RetryPolicy
 from toolway.errors import CallError, Certainty, OutcomeUnknown
 from toolway.middleware.circuit_breaker import BREAKER_OPEN_CODE
@@ -147,8 +147,7 @@ class RetryMiddleware:
 # -- decision ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FailureFacts:
+class FailureFacts(msgspec.Struct, frozen=True):
     """Properties of a failed attempt by which `next_delay` decides if the call is tried again."""
 
     effect: Effect

@@ -5,13 +5,13 @@ Public addresses are always allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.errors import ConfigError
 from toolway.network.address_classes import (
     CGNAT,
@@ -27,7 +27,7 @@ from toolway.network.address_classes import (
 Lookup = Callable[[str], Iterable[str]]
 #: Address classes that an entry allows by naming them literally: no name server is involved.
 _ENTRY_CLASSES: Final = frozenset({LOOPBACK, PRIVATE, CGNAT})
-_HOST_PATTERN: Final = compile_pattern(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST_PATTERN: Final = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 #: Suffixes that are reserved for internal networks, by standard or by convention.
 _INTERNAL_SUFFIXES: Final = (".local", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".private")
 _EXAMPLE_RULE: Final = '"toolway": {"addresses": {"allow": ["jira.corp.example", "10.0.0.0/8"]}}'

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.openapi import schema_keywords, swagger2
 from toolway.openapi.models import BodyContent, FormPart, Parameter, ParameterLocation, RequestBody
 from toolway.openapi.parser import RefResolver, UnresolvedRef
@@ -23,8 +24,8 @@ _ALLOWED_STYLES: Final[dict[str, tuple[str, ...]]] = {
     "header": ("simple",),
     "cookie": ("form",),
 }
-_HTTP_TOKEN: Final = compile_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_PATH_VARIABLE: Final = compile_pattern(r"\{([^{}/]{1,200})\}")
+_HTTP_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_PATH_VARIABLE: Final = re.compile(r"\{([^{}/]{1,200})\}")
 
 # OpenAPI itself forbids the first three in a document. The rest would change the destination, the framing or the
 # apparent sender of a request.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from toolway._lazy import dataclass
 from toolway.openapi import inputs, param_styles, schema_keywords, swagger2, tool_builder
 from toolway.openapi.models import (
     ALL_OPERATIONS,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
-from toolway._lazy import dataclass
 from toolway.errors import ArgumentViolation
 from toolway.types import Json
 

@@ -7,11 +7,11 @@ originate from a value. A text that could leave its position is rejected.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from toolway._lazy import compile_pattern
 from toolway.openapi.models import UnencodableArguments
 
 Escape: TypeAlias = Callable[[str], str]
@@ -125,8 +125,8 @@ def _encode_deep_object(escaped_name: str, value: Any, escape_name: Escape, esca
 # Characters that `allowReserved` leaves unescaped. The rest end the query (#) or the value (&, ;), or are special.
 _ALLOWED_RESERVED: Final = ":/?@!$'()*,="
 _SAFE_COOKIE_CHARS: Final = "!#$&'()*+/:<>?@[]^`{|}"
-_CONTROL_CHARS: Final = compile_pattern(r"[\x00-\x1f\x7f]")
-_PATH_SEPARATORS: Final = compile_pattern(r"[/\\]")
+_CONTROL_CHARS: Final = re.compile(r"[\x00-\x1f\x7f]")
+_PATH_SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def escape_path(text: str) -> str:

@@ -11,19 +11,20 @@ import base64
 import binascii
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.errors import ArgumentViolation
 from toolway.openapi import inputs, param_styles
 from toolway.openapi.models import BodyContent, FormPart, Operation, Parameter, RequestBody, UnencodableArguments
 
-_PATH_VARIABLE: Final = compile_pattern(r"\{([^{}/]{1,200})\}")
+_PATH_VARIABLE: Final = re.compile(r"\{([^{}/]{1,200})\}")
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _SAFE_PATH_CHARS: Final = "/:@!$&'()*+,;=%~"  # `%`: templates may already be encoded
 _LONE_SURROGATE: Final = "a text contains half a character (a lone surrogate)"
@@ -179,7 +180,7 @@ def _split_template(template: str) -> tuple[tuple[str, ...], str]:
 # -- body, by its media type -------------------------------------------------------------------------------------------
 
 _DEFAULT_PART: Final = FormPart()
-_MEDIA_TYPE: Final = compile_pattern(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}")
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}")
 _NAME_ESCAPES: Final = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A", "\0": "%00"})  # like browsers
 
 

@@ -5,9 +5,9 @@ Responses give the Accept header and the schema of structured results.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.openapi import inputs, schema_keywords, swagger2
 from toolway.openapi.models import ApiResponse, BaseUrl, SecurityRequirement, SecurityScheme
 from toolway.openapi.parser import RefResolver, UnresolvedRef
@@ -114,7 +114,7 @@ def _is_always_object(schema: Json, schemas: SchemaConverter, level: int) -> boo
 
 # -- servers and security ----------------------------------------------------------------------------------------------
 
-_SERVER_VARIABLE: Final = compile_pattern(r"\{([^{}]{1,200})\}")
+_SERVER_VARIABLE: Final = re.compile(r"\{([^{}]{1,200})\}")
 _MAX_SERVERS: Final = 100
 
 

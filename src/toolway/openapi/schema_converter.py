@@ -6,13 +6,14 @@ deeper parts are left open. Each definition is converted once and shared by all 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.openapi import schema_keywords
 from toolway.openapi.models import InvalidDocument
 from toolway.openapi.parser import RefResolver, UnresolvedRef
@@ -22,7 +23,7 @@ from toolway.types import Json
 MAX_NESTING: Final = 20  # nested schemas, not counting references
 MAX_SCHEMAS: Final = 1_000_000  # converted schemas of one document, in total
 MAX_SCHEMA_BYTES: Final = 16_000  # bytes of JSON
-_INVALID_NAME_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_.-]+")
+_INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)

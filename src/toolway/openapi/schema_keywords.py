@@ -9,13 +9,13 @@ only names and types.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 import jsonschema_rs
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.types import Json
 
 #: Purpose of a schema: request values, form fields (they may be files), responses.
@@ -240,15 +240,15 @@ def _reject_external(uri: str) -> Any:
 MAX_TOOL_TEXT: Final = 1000  # characters of a tool's description
 MAX_FIELD_TEXT: Final = 300  # characters of an argument's or a property's description
 
-_MARKDOWN_LINK: Final = compile_pattern(r"\[([^\[\]]{1,200})\]\([^()\s]{0,500}\)")
-_HTML_TAG: Final = compile_pattern(
+_MARKDOWN_LINK: Final = re.compile(r"\[([^\[\]]{1,200})\]\([^()\s]{0,500}\)")
+_HTML_TAG: Final = re.compile(
     r"</?(?:p|br|a|b|i|em|strong|ul|ol|li|code|pre|div|span|h[1-6]|table|thead|tbody|tr|td|th|sup|sub|hr)\b[^<>]{0,300}>"
 )
-_INVISIBLE: Final = compile_pattern(
+_INVISIBLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-_SPACE: Final = compile_pattern(r"[ \t]+")
-_BLANK_LINES: Final = compile_pattern(r"\n\s*\n\s*")
+_SPACE: Final = re.compile(r"[ \t]+")
+_BLANK_LINES: Final = re.compile(r"\n\s*\n\s*")
 
 
 def clean_text(text: Any, limit: int) -> str:

@@ -6,13 +6,13 @@ Names are short, stable and accepted by every model provider.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
 import jsonschema_rs
 
-from toolway._lazy import compile_pattern
 from toolway.openapi.models import Parameter, RequestBody
 from toolway.openapi.schema_converter import ConvertedSchema, SchemaConverter, fit_size
 from toolway.types import Json
@@ -126,8 +126,8 @@ def _reject_external(uri: str) -> Any:
 
 MAX_TOOL_NAME: Final = 48  # with the server's name, most stay within the 64 of `protocol/tool_names.py`
 MAX_ARGUMENT_NAME: Final = 64
-_INVALID_TOOL_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_-]+")
-_INVALID_ARGUMENT_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_.-]+")
+_INVALID_TOOL_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_INVALID_ARGUMENT_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def base_tool_name(operation_id: str, method: str, path: str) -> str:

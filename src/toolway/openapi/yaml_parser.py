@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped] # only its events are used
 
-from toolway._lazy import compile_pattern
 from toolway.openapi.models import InvalidDocument
 
 MAX_YAML_VALUES: Final = 1_500_000  # with all aliases expanded
@@ -21,12 +20,12 @@ _MAX_NUMBER_CHARS: Final = 40
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
 _FALSE: Final = frozenset({"false", "False", "FALSE"})
-_INTEGER: Final = compile_pattern(r"[-+]?[0-9]+")
-_FLOAT: Final = compile_pattern(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_PREFIXED_INTEGER: Final = compile_pattern(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_TAB_ONLY_LINE: Final = compile_pattern(r"^ *\t[ \t]*$", re.MULTILINE)
-_UNICODE_BREAKS: Final = compile_pattern("[\x85\u2028\u2029]")
-_FORBIDDEN_CHARS: Final = compile_pattern(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_PREFIXED_INTEGER: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_TAB_ONLY_LINE: Final = re.compile(r"^ *\t[ \t]*$", re.MULTILINE)
+_UNICODE_BREAKS: Final = re.compile("[\x85\u2028\u2029]")
+_FORBIDDEN_CHARS: Final = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _YAML_TAG: Final = "tag:yaml.org,2002:"
 _LibyamlParser: Any = getattr(yaml.cyaml, "CParser", None) if hasattr(yaml, "cyaml") else None
 

@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
+
 from toolway.errors import ConfigError
 from toolway.packages.runner_command import Ecosystem
 
@@ -22,8 +23,8 @@ LOCK_NAME: Final = "toolway.lock"
 LOCK_CODE: Final = "E-LOCK"
 FORMAT: Final = 1
 MAX_LOCK_BYTES: Final = 32 * 1024 * 1024
-_DIGEST: Final = compile_pattern(r"[0-9a-f]{64}")
-_PROGRAM: Final = compile_pattern(r"(?:node_modules/\.bin|bin)/[A-Za-z0-9_][A-Za-z0-9._-]*")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_PROGRAM: Final = re.compile(r"(?:node_modules/\.bin|bin)/[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ class LockedEntry:
         return [(name, each["version"]) for name, each in self.contents.get(platform, {}).items()]
 
 
-@dataclass(frozen=True, slots=True)
-class PackageLock:
+class PackageLock(msgspec.Struct, frozen=True):
     """State of one server entry in `toolway.lock`: locked, not locked, no file, or a file that cannot be used."""
 
     file: str  # path of the lock file, which may not exist

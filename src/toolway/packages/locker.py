@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from toolway._lazy import dataclass
 from toolway._os import cache_folder
 from toolway.packages import npm, pypi
 from toolway.packages.lock_file import LockedEntry, npm_name

@@ -10,11 +10,11 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway._os import HAS_DRIVES
 from toolway.packages import windows_tree
 from toolway.packages.runner_command import PackageCommand, normalize, requirement_line, split_requirement
@@ -26,9 +26,7 @@ _FACTS: Final = (
     "print(json.dumps([os.path.realpath(getattr(sys, '_base_executable', '') or sys.executable), "
     "platform.python_version(), sys.implementation.name]))"
 )
-_PINNED: Final = compile_pattern(
-    r"^([A-Za-z0-9._-]+)==([^\s;\\]+)((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE
-)
+_PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
 _INSTALL_FLAGS: Final = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
 _MIN_PIP_WITH_TIMES: Final = 26  # --uploaded-prior-to
 

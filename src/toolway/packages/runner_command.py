@@ -6,30 +6,29 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
 
 Ecosystem = Literal["npm", "PyPI"]  # as OSV spells them
 
-_SUFFIX: Final = compile_pattern(r"\.(?:exe|cmd|bat|ps1)$")
+_SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat|ps1)$")
 _OTHER_RUNNERS: Final = {"bunx": (), "pnpx": (), "pipx": ("run",), "bun": ("x",), "pnpm": ("dlx",), "yarn": ("dlx",)}
 _NPM_NAME: Final = r"(?:@[A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9_][A-Za-z0-9._-]*"
-_NPM_PACKAGE: Final = compile_pattern(rf"(?P<name>{_NPM_NAME})(?:@(?P<range>[A-Za-z0-9.^~<>=*|+ -]+))?")
+_NPM_PACKAGE: Final = re.compile(rf"(?P<name>{_NPM_NAME})(?:@(?P<range>[A-Za-z0-9.^~<>=*|+ -]+))?")
 _PYPI_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_PYPI_PACKAGE: Final = compile_pattern(
+_PYPI_PACKAGE: Final = re.compile(
     rf"(?P<name>{_PYPI_NAME})(?P<extras>\[[A-Za-z0-9._, -]+\])?"
     r"(?:@(?P<at>[A-Za-z0-9.+!]+)|(?P<range>(?:\s*,?\s*(?:==|>=|<=|~=|!=|<|>)\s*[A-Za-z0-9.*+!]+)*))"
 )
-_INTERPRETER: Final = compile_pattern(r"(?i:c?pythonw?|pypy|graalpy|pyodide)[0-9.]*")
-_PYTHON: Final = compile_pattern(r"3(?:\.[0-9]{1,2}){0,2}")
-_EXACT_SEMVER: Final = compile_pattern(r"[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?")
+_INTERPRETER: Final = re.compile(r"(?i:c?pythonw?|pypy|graalpy|pyodide)[0-9.]*")
+_PYTHON: Final = re.compile(r"3(?:\.[0-9]{1,2}){0,2}")
+_EXACT_SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?")
 
 
 class NotLockable(ValueError):
     """Raised for a command line of npx, uvx or a similar program whose packages cannot be locked. Its text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageCommand:
+class PackageCommand(msgspec.Struct, frozen=True):
     """Parsed command line of `npx` or `uvx`: the packages that it fetches, and which of their programs it runs."""
 
     ecosystem: Ecosystem

@@ -13,10 +13,10 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolway._lazy import dataclass
 from toolway._os import data_folder, machine_name, state_folder
 from toolway.errors import ConfigError
 from toolway.packages import FOLDER_NAME

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.packages.runner_command import Ecosystem
 
-_SEMVER: Final = compile_pattern(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
-_PEP440: Final = compile_pattern(
+_SEMVER: Final = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
+_PEP440: Final = re.compile(
     r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)"
     r"(?:[-_.]?(a|alpha|b|beta|rc|c|pre|preview)[-_.]?(\d*))?"
     r"(?:(?:[-_.]?(post|rev|r)[-_.]?(\d*))|-(\d+))?"

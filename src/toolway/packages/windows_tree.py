@@ -8,18 +8,17 @@ them. Both are in the local part of the tree, whose digest is compared at each s
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from toolway._lazy import compile_pattern
-
 SETTINGS_FILE: Final = "pyvenv.cfg"
 _NOTE: Final = "executable = "
 _GROUPS: Final = ("console_scripts", "gui_scripts")
-_FILE_NAME: Final = compile_pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,100}")
-_FUNCTION: Final = compile_pattern(
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,100}")
+_FUNCTION: Final = re.compile(
     r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*:\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*(?:\[[^\]]*\])?"
 )
 _SCRIPT: Final = """\

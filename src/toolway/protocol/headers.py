@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from toolway._lazy import compile_pattern
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     HEADER_MISMATCH,
@@ -30,8 +30,8 @@ from toolway.types import Json
 _TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 _PREFIX: Final = "=?base64?"
 _SUFFIX: Final = "?="
-_TOKEN: Final = compile_pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, section 5.6.2
-_DECIMAL: Final = compile_pattern(r"(-?[0-9]+)(?:\.([0-9]+))?")
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, section 5.6.2
+_DECIMAL: Final = re.compile(r"(-?[0-9]+)(?:\.([0-9]+))?")
 _HEADER_TYPES: Final = ("string", "integer", "boolean")  # a number has no portable text
 
 # Keywords of JSON Schema whose value is a schema, a list of schemas, or an object of schemas.

@@ -6,12 +6,12 @@ passed on unchanged. Unknown fields of a server pass through.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal
 
 import jiter
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.protocol import large_messages
 from toolway.protocol.constants import (
     HEADER_MISMATCH,
@@ -428,8 +428,8 @@ def is_valid_id(id_: Any) -> bool:
     return isinstance(id_, str) and len(id_.encode()) <= _MAX_ID_BYTES
 
 
-_ID_PATTERN: Final = compile_pattern(rb'"id"\s*:\s*(?:(-?[0-9]{1,16})|"([^"\\]{1,256})")\s*[,}]')
-_RESPONSE_PATTERN: Final = compile_pattern(rb'"(?:result|error)"\s*:')
+_ID_PATTERN: Final = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,16})|"([^"\\]{1,256})")\s*[,}]')
+_RESPONSE_PATTERN: Final = re.compile(rb'"(?:result|error)"\s*:')
 
 
 def extract_id(frame: bytes) -> MessageId | None:

@@ -13,13 +13,12 @@ that check.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jiter
 import msgspec
-
-from toolway._lazy import compile_pattern
 
 YieldLoop = Callable[[], None]
 
@@ -84,7 +83,7 @@ def _decode_batch(batch: list[bytes]) -> list[Any]:
 SLICE_BYTES: Final = 64 * 1024
 OMITTED: Final = "toolway/setAside"  # key in the placeholder of an item that was too large to decode
 
-_ITEM_NAME: Final = compile_pattern(rb'"(?:name|uri|uriTemplate)"\s*:\s*"([^"\\]{1,128})"')
+_ITEM_NAME: Final = re.compile(rb'"(?:name|uri|uriTemplate)"\s*:\s*"([^"\\]{1,128})"')
 _Members = dict[str, msgspec.Raw]
 
 

@@ -8,12 +8,11 @@ A separate module, so that display code loads no protocol.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
-
-from toolway._lazy import compile_pattern
 
 _TERMINAL_CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
 # All of Unicode's Cf and Co except visible marks such as the Arabic number sign; other default-ignorable characters,
@@ -25,10 +24,10 @@ _INVISIBLE: Final = (
 )
 _ASCII_CONTROLS: Final = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 _UNPRINTABLE_CHARACTER: Final = f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]"
-_UNPRINTABLE: Final = compile_pattern(_UNPRINTABLE_CHARACTER)
-_CONTROL: Final = compile_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
+_UNPRINTABLE: Final = re.compile(_UNPRINTABLE_CHARACTER)
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
 
-_ESCAPED_CONTROL: Final = compile_pattern(rb"\\(?:[bfr]|u00)|\x7f")  # in JSON
+_ESCAPED_CONTROL: Final = re.compile(rb"\\(?:[bfr]|u00)|\x7f")  # in JSON
 
 _EMOJI: Final = "\u00a9\u00ae\u203c\u2049\u2100-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 _JOINED_SCRIPTS: Final = "\u0600-\u0dff\u1000-\u109f\u1780-\u17ff"
@@ -44,7 +43,7 @@ _HONEST: Final = "|".join(
         f"(?<=[{_JOINED_SCRIPTS}])[\u200c\u200d](?![\u200b-\u200f])",
     )
 )
-_HONEST_OR_UNPRINTABLE: Final = compile_pattern(f"({_HONEST})|{_UNPRINTABLE_CHARACTER}")
+_HONEST_OR_UNPRINTABLE: Final = re.compile(f"({_HONEST})|{_UNPRINTABLE_CHARACTER}")
 
 
 def sanitize(text: str, limit: int) -> str:

@@ -7,12 +7,12 @@ cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.errors import ArgumentViolation, InvalidArguments, invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.sanitize import sanitize
@@ -27,7 +27,7 @@ MAX_NAMES: Final = 20  # names or values that are listed as expected
 MAX_PATH_CHARS: Final = 300
 _MAX_COMPARED_NAMES: Final = 200  # names that are compared with a wrong one: each comparison is slow
 _MAX_DESCRIBED_DEPTH: Final = 4  # references and alternatives that are followed to describe what is expected
-_PLAIN_NAME: Final = compile_pattern(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TYPE_NAMES: Final[Mapping[str, str]] = {
     "object": "an object",
     "array": "an array",

@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 
-from toolway._lazy import compile_pattern
 from toolway.types import ToolRef
 
 MAX_MODEL_NAME = 64  # accepted by model providers: ^[a-zA-Z0-9_-]{1,64}$
-_QUALIFIED_NAME = compile_pattern(r"([a-z0-9-]+)(?:\.|__)(.+)", re.DOTALL)
-_INVALID_MODEL_CHARS = compile_pattern(r"[^a-zA-Z0-9_-]")
+_QUALIFIED_NAME = re.compile(r"([a-z0-9-]+)(?:\.|__)(.+)", re.DOTALL)
+_INVALID_MODEL_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def parse_tool_name(name: str) -> ToolRef | None:

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from toolway._lazy import dataclass
 from toolway.catalog.catalog import Tool
 from toolway.types import Json
 
@@ -47,8 +46,7 @@ def estimate_tool_tokens(tools: Iterable[Tool]) -> int:
     return round(sum(map(tool_chars, tools)) / CHARS_PER_TOKEN)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCost:
+class TokenCost(msgspec.Struct, frozen=True):
     """Estimated tokens of the definitions of all tools of a server, per model provider."""
 
     openai: int = 0

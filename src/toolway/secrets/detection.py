@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from toolway._lazy import compile_pattern
 from toolway.secrets.replacer import MIN_SECRET_CHARS, build_replacer
 
 # -- masking of secrets in use -----------------------------------------------------------------------------------------
@@ -60,7 +59,7 @@ _HARMLESS_WORDS: Final = frozenset(
         *("json", "text", "plain", "utf8", "utf-8", "ascii", "readonly", "read-only", "readwrite", "read-write"),
     }
 )
-_HARMLESS_FORMAT: Final = compile_pattern(
+_HARMLESS_FORMAT: Final = re.compile(
     r"""
       [0-9.,:-]{1,5}                            # a small number
     | [a-z]{2,3}_[A-Z]{2}(?:\.[A-Za-z0-9-]+)?   # a locale
@@ -95,7 +94,7 @@ mask_secrets = _masker.mask
 
 _MIN_TOKEN_CHARS: Final = 8  # characters; tokens are not shorter
 _MIN_PASSWORD_CHARS: Final = 4
-_PASSWORD_NAME: Final = compile_pattern(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
+_PASSWORD_NAME: Final = re.compile(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
 _SECRET_SUFFIXES: Final = ("password", "passwd", "secret", "token", "apikey")  # for joined words such as PGPASSWORD
 _SECRET_WORDS: Final = frozenset(
     {
@@ -110,8 +109,8 @@ _NON_SECRET_WORDS: Final = frozenset(
         *("mode", "name", "path", "public", "scope", "scopes", "size", "sock", "timeout", "ttl", "type", "uri", "url"),
     }
 )
-_NAME_WORD: Final = compile_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-TOKEN_FORMATS: Final = compile_pattern(
+_NAME_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+TOKEN_FORMATS: Final = re.compile(
     r"""(?:
       gh[opsur]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
     | sk-[\w-]{16,} | (?:sk|rk|pk)_(?:live|test)_\w{16,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
@@ -122,9 +121,9 @@ TOKEN_FORMATS: Final = compile_pattern(
     )""",
     re.VERBOSE,
 )
-_AUTH_SCHEME: Final = compile_pattern(r"(?:bearer|basic|token|apikey)\s+(\S+)", re.IGNORECASE)
+_AUTH_SCHEME: Final = re.compile(r"(?:bearer|basic|token|apikey)\s+(\S+)", re.IGNORECASE)
 _PEM_MARKER: Final = "PRIVATE KEY-----"
-_PLACEHOLDER: Final = compile_pattern(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|\*+|\.\.\.|…")
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|\*+|\.\.\.|…")
 
 
 def looks_like_secret(name: str, value: str) -> bool:

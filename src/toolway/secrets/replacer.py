@@ -16,8 +16,6 @@ from functools import cached_property
 from typing import AnyStr, Final, Generic, Literal, NamedTuple
 from urllib.parse import quote, quote_plus, unquote_to_bytes
 
-from toolway._lazy import compile_pattern
-
 MASK: Final = "***"
 CUT: Final = "…"  # where a text was cut; a part of a secret beside it is masked
 MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary words
@@ -33,10 +31,10 @@ MAX_INDEXED: Final = 200_000  # parts of forms
 _MAX_ESCAPE_CHARS: Final = 12  # of one character, such as two escapes of JSON
 _CHUNK_CHARS: Final = 65_536  # of a text whose parts are in memory at a time
 _MAX_CUT_TRIES: Final = 64  # places at a cut that look like the beginning of a secret; after that one is taken for it
-_URL_ESCAPE: Final = compile_pattern(rb"%[0-9A-Fa-f]{2}")
-_CUT_ESCAPE: Final = compile_pattern(rb"(?:%[0-9A-Fa-f]?|\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?|&[#0-9A-Za-z]{0,8})\Z")
+_URL_ESCAPE: Final = re.compile(rb"%[0-9A-Fa-f]{2}")
+_CUT_ESCAPE: Final = re.compile(rb"(?:%[0-9A-Fa-f]?|\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?|&[#0-9A-Za-z]{0,8})\Z")
 #: Escapes of JSON strings, of string literals of most languages, and of HTML and XML.
-_TEXT_ESCAPE: Final = compile_pattern(
+_TEXT_ESCAPE: Final = re.compile(
     rb"""
       \\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2} | \\u[0-9A-Fa-f]{4} | \\x[0-9A-Fa-f]{2}
     | \\["'\\/bfnrt] | &\#[0-9]{1,7}; | &\#[xX][0-9A-Fa-f]{1,6}; | &(?:amp|lt|gt|quot|apos);
@@ -59,7 +57,7 @@ _SHORT_ESCAPES: Final = {
 _SPACE: Final = b" \t\r"
 _ASCII_CONTROLS: Final = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 #: Characters that are removed from text before it is shown: the same as in `protocol/sanitize.py`.
-UNPRINTABLE: Final = compile_pattern(
+UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"

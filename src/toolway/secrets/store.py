@@ -5,11 +5,11 @@ The system keychain is used if it answers, else an encrypted file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from toolway._lazy import compile_pattern
 from toolway._os import data_folder, state_folder
 from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
 from toolway.secrets.keychain import detect_keychain, recorded_names
@@ -18,7 +18,7 @@ from toolway.secrets.secrets_error import SecretsError
 STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
 
 _passphrase = ""  # passphrase of the encrypted file, after `keep_passphrase`
-_SECRET_NAME: Final = compile_pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
+_SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 
 
 class SecretStore(Protocol):

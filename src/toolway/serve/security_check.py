@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import shlex
 import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
 from toolway.catalog.pins import ServerPins, item_name, server_key
 from toolway.config.admission.command_line import program_name, runner_package
@@ -77,7 +77,7 @@ from toolway.upstream.process.spawner import Spawner
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 UNIX_PREFIX: Final = "unix:"  # address of a worker
 REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --security there"
-_IMAGE_DIGEST: Final = compile_pattern(r"\S+@sha256:[0-9a-f]{64}")
+_IMAGE_DIGEST: Final = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
     "no token": {},
     "a made-up token": {"authorization": "Bearer garbage"},

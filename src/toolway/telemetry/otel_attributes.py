@@ -6,12 +6,12 @@ https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 
 ATTR_METHOD: Final = "mcp.method.name"
@@ -65,7 +65,7 @@ ATTR_STATE: Final = "toolway.state"  # of a run or a step
 #: Keys in `_meta`, without a prefix: the MCP convention
 TRACEPARENT_KEY: Final = "traceparent"
 TRACESTATE_KEY: Final = "tracestate"
-TRACEPARENT_PATTERN: Final = compile_pattern(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT_PATTERN: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 MAX_TRACESTATE_CHARS: Final = 512
 
 

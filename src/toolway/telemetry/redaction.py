@@ -13,12 +13,12 @@ key the value cannot be found by trial.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.secrets.detection import is_secret_name, looks_like_secret, mask_secrets
 from toolway.secrets.replacer import MASK
 
@@ -27,7 +27,7 @@ MAX_MEMBERS: Final = 256  # members of one object or list
 MAX_TEXT_CHARS: Final = 2048  # of one text
 CUT_MARK: Final = "…"
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_URL: Final = compile_pattern(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#]\S*)?")
+_URL: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#]\S*)?")
 
 
 class Redactor:

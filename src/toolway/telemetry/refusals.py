@@ -14,10 +14,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from toolway._lazy import dataclass
 from toolway.events import CallFinished
 from toolway.outcomes import error_code
 

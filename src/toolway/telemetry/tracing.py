@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +29,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from toolway._lazy import compile_pattern
 from toolway.errors import Executed
 from toolway.events import AttemptTiming, CallFinished
 from toolway.outcomes import outcome_of
@@ -42,7 +42,7 @@ MIN_PHASE_SPAN_S: Final = 0.0005  # shorter phases get no span
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EMPTY_CONTEXT: Final = Context()
 _FAILED_STATES: Final = frozenset({"failed", "stuck", "damaged", "unknown", "not_executed"})  # of runs and steps
-_ITEM_NUMBER: Final = compile_pattern(r"\[\d+\]")
+_ITEM_NUMBER: Final = re.compile(r"\[\d+\]")
 
 
 class DownstreamRequest(Protocol):

@@ -11,7 +11,6 @@ import os.path
 import re
 from typing import Final, NamedTuple
 
-from toolway._lazy import compile_pattern
 from toolway._os import HAS_DRIVES
 from toolway.protocol.sanitize import sanitize
 
@@ -77,10 +76,10 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
 
 
 def _pattern(pattern: str, cause: str, hint: str) -> _Pattern:
-    return _Pattern(compile_pattern(pattern, re.MULTILINE), cause, hint)
+    return _Pattern(re.compile(pattern, re.MULTILINE), cause, hint)
 
 
-_WINDOWS_PATH: Final = compile_pattern(r"[A-Za-z]:[\\/]|\\\\")
+_WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _ENV_VARIABLE: Final = r"\b(?!ERR_|NODE_MODULE_)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b"
 _MISSING: Final = r"(?:required|missing|not (?:set|provided|found|defined)|undefined|must be set|unset|is empty)"
 _REQUIRED: Final = r"\b(?i:missing|required|provide|please set|must set|needs?|no)\b"
@@ -328,7 +327,7 @@ _STDERR_PATTERNS: Final = (
         "check network, VPN and proxy",
     ),
 )
-_FINAL_ERROR_LINE: Final = compile_pattern(
+_FINAL_ERROR_LINE: Final = re.compile(
     r"^(?:[\w.]*(?:Error|Exception)|[Ff]atal(?: error)?|FATAL|panic|[Ee]rror|ERROR)\b:? ?.+", re.MULTILINE
 )
 

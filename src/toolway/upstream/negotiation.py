@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.schema import EraSetting, Server
 from toolway.protocol import versions
 from toolway.protocol.constants import METHOD_NOT_FOUND, SERVER_INFO_META_KEY
@@ -33,8 +33,7 @@ BARE_STATUSES: Final = frozenset({400, 404, 422, 501})
 ERA_NEUTRAL_STATUSES: Final = frozenset({401, 403, 407, 408, 421, 425, 429})
 
 
-@dataclass(frozen=True, slots=True)
-class NegotiatedProtocol:
+class NegotiatedProtocol(msgspec.Struct, frozen=True):
     """Negotiated protocol era and version, and the server's description of itself."""
 
     era: Era
@@ -46,7 +45,7 @@ class NegotiatedProtocol:
 
 def mask_description(found: NegotiatedProtocol, mask: Callable[[str], str]) -> NegotiatedProtocol:
     """Return the protocol with secrets masked in what the server says about itself: a gateway passes it on."""
-    return replace(
+    return msgspec.structs.replace(
         found,
         capabilities=map_texts(found.capabilities, mask),
         server_info=map_texts(found.server_info, mask),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace as retold
 
 from toolway.config.schema import Server
@@ -111,7 +112,7 @@ class PerCallerUpstreams:
         if found is None:
             self._evict_if_full(name)
             idle = min(server.idle_timeout or PER_CALLER_IDLE_TIMEOUT_S, PER_CALLER_IDLE_TIMEOUT_S)
-            health = replace(server.health, url=None)  # the shared connection checks it
+            health = msgspec.structs.replace(server.health, url=None)  # the shared connection checks it
             settings = replace(server, lazy=True, idle_timeout=idle, health=health)
             found = self._upstreams[key] = Upstream(name, settings, CallerUpstreamContext(self._context, caller))
             found.start()

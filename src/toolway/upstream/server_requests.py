@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolway._lazy import compile_pattern
 from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from toolway.protocol.sanitize import browser_url_problem, map_texts, remove_invisible
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
@@ -26,7 +26,7 @@ from toolway.upstream.transport import JSONRPCError
 MAX_REQUESTS_PER_CALL: Final = 64  # unless the limits of the server say otherwise
 USER_ANSWER_TIMEOUT_S: Final = 900.0  # for a caller to answer one server request
 MAX_ASKING_TOOLS: Final = 1000  # remembered names of tools that send requests
-_PLAIN_HOST: Final = compile_pattern(r"[A-Za-z0-9._:\[\]-]+")  # with a port, or an IPv6 address in brackets
+_PLAIN_HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")  # with a port, or an IPv6 address in brackets
 _log = logging.getLogger(__name__)
 
 

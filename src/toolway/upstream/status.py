@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.secrets.replacer import cut_text
 from toolway.types import Era, Json
 from toolway.upstream.state import State, StateWord
@@ -18,8 +18,7 @@ _SERVER_TEXTS: Final = ("last_error", "stderr", "why", "hint", "problems", "chec
 BARE_STATE: Final = "without a handshake (era bare)"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServerStatus(msgspec.Struct, frozen=True):
     """Status of one server at one moment.
 
     `why` explains the state, `hint` says what operators can do.
@@ -64,7 +63,7 @@ def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus
     """Return `status` with the remark that the server wants no calls for `seconds`, until the clock time `until`."""
     why = f"{status.why}; it asked for no calls until {until}"
     hint = status.hint or 'wait, or call it less often: "rateLimit" in its entry'
-    return replace(status, paused_for=seconds, why=why, hint=hint)
+    return msgspec.structs.replace(status, paused_for=seconds, why=why, hint=hint)
 
 
 def describe_time(seconds: float, wall_time: float) -> str:
@@ -78,11 +77,10 @@ def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
     """Return the status of a ready server with the error of its last health check; unchanged if `error` is empty."""
     if not error:
         return status
-    return replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")
+    return msgspec.structs.replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
+class ServerInfo(msgspec.Struct, frozen=True):
     """Description that a server gives of itself, and the protocol that it speaks.
 
     Attributes:
@@ -111,8 +109,7 @@ class ServerInfo:
     instructions: str
 
 
-@dataclass(frozen=True, slots=True)
-class HealthResult:
+class HealthResult(msgspec.Struct, frozen=True):
     """Result of a health check that was made now.
 
     Attributes:
@@ -144,7 +141,7 @@ def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
     texts = {name: text for name in _SERVER_TEXTS if (text := getattr(status, name, None))}
     masked = {name: mask(text) if isinstance(text, str) else tuple(map(mask, text)) for name, text in texts.items()}
     changed: dict[str, Any] = {name: text for name, text in masked.items() if text != texts[name]}
-    return replace(status, **changed) if changed else status
+    return msgspec.structs.replace(status, **changed) if changed else status
 
 
 def describe_missing(status: ServerStatus) -> str:

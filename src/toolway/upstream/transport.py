@@ -38,7 +38,6 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.errors import ArgumentViolation, CallError
 from toolway.protocol import jsonrpc
@@ -218,8 +217,7 @@ class JSONRPCError(Exception):
         self.status = status  # the HTTP status of the response, if any
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """Reason why a transport ended or could not be opened.
 
     Example:
@@ -236,8 +234,7 @@ class Disconnect:
     moved: bool = False  # the server runs elsewhere now: the next transport is opened at once
 
 
-@dataclass(frozen=True, slots=True)
-class TransportInfo:
+class TransportInfo(msgspec.Struct, frozen=True):
     """Facts about a transport for operators, such as the pid, last lines of stderr and counters.
 
     Example:
@@ -370,8 +367,7 @@ class InProcessServer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TransportServices:
+class TransportServices(msgspec.Struct, frozen=True):
     """Services of the hub that a transport may need: process spawner, environment, credentials."""
 
     spawner: Spawner

@@ -6,9 +6,9 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.faults.fault_lab import Bench
@@ -86,7 +86,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         streamable_http,
         "client_limits_for",
-        lambda server: replace(limits(server), head_timeout=1.0, min_rate_window=1.0),
+        lambda server: msgspec.structs.replace(limits(server), head_timeout=1.0, min_rate_window=1.0),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.faults.fault_lab import ERAS, Bench, Stopwatch, first_time, lab, odd_server, server
@@ -131,7 +131,7 @@ async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
     monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
     health = HealthCheck(interval=0.2, timeout=1.0)
     servers = {
-        "bad": server("sigstop", era=era, health=replace(health, during_calls=False)),
+        "bad": server("sigstop", era=era, health=msgspec.structs.replace(health, during_calls=False)),
         "strict": server("sigstop", era=era, health=health),
     }
     async with lab(servers) as bench:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from toolway._lazy import compile_pattern
 from toolway.cli import described_server
 from toolway.cli.commands.approvals.trust import move_secrets_to_store
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -37,13 +36,13 @@ from toolway.config.settings import find_private_hosts
 from toolway.errors import ConfigError
 from toolway.packages.runner_command import is_runner
 
-_SERVER_URL: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
-_HTTP_URL: Final = compile_pattern(r"https?://", re.IGNORECASE)
-_PACKAGE_SOURCE: Final = compile_pattern(r"(pypi|npm):(.+)")
-_OPENAPI_SOURCE: Final = compile_pattern(r"openapi:(.+)")
+_SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
+_HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
+_PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
+_OPENAPI_SOURCE: Final = re.compile(r"openapi:(.+)")
 _BUNDLE_SUFFIXES: Final = (".mcpb", ".dxt", "server.json")
 _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
-_NAME_AFFIXES: Final = compile_pattern(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
+_NAME_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 _ADD_USAGE: Final = (
     "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, "
     "a .mcpb or server.json file"

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from toolway._os import home_folder
@@ -475,7 +476,7 @@ def _lint_to_json(found: LintResult) -> Json:
     return {
         "server": found.server,
         "tools": found.tools,
-        "tokens": asdict(found.cost),
+        "tokens": msgspec.to_builtins(found.cost),
         "findings": [asdict(finding) for finding in found.findings],
     }
 

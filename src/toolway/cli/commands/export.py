@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.commands.import_ import import_servers, is_hub_entry, is_same_server, server_identity
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
 from toolway.cli.file_changes import confirm, has_changes, own_config_file, print_edit, read_own_entries, with_tilde
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from toolway.config.clients.models import Snippet
 
 HUB_ENTRY_NAME = "toolway"
-_GROUP_NAME: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")
+_GROUP_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")
 _DEFAULT_URL: Final = "http://127.0.0.1:8765"
 ClientScope = Annotated[
     str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toolway._lazy import dataclass
 from toolway.cli.commands.approvals.trust import (
     confirm_review,
     find_plain_secrets,

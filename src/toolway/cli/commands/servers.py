@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 
 from toolway.cli.cached_lists import load_cached_lists
@@ -180,10 +180,15 @@ def _output_list(
             "why",
             "hint",
         )
-        rows = [{key: fields[key] for key in (*keys, *owner_keys(statuses))} for fields in map(asdict, statuses)]
+        rows = [
+            {key: fields[key] for key in (*keys, *owner_keys(statuses))}
+            for fields in map(msgspec.to_builtins, statuses)
+        ]
         for row in rows:
             if (result := results.get(row["server"])) is not None:
-                row["check"] = {key: value for key, value in asdict(result).items() if key not in ("server", "state")}
+                row["check"] = {
+                    key: value for key, value in msgspec.to_builtins(result).items() if key not in ("server", "state")
+                }
         output.print_json({"servers": rows, "problems": [problem_to_json(p) for p in target.problems()]})
     else:
         _print_server_table(output, target, statuses)
@@ -219,7 +224,7 @@ async def run_status(output: Output, target_options: TargetOptions, wait: float 
     problems = target.problems(name)
     if output.as_json:
         output.print_json(
-            {"servers": [asdict(s) for s in statuses], "problems": [problem_to_json(p) for p in problems]}
+            {"servers": [msgspec.to_builtins(s) for s in statuses], "problems": [problem_to_json(p) for p in problems]}
         )
     else:
         for status in statuses:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolway._lazy import compile_pattern
 from toolway.cli import completion
 from toolway.cli.cached_lists import CachedLists
 from toolway.cli.commands.catalogs.server_questions import ServerQuestions
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 _STALE_AFTER_S = 24 * 3600.0  # seconds after which the age of a cached list is shown
 _NAMES_TIMEOUT_S = 30.0  # seconds to wait for the tool list before a call, to check the names of arguments
 _PROGRESS_BAR_WIDTH = 20  # columns of the progress bar
-_ARGUMENT = compile_pattern(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
 _ARGUMENT_USAGE = "write name=text, name:=json, name@=file, or one JSON object"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,6 @@ from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import db_now, insert_if_absent, with_snapshot
 from toolway.cluster.db.integrity import Integrity

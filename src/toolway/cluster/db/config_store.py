@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, and_, delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import db_now, insert_if_absent, upsert, upsert_many, with_snapshot
 from toolway.cluster.db.instances import DesiredInstances, apply_desired_instances

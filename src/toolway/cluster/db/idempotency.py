@@ -18,7 +18,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, cast
 
@@ -28,7 +28,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.engine import db_now, with_autocommit
 from toolway.cluster.db.tables import IdempotencyRow, NodeRow
 from toolway.cluster.db.tokens import EnvelopeCipher

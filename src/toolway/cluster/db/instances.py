@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +33,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import db_now, insert_if_absent, with_autocommit
 from toolway.cluster.db.nodes import NODES_CHANGE

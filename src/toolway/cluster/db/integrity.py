@@ -21,14 +21,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.engine import insert_if_absent, upsert
 from toolway.cluster.db.tables import TenantStateRow
 from toolway.cluster.keys import derive_key

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.changes import commit_change
 from toolway.cluster.db.engine import db_now, upsert, with_autocommit
 from toolway.cluster.db.integrity import Integrity

@@ -7,6 +7,7 @@ One statement. If nothing changed, its cost does not grow with the number of ser
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -25,7 +26,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.engine import db_now, with_autocommit
 from toolway.cluster.db.instances import ServerInstance
 from toolway.cluster.db.nodes import NODES_CHANGE

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import delete, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway._lazy import dataclass
 from toolway.cluster.db.engine import db_now, upgrade_locked
 from toolway.cluster.db.instances import DesiredInstances, apply_desired_instances
 from toolway.cluster.db.integrity import Integrity, MarkedKind, TenantState

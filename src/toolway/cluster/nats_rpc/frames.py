@@ -20,10 +20,9 @@ another one: no listener then does not mean that no node has the call.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
-
-from toolway._lazy import compile_pattern
 
 MAX_UNCHUNKED_BYTES: Final = 256 * 1024  # bytes; larger messages are sent in chunks
 CHUNK_BYTES: Final = 64 * 1024  # bytes
@@ -53,9 +52,7 @@ HEARTBEAT_SUFFIX: Final = "b"
 BATCH_SUFFIX: Final = "a"
 BATCH_ID_PREFIX: Final = "m"  # precedes the number of a batch of calls
 CONTROL_ID_PREFIX: Final = "c"  # precedes a call id in the reply subject of control frames
-_REPLY_SUBJECT: Final = compile_pattern(
-    rf"([A-Za-z0-9_-]{{1,120}})\.[{CONTROL_ID_PREFIX}{BATCH_ID_PREFIX}]?([0-9]{{1,16}})"
-)
+_REPLY_SUBJECT: Final = re.compile(rf"([A-Za-z0-9_-]{{1,120}})\.[{CONTROL_ID_PREFIX}{BATCH_ID_PREFIX}]?([0-9]{{1,16}})")
 
 PublishChunk = Callable[[bytes], Awaitable[None]]
 

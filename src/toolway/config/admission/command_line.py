@@ -18,13 +18,12 @@ from pathlib import PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
 
 _MAX_SHOWN_CHARS: Final = 200  # characters of a command line in a message
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """Reason why an entry is rejected, and the setting in `toolway.gateway` with which the operator can allow it."""
 
     reason: str  # is logged: without arguments, which may be secrets
@@ -47,16 +46,16 @@ _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _SEMVER: Final = r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?"
 _PYPI_VERSION: Final = r"[0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\+[a-z0-9.]+)?"
 _NO_PYTHON: Final = r"(?!(?i:c?pythonw?|pypy|graalpy|pyodide|cp|pp|gp)[0-9.]*[@=])"  # uvx would run an interpreter
-_NPM_PACKAGE: Final = compile_pattern(rf"(?:@{_NAME}/)?{_NAME}@{_SEMVER}")
-_UVX_PACKAGE: Final = compile_pattern(rf"{_NO_PYTHON}{_NAME}(?:\[[A-Za-z0-9._,-]+\])?(?:==|@){_PYPI_VERSION}")
-_PIPX_PACKAGE: Final = compile_pattern(rf"{_NAME}(?:\[[A-Za-z0-9._,-]+\])?=={_PYPI_VERSION}")
-_NUGET_PACKAGE: Final = compile_pattern(rf"{_NAME}@{_SEMVER}")
+_NPM_PACKAGE: Final = re.compile(rf"(?:@{_NAME}/)?{_NAME}@{_SEMVER}")
+_UVX_PACKAGE: Final = re.compile(rf"{_NO_PYTHON}{_NAME}(?:\[[A-Za-z0-9._,-]+\])?(?:==|@){_PYPI_VERSION}")
+_PIPX_PACKAGE: Final = re.compile(rf"{_NAME}(?:\[[A-Za-z0-9._,-]+\])?=={_PYPI_VERSION}")
+_NUGET_PACKAGE: Final = re.compile(rf"{_NAME}@{_SEMVER}")
 _IMAGE_PART: Final = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
-_IMAGE: Final = compile_pattern(
+_IMAGE: Final = re.compile(
     rf"(?:{_IMAGE_PART}(?::[0-9]+)?/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
     r"(?::v?[0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9_.-]*|(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?@sha256:[0-9a-f]{64})"
 )
-_ANY_VALUE: Final = compile_pattern(r".+", re.DOTALL)  # checked elsewhere
+_ANY_VALUE: Final = re.compile(r".+", re.DOTALL)  # checked elsewhere
 _VARIABLE_FLAGS: Final = frozenset({"-e", "--env"})
 _VOLUME_FLAGS: Final = frozenset({"-v", "--volume", "--mount"})
 _CONTAINERS: Final = _Runner(
@@ -65,8 +64,8 @@ _CONTAINERS: Final = _Runner(
     subcommand=("run",),
     flags=frozenset({"--rm", "-i", "--interactive", "--init"}),
     values={
-        "--network": compile_pattern("none"),
-        **dict.fromkeys(_VARIABLE_FLAGS, compile_pattern(r"[A-Za-z_][A-Za-z0-9_]*")),
+        "--network": re.compile("none"),
+        **dict.fromkeys(_VARIABLE_FLAGS, re.compile(r"[A-Za-z_][A-Za-z0-9_]*")),
         **dict.fromkeys(_VOLUME_FLAGS, _ANY_VALUE),
     },
 )
@@ -76,20 +75,20 @@ RUNNERS: Final[Mapping[str, _Runner]] = {
     "uvx": _Runner(
         *(_UVX_PACKAGE, "name==1.2.3"),
         flags=frozenset({"-q", "--quiet"}),
-        values={"--python": compile_pattern(r"3\.[0-9]+(?:\.[0-9]+)?")},
+        values={"--python": re.compile(r"3\.[0-9]+(?:\.[0-9]+)?")},
     ),
     "pipx": _Runner(_PIPX_PACKAGE, "name==1.2.3", subcommand=("run",)),
     "dnx": _Runner(_NUGET_PACKAGE, "Name@1.2.3", flags=frozenset({"-y", "--yes"}), separator="--"),
     "docker": _CONTAINERS,
     "podman": _CONTAINERS,
 }
-_INTERPRETER: Final = compile_pattern(
+_INTERPRETER: Final = re.compile(
     r"(?:i|b|j|micro)?python|pythonw|pypy|node|nodejs|tsx|ts-node|qjs|gjs|d8|ruby|irb|perl|raku|php|lua|luajit|tclsh|wish"
     r"|sh|ash|bash|dash|zsh|ksh|mksh|fish|csh|tcsh|nu|xonsh|pwsh|powershell|cscript|wscript|osascript|rscript|julia"
     r"|elixir|iex|groovy|clojure|bb|guile|racket|runghc|ghci|swift",
     re.IGNORECASE,
 )
-_VERSION_SUFFIX: Final = compile_pattern(r"[0-9][0-9.]*[a-z]?(?:-dbg)?$|-dbg$|(?<=[a-z])-[0-9][0-9.]*$")
+_VERSION_SUFFIX: Final = re.compile(r"[0-9][0-9.]*[a-z]?(?:-dbg)?$|-dbg$|(?<=[a-z])-[0-9][0-9.]*$")
 _STARTS_PROGRAMS: Final = frozenset(
     (
         *(

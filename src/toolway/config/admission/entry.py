@@ -14,7 +14,8 @@ from ipaddress import ip_address
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.admission.command_line import (
     RUNNERS,
     Rejection,
@@ -34,8 +35,7 @@ from toolway.network.policy import canonical_host, host_of, is_this_machine
 ADMISSION_CODE: Final = "E-ADMISSION"
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPolicy:
+class AdmissionPolicy(msgspec.Struct, frozen=True):
     """Commands, variables, folders and secrets that are allowed in a server entry of an untrusted author.
 
     For `/admin` the operator lists them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
@@ -141,7 +141,7 @@ def with_lock_of(server: Server, configured: Iterable[Server]) -> Server:
     locks = [each.package_lock for each in configured if each.package_lock is not None and each.package_lock.exists]
     if server.package_lock is not None or not locks:
         return server
-    return replace(server, package_lock=replace(locks[0], entry=None))
+    return replace(server, package_lock=msgspec.structs.replace(locks[0], entry=None))
 
 
 def _is_allowed(name: str, patterns: Sequence[str]) -> bool:

@@ -10,11 +10,10 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.admission.command_line import Rejection
 
 #: Names that change what a program loads, downloads or connects to.
-_NEVER: Final = compile_pattern(
+_NEVER: Final = re.compile(
     r"LD_.*|DYLD_.*|GLIBC_.*|MALLOC_.*|GCONV_PATH|LOCPATH|NLSPATH|TERMINFO.*"  # libraries
     r"|PATH|PATHEXT|COMSPEC|SHELL|ENV|IFS|PS[0-4]|PROMPT_COMMAND|BASH_.*|BASHOPTS|SHELLOPTS|ZDOTDIR"  # shells
     r"|HOME|HOMEDRIVE|HOMEPATH|USERPROFILE|APPDATA|LOCALAPPDATA|XDG_.*|TMPDIR|TEMP|TMP|INIT_CWD"  # folders
@@ -27,13 +26,11 @@ _NEVER: Final = compile_pattern(
     re.IGNORECASE,
 )
 #: Names that often do the same. A person may give them a value, a document may not.
-_BY_A_PERSON: Final = compile_pattern(
-    r".*_(?:PATH|HOME|OPTIONS|OPTS|FLAGS|BIN|EXECUTABLE|COMMAND|CMD|SHELL)", re.IGNORECASE
-)
+_BY_A_PERSON: Final = re.compile(r".*_(?:PATH|HOME|OPTIONS|OPTS|FLAGS|BIN|EXECUTABLE|COMMAND|CMD|SHELL)", re.IGNORECASE)
 _HARMLESS: Final = frozenset(
     {"NODE_ENV", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE"}
 )
-_NAME: Final = compile_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Search paths that a bundle may set to folders of its own.
 BUNDLE_PATHS: Final = frozenset({"PYTHONPATH", "NODE_PATH"})
 

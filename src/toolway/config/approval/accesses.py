@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.server_entry import URL_KEYS
 from toolway.config.variables import WrittenReference, split_references
 
@@ -19,8 +20,7 @@ _FILE_KEYS: Final = frozenset({"envFile", "openapi.file", "tls.caFile", "tls.cer
 _WHOLE_ENVIRONMENT: Final = "all variables of your environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """One program that a config file runs, or data that it reads or sends, with the key that configures it."""
 
     kind: AccessKind

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from fnmatch import translate
 from typing import Any, Final, Literal, cast
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     field_error,
@@ -35,8 +36,7 @@ MAX_RULES: Final = 1000
 MAX_CONDITION_CHARS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ApproveRule:
+class ApproveRule(msgspec.Struct, frozen=True):
     """Rule of `toolway.approve`: who must approve calls of a tool, and on which condition."""
 
     by: ApprovedBy  # client: the user of the calling client; operator: an administrator of the gateway; none

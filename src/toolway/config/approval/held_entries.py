@@ -18,10 +18,9 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from toolway._lazy import dataclass
 from toolway.config.admission.variables import is_never_allowed
 from toolway.config.approval.accesses import (
     Access,

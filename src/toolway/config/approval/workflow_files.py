@@ -10,13 +10,13 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway._os import O_NONBLOCK
 from toolway.types import Json
 
@@ -24,7 +24,7 @@ MAX_FILES: Final = 1000  # of a configuration
 MAX_CHILD_FILES: Final = 100  # of a workflow file
 MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_NODES: Final = 100_000  # of a YAML file
-_CHILD_KEY: Final = compile_pattern(r"workflow[\"']?\s*:(?=\s)|workflow[\"']\s*:")  # not `toolway: workflow/1`
+_CHILD_KEY: Final = re.compile(r"workflow[\"']?\s*:(?=\s)|workflow[\"']\s*:")  # not `toolway: workflow/1`
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from toolway._os import SYSTEM_NAME
 from toolway.config.clients.models import (
@@ -187,7 +188,7 @@ def _no_server_issue(name: str, detail: str) -> ConfigIssue:
 
 
 def _with_location(issue: ConfigIssue, file: ClientConfigFile, line: int | None) -> ConfigIssue:
-    return replace(issue, file=str(file.path), line=line)
+    return msgspec.structs.replace(issue, file=str(file.path), line=line)
 
 
 # -- entries → common form --------------------------------------------------------------------------------------------

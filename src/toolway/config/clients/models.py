@@ -9,11 +9,10 @@ under `extras: {client: {…}}`. They are written back to that client, and to no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from toolway._lazy import dataclass
 from toolway.config.editing.document import Edit, FormatName
 from toolway.config.schema import ConfigIssue
 from toolway.config.variables import NO_SYNTAX, VariableSyntax

@@ -6,17 +6,17 @@ Inputs that a client prompts for, and secrets of the client's store, become refe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.clients.models import ClientConfigFile, ClientEntry
 from toolway.config.loader import normalize_name
 from toolway.config.variables import TOOLWAY_SYNTAX, TextPiece, VariableRef, parse_variables, render_variables
 
 _SHELLS: Final = frozenset({"cmd", "cmd.exe"})
-_UNSAFE_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_-]+")
+_UNSAFE_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def to_portable(entry: ClientEntry) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway._os import (
     O_PRIVATE,
     O_UNSHARED,
@@ -257,8 +258,7 @@ def _unreadable_error(path: Path, detail: str, hint: str = "") -> ConfigError:
 # -- backups ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(msgspec.Struct, frozen=True):
     """Backup of an earlier content of a config file, and the creation time of the backup.
 
     Backups are not kept next to the file: a project folder is shared, and a backup may hold secrets of the file.

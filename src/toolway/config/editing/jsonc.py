@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import field
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
+
 from toolway.config.editing.patch import (
     KeyPath,
     Patch,
@@ -26,14 +26,12 @@ from toolway.config.editing.patch import (
 from toolway.errors import ConfigError
 
 _STRING = r'"(?:[^"\\\n]++|\\.)*+"?'
-_COMMENT = compile_pattern(
-    rf"{_STRING}|(//[^\n]*|/\*(?s:.*?)\*/)|/\*(?s:.*)"
-)  # last: an unclosed comment, an error later
-_TRAILING_COMMA = compile_pattern(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
-_KEY_OR_BRACKET = compile_pattern(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
-_TOKEN = compile_pattern(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++')
-_COMMA = compile_pattern(r"\s*,")
-_EMPTY = compile_pattern(r"[{\[]\s*[}\]]")
+_COMMENT = re.compile(rf"{_STRING}|(//[^\n]*|/\*(?s:.*?)\*/)|/\*(?s:.*)")  # last: an unclosed comment, an error later
+_TRAILING_COMMA = re.compile(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
+_KEY_OR_BRACKET = re.compile(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++')
+_COMMA = re.compile(r"\s*,")
+_EMPTY = re.compile(r"[{\[]\s*[}\]]")
 _BOM: Final = "\ufeff"
 
 LINE_LEVELS: Final = 2  # levels of keys with line numbers: server entries are no deeper
@@ -49,8 +47,7 @@ class DuplicateKey(NamedTuple):
     second: int
 
 
-@dataclass(frozen=True, slots=True)
-class JsonDocument:
+class JsonDocument(msgspec.Struct, frozen=True):
     """Parsed JSON file with the line numbers of its keys, and its duplicate keys.
 
     The last value of a duplicate key counts.
@@ -362,8 +359,7 @@ def _collapse_empty(text: str, start: int) -> str:
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class JsonNode:
+class JsonNode(msgspec.Struct):
     """JSON value in a text: its start and end offsets, and its members or items."""
 
     start: int
@@ -378,21 +374,19 @@ class JsonNode:
         return next((member.value for member in reversed(self.members or []) if member.key == key), None)
 
 
-@dataclass(slots=True)
-class JsonMember:
+class JsonMember(msgspec.Struct):
     key: str
     start: int
     value: JsonNode
 
 
-@dataclass(slots=True)
-class _OpenContainer:
+class _OpenContainer(msgspec.Struct):
     """Object or array that `build_tree` has not closed yet, with the key read last."""
 
     node: JsonNode
     key: str | None = None
     key_start: int = 0
-    colon: bool = field(default=False)
+    colon: bool = False
 
 
 def build_tree(text: str) -> JsonNode:

@@ -12,15 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from toolway._lazy import compile_pattern
 from toolway.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 REMOVED: Final = object()  # marks a value to remove
 _MAX_ROUNDS: Final = 20
 _SPACES: Final = " \t"
-_COMMENT_OR_COMMA = compile_pattern(r"(?:\s|#[^\n]*)*+(,)?")
-_INDENTED = compile_pattern(r"^([ \t]+)\S", re.MULTILINE)
+_COMMENT_OR_COMMA = re.compile(r"(?:\s|#[^\n]*)*+(,)?")
+_INDENTED = re.compile(r"^([ \t]+)\S", re.MULTILINE)
 
 
 class Patch(NamedTuple):

@@ -11,10 +11,9 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.editing.patch import (
     InlineCollection,
     KeyPath,
@@ -27,20 +26,20 @@ from toolway.config.editing.patch import (
 from toolway.errors import ConfigError
 
 _BOM: Final = "\ufeff"
-_LINE = compile_pattern(r"line (\d+)")
-_BLANK_ABOVE = compile_pattern(r"\n[ \t]*\r?\n\Z")
+_LINE = re.compile(r"line (\d+)")
+_BLANK_ABOVE = re.compile(r"\n[ \t]*\r?\n\Z")
 _TOML_STRING: Final = (
     r'"""(?:[^"\\]|\\(?s:.)|"{1,2}(?!"))*+"{3,5}'
     r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
     r'|"(?:[^"\\\n]|\\.)*+"'
     r"|'[^'\n]*+'"
 )
-_BLANK = compile_pattern(r"(?:\s|#[^\n]*)*+")
-_SPACE = compile_pattern(r"[ \t]*+")
-_KEY_PART = compile_pattern(rf"(?:{_TOML_STRING}|[A-Za-z0-9_-]++)")
-_DOT = compile_pattern(r"[ \t]*\.[ \t]*")
-_SCALAR = compile_pattern(rf"{_TOML_STRING}|[^\s,\]}}#]++(?: \d\d:\d\d[^\s,\]}}#]*+)?")
-_BARE_KEY = compile_pattern(r"[A-Za-z0-9_-]+")
+_BLANK = re.compile(r"(?:\s|#[^\n]*)*+")
+_SPACE = re.compile(r"[ \t]*+")
+_KEY_PART = re.compile(rf"(?:{_TOML_STRING}|[A-Za-z0-9_-]++)")
+_DOT = re.compile(r"[ \t]*\.[ \t]*")
+_SCALAR = re.compile(rf"{_TOML_STRING}|[^\s,\]}}#]++(?: \d\d:\d\d[^\s,\]}}#]*+)?")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse_text(text: str, file: str = "") -> Any:

@@ -7,10 +7,9 @@ public too if its settings give it a name: then a proxy passes requests on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 from urllib.parse import urlsplit
-
-from toolway._lazy import dataclass
 
 if TYPE_CHECKING:
     from toolway.config.schema import DefaultSandbox

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error
 from toolway.config.secret_refs import SecretTemplate
 from toolway.errors import ConfigError
@@ -37,7 +37,7 @@ EVERYONE: Final = "*"  # in `access`: all people whom the provider logs in
 MAX_GROUPS: Final = 1000  # groups in `access`
 MAX_EMA_CLIENTS: Final = 100
 MIN_CLIENT_SECRET_CHARS: Final = 16
-_SCOPE_NAME: Final = compile_pattern(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")  # RFC 6749, scope-token
+_SCOPE_NAME: Final = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")  # RFC 6749, scope-token
 _KNOWN_KEYS: Final = (
     "issuer, audience, resource, scopes, toolScopes, jwks, algorithms, groupsClaim, admins, introspection and ema"
 )

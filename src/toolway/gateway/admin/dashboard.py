@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import hmac
 import logging
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -21,7 +22,6 @@ from typing import Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.gateway.authenticator import Authenticator, RequestDenied, json_error
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.sealing import Sealer
@@ -35,7 +35,7 @@ DASHBOARD_PATH: Final = "/dashboard"
 SESSION_PATH: Final = f"{DASHBOARD_PATH}/session"
 _ASSETS_PREFIX: Final = f"{DASHBOARD_PATH}/files/"
 PREFIX_HEADER: Final = "x-forwarded-prefix"
-_PREFIX: Final = compile_pattern(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){1,8}")
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){1,8}")
 _CONTENT_TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",

@@ -5,10 +5,10 @@ The shapes of bodies and replies are in `SCHEMAS`; those of data classes are der
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from toolway._lazy import compile_pattern
 from toolway._version import __version__
 from toolway.events import Alert
 from toolway.gateway.admin.schema import ANY as _ANY
@@ -31,7 +31,7 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from toolway.gateway.admin.routes import Route
 
-_PATH_PARAMETER: Final = compile_pattern(r"\{(\w+)\}")
+_PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _CLUSTER_NOTES: Final = {
     "any": "",
     "required": "Only in a cluster.",

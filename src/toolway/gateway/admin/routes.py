@@ -10,11 +10,12 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
@@ -43,8 +44,7 @@ from toolway.types import Json
 _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRequest:
+class AdminRequest(msgspec.Struct, frozen=True):
     """An `/admin` request that matched a route, with its path parameters, query and body."""
 
     params: dict[str, str]  # of the path, not decoded: every route has exactly one spelling

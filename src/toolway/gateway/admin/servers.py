@@ -332,13 +332,13 @@ def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
 
     All texts are masked: a server may print its own secrets.
     """
-    result = asdict(facts)
+    result = msgspec.to_builtins(facts)
     result["problems"] = [mask(each) for each in facts.problems]
     return {key: mask(value) if isinstance(value, str) else value for key, value in result.items()}
 
 
 def _health_to_json(result: HealthResult, mask: Mask) -> Json:
-    return {key: mask(value) if isinstance(value, str) else value for key, value in asdict(result).items()}
+    return {key: mask(value) if isinstance(value, str) else value for key, value in msgspec.to_builtins(result).items()}
 
 
 def masked_call_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:

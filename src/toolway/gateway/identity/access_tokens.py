@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from binascii import Error as Base64Error
 from typing import Any, Final, NamedTuple
 
-from toolway._lazy import compile_pattern
 from toolway.config.identity.login_settings import LoginSettings
 from toolway.protocol.jsonrpc import decode_json
 from toolway.protocol.sanitize import remove_invisible
@@ -24,7 +24,7 @@ MAX_NAME_CHARS: Final = 100
 MAX_GROUPS_PER_TOKEN: Final = 2000  # a longer list counts as no group at all
 CLOCK_SKEW_S: Final = 60.0  # seconds by which the clocks of provider and gateway may differ
 _MAX_TIME: Final = 1e12  # seconds since 1970; beyond it a number is no date
-_COMPACT: Final = compile_pattern(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 #: Parameters of a header that name or contain a key: a key of the sender's choice proves nothing. `crit` requires
 #: extensions of which none is supported, and `b64` changes what is signed.
 _FORBIDDEN_HEADERS: Final = ("crit", "b64", "jwk", "jku", "x5u", "zip", "enc")

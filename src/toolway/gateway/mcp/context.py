@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Final
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
+
 from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
@@ -15,7 +16,7 @@ from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
 from toolway.upstream.server_requests import RejectedServerRequest, check_server_request, clean_server_request
 
-_REQUEST_ID: Final = compile_pattern(r"[!-~]{1,128}")  # visible ASCII characters
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
 
 
@@ -23,8 +24,7 @@ def _discard_notification(method: str, params: Json) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardedCall:
+class ForwardedCall(msgspec.Struct, frozen=True):
     """Data of a client's call that another cluster node forwards to this node for execution."""
 
     call_id: str  # its id
@@ -34,15 +34,14 @@ class ForwardedCall:
     approved_by: str = ""  # who approved it at that node
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """Principal, endpoint view and client data of one MCP request, independent of its transport."""
 
     principal: Principal
     view: EndpointView
     endpoint: str  # "", a group's name, or `server/name`
     era: Era
-    capabilities: Json = field(default_factory=dict)  # server requests that the client can answer
+    capabilities: Json = {}  # server requests that the client can answer
     notify: Notify = _discard_notification  # sends a notification that belongs to this request
     callbacks: ClientCallbacks | None = None  # a legacy client, which can be sent requests during the call
     log_level: str | None = None  # lowest level that the client wants

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.events import ServerLog
 from toolway.gateway.mcp.context import name_server, supports_server_request
 from toolway.gateway.mcp.replay_buffer import ReplayBudget, ReplayBuffers
@@ -151,8 +152,7 @@ class LegacySession:
             self.stream.close()
 
 
-@dataclass(slots=True)
-class ActiveRequest:
+class ActiveRequest(msgspec.Struct):
     """A request of a legacy client that is being handled, with the task that handles it."""
 
     task: asyncio.Task[Any] | None

@@ -6,12 +6,12 @@ that a model provider can cache them. Everything here is pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.types import Effect, Json
 
 SEARCH_TOOL: Final = "search_tools"
@@ -23,8 +23,8 @@ MAX_DESCRIPTION_CHARS: Final = 160  # of the first sentence of a description
 MAX_LISTED_ARGUMENTS: Final = 12  # in one line; `describe_tool` returns the rest
 MAX_NAMED_SERVERS: Final = 20  # in one note
 _MAX_CHOICES_CHARS: Final = 40  # of the values of an enumeration
-_SENTENCE_END: Final = compile_pattern(r"(?<=[.!?。])(?:\s|$)|\n\s*\n")
-_SPACES: Final = compile_pattern(r"\s+")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?。])(?:\s|$)|\n\s*\n")
+_SPACES: Final = re.compile(r"\s+")
 _TEXT_OR_LIST: Final[Json] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _CALL_SCHEMA: Final[Json] = {
     "type": "object",

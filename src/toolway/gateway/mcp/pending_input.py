@@ -13,7 +13,8 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, name_server, needed_capability
@@ -32,8 +33,7 @@ INPUT_KEY_META_KEY: Final = "toolway/inputKey"  # in `_meta` of a server request
 MAX_INPUT_KEY_CHARS: Final = 64  # characters
 
 
-@dataclass(slots=True)
-class _InputRequest:
+class _InputRequest(msgspec.Struct):
     method: str
     params: Json
     response: asyncio.Future[Json]

@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.catalog.catalog import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, ListKind, ResourceUpdated, ServerLog, StateChanged, TaskChanged
@@ -51,18 +51,15 @@ _KINDS_BY_FILTER: Final[dict[str, tuple[ListKind, ...]]] = {
 }
 
 
-@dataclass(eq=False, slots=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, eq=False):
     """Client stream or session that is notified of changes of lists, resources and tasks that its view includes."""
 
     view: EndpointView
     kinds: frozenset[ListKind]
     notify: Callable[[str, Json], None]
     caller: str = ""
-    topics: dict[Topic, str] = field(default_factory=dict)  # topic → the client's name for it
-    connection_callers: dict[Topic, str] = field(
-        default_factory=dict
-    )  # topic → caller id of the connection used; "" = shared
+    topics: dict[Topic, str] = {}  # topic → the client's name for it
+    connection_callers: dict[Topic, str] = {}  # topic → caller id of the connection used; "" = shared
     on_log: Callable[[ServerLog], None] | None = None
     principal: Principal | None = None  # and endpoint: to find its view again if the policy changes
     endpoint: str = ""

@@ -12,13 +12,11 @@ import base64
 import binascii
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
 from typing import Any, Final
 
 import msgspec
 
 from toolway._async import run_at_once, run_in_slices
-from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
@@ -46,15 +44,14 @@ _URI_KINDS: Final[tuple[ListKind, ListKind]] = ("resources", "templates")
 _NAME_FIELDS: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
 
-@dataclass(slots=True)
-class _KindList:
+class _KindList(msgspec.Struct):
     """Cached list of one kind of items (tools, prompts, resources or templates) of a view."""
 
-    items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
-    names: list[str] = field(default_factory=list)  # of the items that are listed: with search, not all tools
+    items: dict[str, Item] = {}  # by the name that clients see
+    names: list[str] = []  # of the items that are listed: with search, not all tools
     #: by the last name before the page, and the era
-    pages: dict[tuple[str, Era], tuple[msgspec.Raw, str | None]] = field(default_factory=dict)
-    encoded: dict[tuple[str | None, Hashable], memoryview] = field(default_factory=dict)  # by cursor and variant
+    pages: dict[tuple[str, Era], tuple[msgspec.Raw, str | None]] = {}
+    encoded: dict[tuple[str | None, Hashable], memoryview] = {}  # by cursor and variant
     complete: bool = False  # all servers have listed their items
 
 

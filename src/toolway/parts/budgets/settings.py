@@ -19,7 +19,6 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, shorten_key
 from toolway.errors import ConfigError
 
@@ -33,7 +32,7 @@ EXAMPLES: Final = "5000/day, 100/hour, or 500MB/day for bytes of results"
 _PERIODS: Final = {"min": "minute", "minute": "minute", "h": "hour", "hour": "hour", "day": "day", "month": "month"}
 _SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86_400}
 _BYTES: Final = {"GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
-_BUDGET: Final = compile_pattern(r"([1-9][0-9]{0,14})(B|KB|MB|GB)?/(minute|min|hour|h|day|month)")
+_BUDGET: Final = re.compile(r"([1-9][0-9]{0,14})(B|KB|MB|GB)?/(minute|min|hour|h|day|month)")
 
 
 class CallBudget(msgspec.Struct, frozen=True):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from toolway._lazy import dataclass
 from toolway.types import Json
 
 _VARIABLES: Final = ("principal", "resource", "context")

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway._os.support import Feature, missing
 from toolway.config.locations import private_files
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
@@ -48,8 +49,7 @@ def _require(feature: Feature) -> None:
         raise SandboxError(f"{lacked.message}: {lacked.detail}", PLATFORM_CODE, lacked.hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(msgspec.Struct, frozen=True):
     """Plan for the start of a program: command line, environment, and what the reaper (which starts it) does before."""
 
     argv: list[str]

@@ -7,6 +7,7 @@ policy allows. The server has no other way out of its sandbox.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sys
 import tempfile
@@ -14,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from toolway._lazy import compile_pattern
 from toolway._os.support import missing
 from toolway.errors import PLATFORM_CODE
 from toolway.http.dialer import Dialer
@@ -28,7 +28,7 @@ HEAD_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 15.0
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_REFUSED: Final = 100  # remembered hosts
-_CONNECT: Final = compile_pattern(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HTTP/1\.[01]\r\n")
+_CONNECT: Final = re.compile(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HTTP/1\.[01]\r\n")
 
 
 class HostProxy:

@@ -11,9 +11,9 @@ import os
 import re
 import stat
 import sys
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toolway._lazy import dataclass
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import control_group
 

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway._os import base_variables
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import fd_pipes, reaper
@@ -32,8 +33,7 @@ TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}) 
 SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds in between
 
 
-@dataclass(slots=True)
-class _Command:
+class _Command(msgspec.Struct):
     """Command to the reaper process that is not yet completely sent."""
 
     data: bytes

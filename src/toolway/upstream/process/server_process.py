@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._lazy import dataclass
+import msgspec
+
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.upstream.process.confinement import Confinement, SandboxError, choose_sandbox, confine
 from toolway.upstream.process.pipes import Sink, Source
@@ -30,8 +31,7 @@ class SpawnError(Exception):
         self.hint = hint
 
 
-@dataclass(slots=True)
-class Process:
+class Process(msgspec.Struct):
     """Running server process: its pid, our ends of its pipes, and a future of its exit code."""
 
     pid: int

@@ -10,12 +10,12 @@ the credential has not executed the request. The functions that classify respons
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from toolway._lazy import compile_pattern
 from toolway.http.client import HeaderBlock, HttpError, HttpResponse, HttpTarget, encode_headers
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import sanitize
@@ -240,7 +240,7 @@ def body_excerpt(body: bytes) -> str:
 
 # -- Retry-After ------------------------------------------------------------------------------------------------------
 
-_RETRY_SECONDS: Final = compile_pattern(r"[0-9]{1,10}(?:\.[0-9]{1,6})?")
+_RETRY_SECONDS: Final = re.compile(r"[0-9]{1,10}(?:\.[0-9]{1,6})?")
 _MAX_DATE_CHARS: Final = 64
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from toolway.config.schema import Server
 from toolway.http.client import ClientLimits
@@ -108,7 +109,7 @@ class LegacySseTransport:
     def _on_channel_ended(self, channel: SseChannel) -> None:
         """End the transport if its current event stream has ended. The end of a replaced stream is ignored."""
         if channel is self._channel:
-            self._disconnect(replace(channel.disconnected.result(), expected=True))
+            self._disconnect(msgspec.structs.replace(channel.disconnected.result(), expected=True))
 
     def _disconnect(self, disconnect: Disconnect) -> None:
         if self._disconnected is not None and not self._disconnected.done():

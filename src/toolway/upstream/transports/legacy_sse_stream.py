@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.http.client import (
     ClientLimits,
@@ -454,7 +454,7 @@ async def _check_accepted(response: HttpResponse) -> None:
 _MAX_URL_CHARS: Final = 8192  # characters of a URL
 _MAX_SHOWN_CHARS: Final = 200
 _MAX_SESSION_ERROR_BYTES: Final = 400  # a longer body does not say that a session is unknown
-_UNKNOWN_SESSION: Final = compile_pattern(
+_UNKNOWN_SESSION: Final = re.compile(
     rb"(?i)\b(?:no|not|unknown|invalid|expired|missing|find)\b.{0,60}\bsession|session.{0,60}\b(?:not|unknown|invalid|expired)\b"
 )
 _STICKY_SESSION_HINT: Final = "if several replicas of the server share one URL, route each session to one of them"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from toolway._lazy import compile_pattern
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.errors import PLATFORM_CODE, ToolwayError
@@ -37,7 +37,7 @@ MAX_NOISE_BYTES: Final = 1000  # bytes of a line of stdout that is not a message
 SIGTERM_TIMEOUT_S: Final = 3.0  # seconds after SIGTERM
 
 # A message after other text on the same line: only if its first key is one of JSON-RPC.
-_EMBEDDED_MESSAGE: Final = compile_pattern(rb'\{"(?:jsonrpc"\s*:\s*"2\.0"|result"\s*:|id"\s*:)')
+_EMBEDDED_MESSAGE: Final = re.compile(rb'\{"(?:jsonrpc"\s*:\s*"2\.0"|result"\s*:|id"\s*:)')
 
 
 def create(server: Server, services: TransportServices) -> StdioTransport:

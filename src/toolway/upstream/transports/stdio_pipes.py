@@ -19,14 +19,12 @@ from typing import Final
 
 import msgspec
 
-from toolway._lazy import dataclass
 from toolway.upstream.process.pipes import Sink
 
 OVERSIZED_HEAD_BYTES = 4096  # bytes kept of an oversized line: enough to read an id
 
 
-@dataclass(frozen=True, slots=True)
-class OversizedLine:
+class OversizedLine(msgspec.Struct, frozen=True):
     """Line of the server's output that exceeds the limit. `head` is its first bytes."""
 
     head: bytes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from toolway import Hub
-from toolway._lazy import compile_pattern
 from toolway._os import support
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toolway.types import Json
 
 START_TIMEOUT_S: Final = 60.0
-_PATH: Final = compile_pattern(r"/[\w.@+~/-]{2,300}")
+_PATH: Final = re.compile(r"/[\w.@+~/-]{2,300}")
 
 
 def sandbox_try(

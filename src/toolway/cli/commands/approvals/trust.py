@@ -8,15 +8,16 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from toolway._lazy import compile_pattern, dataclass
 from toolway.auth.encrypted_token_store import KEY_SECRET_NAME as KEY_OF_LOGINS
 from toolway.cli.completion import complete_servers
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from toolway.types import Json
 
 _MAX_SECRET_CHARS: Final = 64 * 1024  # characters
-_SHA256_HEX: Final = compile_pattern("[0-9a-f]{64}")  # the full digest: a prefix can be forged
+_SHA256_HEX: Final = re.compile("[0-9a-f]{64}")  # the full digest: a prefix can be forged
 SecretName = Annotated[
     str, typer.Argument(metavar="NAME", help="For example server.NAME; used as ${keyring:NAME}.", show_default=False)
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from toolway._lazy import dataclass
 from toolway.cli.commands.workflow import answer_run, journal_file, journal_flag, open_reader
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.options import CommandContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolway._lazy import compile_pattern
 from toolway.audit.log import find_unstored, load_redactor
 from toolway.audit.sink import ChainHead
 from toolway.audit.verify import AuditQuery, find_newest
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from toolway.audit.verify import Beginning, VerifiedLog
     from toolway.config.settings import AuditSettings
 
-_HEAD_PATTERN = compile_pattern(r"([0-9]{1,18}):([0-9a-f]{64})")
+_HEAD_PATTERN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _PROGRESS_STEP = 10_000  # records between two progress updates
-_DAYS_PATTERN = compile_pattern(r"([0-9]{1,6})d")
+_DAYS_PATTERN = re.compile(r"([0-9]{1,6})d")
 Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Maximum age: 30m, 2h, 7d.", show_default=False)]
 Kind = Annotated[
     str, typer.Option("--kind", metavar="KIND", help="For example call, call.intent, process.", show_default=False)

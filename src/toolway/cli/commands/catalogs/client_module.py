@@ -13,9 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern
-
-_WORD: Final = compile_pattern(r"[^0-9a-zA-Z]+")
+_WORD: Final = re.compile(r"[^0-9a-zA-Z]+")
 _SCALARS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _MAX_DEPTH: Final = 12  # of nested types; deeper ones are `Any`
 _LINE: Final = 110

@@ -18,7 +18,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from toolway._lazy import compile_pattern
 from toolway.config.masking import mask_value
 
 PROGRAM_ENDINGS: Final = (".com", ".exe")
@@ -28,7 +27,7 @@ ARGUMENT_SYNTAX: Final = PATH_SYNTAX | frozenset("()")  # parentheses end a bloc
 MAX_SHOWN_CHARS: Final = 60
 
 #: Lines of known batch files that do nothing but lead to the line that starts the program.
-_LEADING: Final = compile_pattern(
+_LEADING: Final = re.compile(
     r"""(?: ::.* | @?echo\ off | @?setlocal | endlocal | goto\ start | :start | :find_dp0 | call\ :find_dp0
         | set\ dp0=%~dp0 | exit\ /b(?:\ %errorlevel%)? | \) | \)\ else\ \( | @?set\ pathext=%pathext:;\.js;=;%
         | @?if\ (?:not\ )?exist\ "[^"]+"\ \( | set\ "node_exe=(?:%~dp0\\node\.exe|node)"
@@ -41,7 +40,7 @@ _LEADING: Final = compile_pattern(
     re.IGNORECASE | re.VERBOSE,
 )
 #: The line that starts the program, with all arguments (`%*`).
-_START: Final = compile_pattern(
+_START: Final = re.compile(
     r"""@?(?: endlocal\ &\ goto\ \#_undefined_\#\ 2>nul\ \|\|\ title\ %comspec%\ &\ )?
         (?: "(?P<program> %_prog% | %node_exe% | (?:%dp0%|%~dp0)\\[^"%]+ )" | (?P<bare> \w+ ) ) \s+
         (?P<options> (?: -[\w.=:/-]+ \s+ )*)

@@ -11,13 +11,12 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, NamedTuple
 from urllib.parse import quote, urljoin
 
 from toolway._async import run_in_daemon_thread
-from toolway._lazy import dataclass
 from toolway._version import __version__
 from toolway.config.schema import ApiCredential, OpenApi, OpenApiFilter, Server
 from toolway.http.client import HeaderBlock, HttpTarget, Origin, encode_headers

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern
 from toolway.http.client import HttpTarget
 from toolway.openapi.models import Operation
 from toolway.protocol.sanitize import sanitize
@@ -31,13 +30,13 @@ from toolway.upstream.transports.http_responses import body_excerpt, parse_retry
 
 HTTP_META: Final = "toolway/http"
 NEXT_META: Final = "toolway/next"
-_JSON_TYPE: Final = compile_pattern(r"application/(?:[\w.+-]+\+)?json|text/json", re.IGNORECASE)
-_TEXT_TYPE: Final = compile_pattern(
+_JSON_TYPE: Final = re.compile(r"application/(?:[\w.+-]+\+)?json|text/json", re.IGNORECASE)
+_TEXT_TYPE: Final = re.compile(
     r"text/.+|application/(?:[\w.+-]+\+)?(?:xml|yaml)|application/(?:x-yaml|javascript|x-www-form-urlencoded|graphql"
     r"|x-ndjson|jsonl|sql|toml|x-sh|csv)",
     re.IGNORECASE,
 )
-_CHARSET: Final = compile_pattern(r"charset\s*=\s*\"?([\w.:-]{1,40})", re.IGNORECASE)
+_CHARSET: Final = re.compile(r"charset\s*=\s*\"?([\w.:-]{1,40})", re.IGNORECASE)
 #: Response headers that may be useful to the caller.
 _USEFUL_HEADERS: Final = (
     "content-disposition",

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.http.client import (
     ClientLimits,
@@ -59,7 +58,7 @@ MAX_CONNECTION_IDLE_S: Final = 2.0  # idle time of a pooled connection, so that 
 MAX_REDIRECTS: Final = 3
 REFRESH_TIMEOUT_S: Final = 60.0  # seconds for one check of the document
 ERROR_BODY_TIMEOUT_S: Final = 5.0  # seconds to read the body of an error response, which only explains it
-_REQUEST_PATH: Final = compile_pattern(r"/[!-\"$-~]*")  # characters valid in a request line, without a fragment
+_REQUEST_PATH: Final = re.compile(r"/[!-\"$-~]*")  # characters valid in a request line, without a fragment
 _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
 
@@ -326,9 +325,7 @@ async def _decode_body(body: bytes) -> Any:
 
 # -- next page --------------------------------------------------------------------------------------------------------
 
-_NEXT_LINK: Final = compile_pattern(
-    r"<([^<>]{1,4000})>\s*(?:;[^,<>]{0,500})?;\s*rel=\"?(?:[\w ]*\b)?next\b", re.IGNORECASE
-)
+_NEXT_LINK: Final = re.compile(r"<([^<>]{1,4000})>\s*(?:;[^,<>]{0,500})?;\s*rel=\"?(?:[\w ]*\b)?next\b", re.IGNORECASE)
 #: Names of body fields with the URL of the next page, and with its cursor.
 _NEXT_URL_FIELDS: Final = (
     "next",
