@@ -199,7 +199,7 @@ else ifeq ($(ARGS),local-model)
 	$(PYTHON) -m pytest tests/agents/test_local_model.py
 else ifeq ($(ARGS),login)
 	$(PYTHON) interop/install.py --into .interop --login
-	$(PYTHON) -m pytest -rs tests/gateway/identity/test_oidc_provider.py tests/gateway/identity/test_plain_provider.py
+	$(PYTHON) -m pytest -rs tests/parts/identity/test_oidc_provider.py tests/parts/identity/test_plain_provider.py
 	$(PYTHON) interop/client_login.py --installed .interop
 else ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --clients

@@ -34,7 +34,7 @@ from clients import _run_client as run_client
 from gateway import Gateway, run_gateway
 from model import serve_model
 
-PROVIDER = Path(__file__).resolve().parent.parent / "tests" / "gateway" / "identity" / "oidc_provider.mjs"
+PROVIDER = Path(__file__).resolve().parent.parent / "tests" / "parts" / "identity" / "oidc_provider.mjs"
 # oidc-provider denies a login that requests no scope. Claude Code requests those that the gateway names.
 SCOPE = "tools:read"
 ACCESS = {"eng": ["old.*"]}  # the provider puts alice into this group

@@ -23,10 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
 from tests.gateway.edge_lab import TOKEN, Edge
-from tests.gateway.identity.issuer import AUDIENCE, Issuer, guarded, public_jwk, rsa_key
-from tests.gateway.identity.test_process import published
 from tests.gateway.load_clients import Rider, rider
 from tests.gateway.program import program
+from tests.parts.identity.issuer import AUDIENCE, Issuer, guarded, public_jwk, rsa_key
+from tests.parts.identity.test_process import published
 from toolway.http.exchange import HttpRequest
 from toolway.testing import fake_server
 

@@ -141,7 +141,7 @@ def keeps_revoked_tokens(patch: Patch) -> None:
 def keeps_expired_tokens(patch: Patch) -> None:
     """A head that was authenticated stays so when its token expires."""
     from toolway.gateway.authenticator import ProvenIdentity
-    from toolway.gateway.identity.provider import IdentityProvider
+    from toolway.parts.identity.provider import IdentityProvider
 
     original = IdentityProvider.authenticate
 

@@ -18,7 +18,7 @@ PURE = sorted(
         SOURCE / "catalog" / "catalog.py",
         SOURCE / "hub" / "call_policy.py",
         SOURCE / "http" / "exchange.py",
-        SOURCE / "gateway" / "identity" / "access_tokens.py",
+        SOURCE / "parts" / "identity" / "access_tokens.py",
         *(SOURCE / "upstream" / f"{name}.py" for name in ("state", "start_policy", "error_mapping", "lists", "status")),
         SOURCE / "upstream" / "transports" / "http_responses.py",
     ]

@@ -14,7 +14,7 @@ from tests.gateway.edge_lab import edge, message_of, modern
 from tests.gateway.test_dashboard import halves
 from tests.parts.policy.test_gateway import ruled
 from toolway.catalog.catalog import Item, Tool
-from toolway.config.identity.exposure import find_rules
+from toolway.config.exposure import find_rules
 from toolway.config.loader import load_file
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError

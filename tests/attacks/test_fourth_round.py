@@ -12,8 +12,8 @@ import pytest
 from tests.catalog.test_pins import review
 from tests.gateway.approval_lab import asking, call, refusal
 from tests.gateway.edge_lab import edge, message_of
-from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
-from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
+from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
+from tests.parts.identity.issuer import SETTINGS, Issuer, guarded
 from tests.parts.policy.test_gateway import ruled
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner

@@ -13,15 +13,15 @@ from typing import Any, Final
 import pytest
 
 from tests.gateway.edge_lab import modern
-from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
-from tests.gateway.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, compact, encode, guarded
-from tests.gateway.identity.test_identity_assertions import lab
-from tests.gateway.identity.test_introspection import Endpoint, login_of
-from tests.gateway.identity.test_login import ask
-from tests.gateway.identity.test_signing_keys import status_of
-from toolway.gateway.identity.access_tokens import CLOCK_SKEW_S
-from toolway.gateway.identity.provider import IdentityProvider, create_fetch, principal_id
+from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
+from tests.parts.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, compact, encode, guarded
+from tests.parts.identity.test_identity_assertions import lab
+from tests.parts.identity.test_introspection import Endpoint, login_of
+from tests.parts.identity.test_login import ask
+from tests.parts.identity.test_signing_keys import status_of
 from toolway.network import NetworkPolicy
+from toolway.parts.identity.access_tokens import CLOCK_SKEW_S
+from toolway.parts.identity.provider import IdentityProvider, create_fetch, principal_id
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]

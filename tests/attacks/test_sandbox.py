@@ -17,7 +17,7 @@ import pytest
 
 from toolway import Hub
 from toolway.cli.commands.approvals.sandbox import find_missing, suggest_entry
-from toolway.config.identity.exposure import find_rules
+from toolway.config.exposure import find_rules
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.identity.issuer import Issuer
+from tests.parts.identity.issuer import Issuer
 from toolway.cli.exit_codes import GatewayDenied
 from toolway.doctor.security import judge
 from toolway.gateway.state_dir import StateDir

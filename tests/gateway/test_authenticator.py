@@ -12,6 +12,7 @@ from tests.gateway.edge_lab import OPEN, ROUTES, TOKEN, edge, modern
 from toolway.gateway.authenticator import Authenticator, RequestDenied
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.http.exchange import HttpRequest
+from toolway.parts.identity.provider import IdentityProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -194,7 +195,9 @@ def test_a_gateway_with_a_login_does_not_name_the_token_of_its_machine(tmp_path:
     with pytest.raises(RequestDenied) as refused:
         found.authenticate_token(request({"host": "localhost"}))
     assert b"toolway keys local-token" in refused.value.body
-    found.use_login(SimpleNamespace(challenge=lambda: ("www-authenticate", "Bearer"), resource_host="t.example"))  # type: ignore[arg-type]
+    challenge = ("www-authenticate", "Bearer")
+    verifier = SimpleNamespace(challenge=lambda: challenge, resource_host="t.example", hint=IdentityProvider.hint)
+    found.credentials.verify_by(verifier)
     with pytest.raises(RequestDenied) as refused:
         found.authenticate_token(request({"host": "localhost"}))
     assert b"log in" in refused.value.body and b"local-token" not in refused.value.body

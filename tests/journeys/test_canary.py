@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 import typer
 
-from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
 from tests.journeys.canary_lab import Lab
 from tests.journeys.canary_servers import echo_server
 from tests.journeys.canary_watch import Arguments, Canaries
+from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
 from toolway.cli.app import app
 
 TOOLWAY = [sys.executable, "-m", "toolway.cli"]

@@ -48,7 +48,7 @@ CONNECTING: dict[str, set[str]] = {
     "botocore": {"agents/providers.py"},
     "urllib3": {"agents/providers.py"},
     "httpx2": {
-        *("agents/answer_limit.py", "auth/oauth_flow.py", "auth/oauth_http.py", "gateway/identity/provider.py"),
+        *("agents/answer_limit.py", "auth/oauth_flow.py", "auth/oauth_http.py", "parts/identity/provider.py"),
         *("network/httpx_transport.py", "telemetry/webhook.py"),
     },
     "mcp": {"auth/oauth_flow.py", "upstream/transports/memory.py"},  # with our HTTP client, and without any

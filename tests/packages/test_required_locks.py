@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import edge
-from toolway.config.identity.exposure import find_rules
+from toolway.config.exposure import find_rules
 from toolway.config.loader import load_file
 from toolway.config.settings import GatewaySettings, parse_gateway
 from toolway.doctor.command_lookup import CommandMatch

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.gateway.edge_lab import HELLO, handshake
+from tests.parts.identity.issuer import identity_of, login_at
 from tests.warm.requests import PORT, Request
 from tests.warm.settings import LOGIN, NODE_TOKEN, POLICIES, Settings
 from toolway.config.server_entry import parse_entry
@@ -26,6 +27,7 @@ from toolway.http.exchange import Exchange
 from toolway.http.server_connection import ServerConnection
 from toolway.hub.core import HubCore
 from toolway.network import NetworkPolicy
+from toolway.parts.identity.settings import IdentitySettings
 from toolway.parts.policy.access_policy import AccessPolicy
 from toolway.parts.policy.engine import PolicyEngine
 from toolway.telemetry.metrics import Metrics
@@ -186,7 +188,6 @@ class Lab:
             KEY,
             settings.keyring,
             groups=lambda: settings.groups,
-            access=lambda: settings.access,
             hosts=settings.hosts,
             metrics=Metrics(),
             cluster=Cluster(),
@@ -194,7 +195,7 @@ class Lab:
         gateway.parts.permissions.source = policy
         gateway.http_server.loop = asyncio.get_running_loop()
         gateway._authenticator.set_bound_address("127.0.0.1", PORT)
-        login = gateway.create_login(LOGIN, settings.issuer.fetch, self._introspect)
+        login = identity_of(gateway).create_login(LOGIN, settings.access, settings.issuer.fetch, self._introspect)
         assert login.introspection is not None
         login._now = login.keys._now = login.introspection._now = lambda: settings.now
         return gateway
@@ -214,6 +215,9 @@ class Lab:
         """Tell the warm gateway what changed, as a reload does. Changes of keys reach it through their store."""
         before, now = self._known, self.settings.version
         if before[2:5] != now[2:5]:
+            identity = identity_of(self.warm)
+            identity.apply(IdentitySettings(LOGIN, self.settings.access))
+            identity.on_servers_changed()
             self.warm.on_config_changed(self.settings.hosts, ())
         if before[5] != now[5]:
             self._warm_policy = self._new_policy()
@@ -236,8 +240,7 @@ class Lab:
         policy = self._new_policy()
         hub._planner._plans.clear()
         gateway = self._create(hub, lambda: policy)
-        login = gateway.login
-        assert login is not None
+        login = login_at(gateway)
         try:
             if b"eyJ" in request.data:  # a JWT
                 await login.keys.refresh()  # at the start, as every gateway does

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.gateway.edge_lab import TOKEN
-from tests.gateway.identity.issuer import ISSUER, SETTINGS, Issuer
-from toolway.gateway.identity.provider import principal_id
+from tests.parts.identity.issuer import ISSUER, SETTINGS, Issuer
 from toolway.gateway.principals import FileApiKeyStore, generate_ended_login
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.parts.identity.provider import principal_id
 
 GROUPS: Final = (
     {"both": ToolFilter(("*",))},

@@ -60,11 +60,6 @@ KEYS_COMMANDS: Final = {
     "budgets": CommandSpec("Show budgets and what is left of them.", "approvals.budgets:budgets"),
 }
 
-USERS_COMMANDS: Final = {
-    "ls": CommandSpec("List logged-in users.", "people:users_ls"),
-    "logout": CommandSpec("Log a user out everywhere.", "people:users_logout"),
-}
-
 AUDIT_COMMANDS: Final = {
     "ls": CommandSpec("Show the latest records.", "audit.verify:audit_ls", CONFIG_OPTIONS),
     "verify": CommandSpec("Check that nobody changed the log.", "audit.verify:audit_verify", CONFIG_OPTIONS),
@@ -151,8 +146,7 @@ _COMMANDS: Final = {
     "calls": CommandSpec("List recent calls: all, failed, or slow.", "activity:calls", subcommands=CALLS_COMMANDS),
     "approvals": CommandSpec("Approve or deny what is waiting.", subcommands=APPROVALS_COMMANDS),
     "keys": CommandSpec("Manage API keys.", subcommands=KEYS_COMMANDS),
-    "users": CommandSpec("See who is logged in, and log users out.", subcommands=USERS_COMMANDS),
-    "whoami": CommandSpec("Show who the gateway thinks you are.", "people:whoami"),
+    "whoami": CommandSpec("Show who the gateway thinks you are.", "whoami:whoami"),
     "audit": CommandSpec("Read, verify, and sign the audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("Manage cluster nodes and keys.", subcommands=CLUSTER_COMMANDS),
     "workflow": CommandSpec("Run workflows that survive a crash.", subcommands=WORKFLOW_COMMANDS),

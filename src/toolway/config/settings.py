@@ -21,7 +21,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
@@ -41,12 +41,13 @@ from toolway.config.secret_refs import SecretTemplate, find_unset_variables, has
 from toolway.errors import ConfigError
 from toolway.network.listed_urls import parse_model_url
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
     from toolway.config.approval.approve_rules import ApproveRule
-    from toolway.config.identity.login_settings import LoginSettings
+    from toolway.part_api.part import Implied
     from toolway.types import Json
 
 DEFAULT_GATEWAY_PORT: Final = 8765
@@ -60,8 +61,13 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("access", "addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "search"),
+    *("addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "search"),
     *("telemetry", "timeout", "workflows"),
+)
+#: Keys of the block `gateway` that are not of a part.
+_GATEWAY_KEYS: Final = (
+    *("host", "port", "url", "hosts", "origins", "localTokenFrom", "allowedCommands", "allowedEnv", "allowedVolumes"),
+    *("invisibleCharacters", "dropNulls", "pins", "ignoredChanges", "reload", "lock", "minAge"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
@@ -219,8 +225,6 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if it is public
     sandbox: str = ""  # of entries that name none: guard or auto; "": guard if it is public and has bubblewrap
     min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
-    login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
-    access: Mapping[str, tuple[str, ...]] = {}  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
     groups: Mapping[str, ToolGroup] = {}  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
@@ -236,7 +240,16 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     @property
     def public_url(self) -> str:
         """URL under which people reach the gateway, without a slash at its end; "" if it is not configured."""
-        return self.url or (self.login.resource_url.rstrip("/").removesuffix("/mcp") if self.login is not None else "")
+        return self.url or next((each.url for each in self.implied() if each.url), "")
+
+    @property
+    def access(self) -> Mapping[str, Sequence[str]]:
+        """Patterns of the tools that groups of people may use, from the settings of parts."""
+        return {group: tools for each in self.implied() for group, tools in each.access.items()}
+
+    def implied(self) -> list[Implied]:
+        """Return what the settings of parts say about the whole gateway."""
+        return [part.implied(self.parts[part.name]) for part in registry.in_use() if part.name in self.parts]
 
     @property
     def admission(self) -> AdmissionPolicy:
@@ -262,7 +275,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         raise field_error("toolway", "an object", block)
     _reject_misspelt_keys(block)
     fields = FieldReader(_require_object("toolway.gateway", block.get("gateway")), variables)
-    login, access = _parse_login(fields, block.get("access"), variables)
     port = fields.get_int("port", DEFAULT_GATEWAY_PORT)
     if port > 65535:
         raise field_error("toolway.gateway.port", "a port", port)
@@ -287,8 +299,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         lock=fields.get_choice("lock", LOCK_RULES, ""),
         sandbox=fields.get_choice("sandbox", ("guard", "auto"), ""),
         min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
-        login=login,
-        access=access,
         approve=_parse_approve(block),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
@@ -301,13 +311,11 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         workflows=_parse_workflows(block.get("workflows"), variables),
         agents=_parse_agents(block.get("agents"), variables),
         model_urls=_parse_model_urls(block, variables),
-        parts=_parse_parts(block, variables),
+        parts=_parse_parts(block, fields, variables),
     )
-    fields.reject_unknown(
-        "toolway.gateway",
-        "host, port, url, hosts, origins, localTokenFrom, allowedCommands, allowedEnv, allowedVolumes, "
-        "invisibleCharacters, dropNulls, pins, ignoredChanges, reload, lock, minAge and login",
-    )
+    if fields.remaining:
+        *first, last = (*_GATEWAY_KEYS, *registry.gateway_keys())
+        fields.reject_unknown("toolway.gateway", f"{', '.join(first)} and {last}")
     return settings
 
 
@@ -375,18 +383,6 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
     return lines
 
 
-def _parse_login(
-    fields: FieldReader, access: Any, variables: Mapping[str, str]
-) -> tuple[LoginSettings | None, Mapping[str, tuple[str, ...]]]:
-    block = fields.remaining.pop("login", None)
-    if block is None and access is None:
-        return None, {}
-    from toolway.config.identity.login_settings import parse_access, parse_login
-
-    login = parse_login(block, variables)
-    return login, parse_access(access, login, variables)
-
-
 def find_unknown_keys(block: Any) -> list[ConfigIssue]:
     """Return an issue for each key of the `toolway` block that has no effect.
 
@@ -395,8 +391,6 @@ def find_unknown_keys(block: Any) -> list[ConfigIssue]:
     others = [key for key in map(str, block) if key not in BLOCK_KEYS] if isinstance(block, Mapping) else []
     if not others:
         return []
-    from toolway.part_api import registry
-
     unknown = [key for key in others if registry.by_setting(key) is None]
     if not unknown:
         return []
@@ -432,16 +426,13 @@ def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
     return parse_approve(block["approve"])
 
 
-def _parse_parts(block: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Any]:
+def _parse_parts(block: Mapping[str, Any], gateway: FieldReader, variables: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the settings of parts, by name of the part. A part without a key in the block is not loaded.
 
-    Raises `ConfigError` if a key is misspelt, and would limit nothing.
+    Their keys of the block `gateway` are removed from its reader. Raises `ConfigError` if a key of the block is
+    misspelt, and would limit nothing.
     """
     others = [key for key in map(str, block) if key not in BLOCK_KEYS]
-    if not others:
-        return {}
-    from toolway.part_api import registry
-
     named = []
     for key in others:
         if (found := registry.by_setting(key)) is not None:
@@ -449,6 +440,10 @@ def _parse_parts(block: Mapping[str, Any], variables: Mapping[str, str]) -> Mapp
         elif (meant := registry.by_prefix(key)) is not None:
             hint = f"write {' or '.join(map(repr, meant.setting_keys))}"
             raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
+    for key in list(gateway.remaining):
+        if (found := registry.by_gateway_key(key)) is not None:
+            del gateway.remaining[key]
+            named.append(found)
     return {each.name: each.parse_settings(block, variables) for each in dict.fromkeys(named)}
 
 

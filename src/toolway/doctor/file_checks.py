@@ -29,7 +29,7 @@ from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.config import scopes
 from toolway.config.approval.workflow_files import capture_workflows
 from toolway.config.editing import jsonc
-from toolway.config.identity.exposure import find_rules
+from toolway.config.exposure import find_rules
 from toolway.config.loader import (
     LoadedConfig,
     add_dotenv,

@@ -9,19 +9,17 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from toolway.events import AccessEvent, Event
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.credentials import Credentials
 from toolway.gateway.local_token import LocalTokenRule
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import JSON_TYPE, Headers, HttpRequest
 from toolway.protocol.jsonrpc import encode_json
 from toolway.types import Json
-
-if TYPE_CHECKING:
-    from toolway.gateway.identity.provider import IdentityProvider
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -64,7 +62,8 @@ class Authenticator:
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
     off: every request of this machine with an accepted host and origin is the local administrator's.
-    `local_token_from` are networks besides this machine from which the token of this machine is accepted.
+    `local_token_from` are networks besides this machine from which the token of this machine is accepted. `credentials`
+    are those that a part verifies.
     """
 
     def __init__(
@@ -74,12 +73,15 @@ class Authenticator:
         origins: Iterable[str] = (),
         cluster: ClusterHooks = NO_CLUSTER,
         local_token_from: Iterable[str] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         self._api_keys = api_keys
+        self.credentials = credentials if credentials is not None else Credentials()
+        self.credentials.on_verifier = self._on_verifier
+        self.credentials.on_changed = self._increment_version
         self._local_token_from = tuple(local_token_from)
         self._cluster = cluster
-        self.version = 0  # grows with every change of API keys, hosts, origins or login; caches compare it
-        self._login: IdentityProvider | None = None
+        self.version = 0  # grows with every change of API keys, hosts, origins or credentials; caches compare it
         if api_keys is not None:
             api_keys.on_changed(self._increment_version)
         self._bound_address: tuple[str, int] | None = None
@@ -93,9 +95,10 @@ class Authenticator:
         """
         self._increment_version()
         self._configured_hosts, self._configured_origins = tuple(hosts), tuple(origins)
-        login_hosts = (self._login.resource_host,) if self._login is not None else ()
+        verifier = self.credentials.verifier
+        named = (verifier.resource_host,) if verifier is not None else ()
         self._hosts = frozenset(
-            host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts, *login_hosts)
+            host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts, *named)
         )
         self._origins = frozenset(origin.lower().rstrip("/") for origin in self._configured_origins)
         self._local_token_rule = LocalTokenRule(
@@ -109,20 +112,10 @@ class Authenticator:
                 port_suffix = "" if port == default_port else f":{port}"
                 self._origins |= {f"{scheme}://{name}{port_suffix}" for name in self._hosts}
 
-    @property
-    def login(self) -> IdentityProvider | None:
-        """Identity provider whose access tokens are accepted besides API keys; None if there is none."""
-        return self._login
-
-    def use_login(self, login: IdentityProvider) -> None:
-        """Accept access tokens of an identity provider from now on. Its resource host is accepted in Host headers."""
+    def _on_verifier(self) -> None:
+        """Accept the credentials of a verifier from now on, and its resource host in Host headers."""
         assert self._api_keys is not None, "a login without authentication would protect nothing"
-        self._login = login
         self.configure(self._configured_hosts, self._configured_origins)
-
-    def on_credentials_changed(self) -> None:
-        """Make all clients authenticate again at their next requests, because accepted tokens may have changed."""
-        self._increment_version()
 
     def _increment_version(self) -> None:
         self.version += 1
@@ -165,6 +158,7 @@ class Authenticator:
         """
         if self._api_keys is None:
             return self._prove_local(request)
+        verifier = self.credentials.verifier
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token and "authorization" not in request.repeated_headers:
             token = token.strip()
@@ -173,14 +167,14 @@ class Authenticator:
                 return self._prove_local(request)
             if principal is not None:
                 return ProvenIdentity(principal, principal.expires_at)
-            if self._login is not None:
-                return self._login.authenticate(token)
+            if verifier is not None:
+                return verifier.authenticate(token)
         raise RequestDenied(
             401,
             "authentication required" if not token else "unknown token",
             "send `Authorization: Bearer …` with an API key; on this machine, `toolway keys local-token` prints a token"
-            if self._login is None
-            else "log in, or send `Authorization: Bearer …` with an access token of the login or an API key",
+            if verifier is None
+            else verifier.hint,
             (self._challenge(),),
         )
 
@@ -198,7 +192,8 @@ class Authenticator:
         )
 
     def _challenge(self) -> tuple[str, str]:
-        return ("www-authenticate", 'Bearer realm="toolway"') if self._login is None else self._login.challenge()
+        verifier = self.credentials.verifier
+        return verifier.challenge() if verifier is not None else ("www-authenticate", 'Bearer realm="toolway"')
 
 
 def preflight_headers(request: HttpRequest) -> Headers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,6 @@ from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
-from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
@@ -62,10 +61,6 @@ from toolway.telemetry.metrics import Metrics
 from toolway.types import Json
 
 if TYPE_CHECKING:
-    from toolway.config.identity.login_settings import LoginSettings
-    from toolway.gateway.identity.introspection import Ask
-    from toolway.gateway.identity.provider import IdentityProvider, Person
-    from toolway.gateway.identity.signing_keys import Fetch
     from toolway.workflows.engine import Workflows
 
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
@@ -78,12 +73,10 @@ class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `local_token_from` are networks
-    besides this machine from which the token of this machine is accepted. `access` returns the tool patterns
-    of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
-    cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
-    are of agents. `approvals` is the gate of the hub, for administrators. `parts` are closed by their creator; without
-    them, the built-in parts keep their data in memory. `policy` returns the policies that decide, in addition to scopes
-    and `access`, what each principal may see and call.
+    besides this machine from which the token of this machine is accepted. `cluster` connects the gateway to the other
+    nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those
+    runs that are of agents. `approvals` is the gate of the hub, for administrators. `parts` are closed by their
+    creator; without them, the built-in parts keep their data in memory.
     """
 
     def __init__(
@@ -93,7 +86,6 @@ class Gateway:
         api_keys: ApiKeyStore | None,
         *,
         groups: Callable[[], Mapping[str, ToolFilter]] = dict,
-        access: Callable[[], Mapping[str, Sequence[str]]] = dict,
         admission: Callable[[], AdmissionPolicy] = AdmissionPolicy,
         reload: Callable[[], Awaitable[Json]] | None = None,
         config_history: ConfigHistory | None = None,
@@ -117,10 +109,11 @@ class Gateway:
         self._hub = hub
         hub.redact_results()
         self._api_keys = api_keys
-        sealer = self._sealer = Sealer(key, time.time)
+        sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
         self.parts = parts if parts is not None else PartSet(hub, api_keys, approvals)
         self.parts.permissions.on_changed = self.on_access_changed
+        self.parts.sealer = sealer
         self._dispatcher = RequestDispatcher(
             hub,
             sealer,
@@ -140,7 +133,7 @@ class Gateway:
         legacy = LegacyHttpEndpoint(self.legacy_sessions)
         if approvals is not None and api_keys is not None:
             approvals.person_of = api_keys.person_of
-        self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from)
+        self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from, self.parts.credentials)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
         browser_sessions = BrowserSessions(
@@ -152,7 +145,7 @@ class Gateway:
         self.activity = ActivityRecorder(lambda: hub.servers, self.metrics)
         hub.add_sink(self.metrics)
         hub.add_sink(self.activity)
-        calls = CallsAdmin(hub, self.activity, api_keys, self._people_names)
+        calls = CallsAdmin(hub, self.activity, api_keys, self.parts.credentials.names)
         self._overview = overview = OverviewAdmin(
             hub, self.activity, calls, browser_sessions, groups, config_history, doctor
         )
@@ -168,7 +161,6 @@ class Gateway:
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
-            SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
@@ -191,14 +183,12 @@ class Gateway:
             else None,
             cluster,
             invisible_characters,
-            access,
             self.parts.permissions,
         )
         calls.allows = self.router.allows
         calls.denial_hint = self.router.denial_hint
         calls.missing_scopes = self.router.missing_scopes
         calls.run_in_limits = self._dispatcher.run_in_limits
-        self._access = access
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
@@ -248,86 +238,30 @@ class Gateway:
         if host:
             self._authenticator.set_advertised_host(host)
 
-    # -- login --------------------------------------------------------------------------------------------------------
-
-    def create_login(
-        self,
-        settings: LoginSettings,
-        fetch: Fetch | None = None,
-        ask: Ask | None = None,
-        *,
-        secret: str = "",
-        clients: Mapping[str, str] | None = None,
-    ) -> IdentityProvider:
-        """Accept access tokens of an identity provider from now on.
-
-        Return the provider; the caller must start and close it. `fetch` replaces the function that fetches its
-        documents, `ask` the one that asks it about opaque tokens. `secret` is the gateway's secret for such requests.
-        `clients` are the secrets of clients that may exchange identity assertions, by their ids. Raises `ConfigError`
-        if a library is missing.
-        """
-        from toolway.gateway.identity.introspection import create_ask
-        from toolway.gateway.identity.provider import IdentityProvider, create_fetch
-
-        if ask is None and settings.introspection is not None:
-            ask = create_ask(settings.introspection, secret, lambda: self._hub.network_policy)
-
-        login = IdentityProvider(
-            settings,
-            self._access(),
-            fetch if fetch is not None else create_fetch(settings, lambda: self._hub.network_policy),
-            self._authenticator.on_credentials_changed,
-            self._hub.emit,
-            ended_logins=self._api_keys.ended_logins if self._api_keys is not None else dict,
-            ask=ask,
-        )
-        if clients:
-            from toolway.gateway.identity.identity_assertions import AssertionGrants
-
-            login.assertions = AssertionGrants(settings, clients, self._sealer, login.verify_signature)
-        login.keeps_tokens = self._hub.has_on_behalf_servers
-        self._hub.use_subject_tokens(login)
-        self._authenticator.use_login(login)
-        return login
-
-    def check_login(self) -> None:
-        """Check with test requests that the gateway denies requests without a valid token.
+    def check_refusals(self) -> None:
+        """Check with test requests that the gateway denies requests without a valid token, if a part verifies tokens.
 
         They pass the code that authenticates real requests. Raises `ConfigError` if one is not denied: a login that
         protects nothing must not go unnoticed.
         """
+        verifier = self.parts.credentials.verifier
+        if verifier is None:
+            return
         for headers in ({}, {"authorization": "Bearer garbage"}, {"authorization": f"Bearer {UNSIGNED_TOKEN}"}):
-            is_introspected = "garbage" in headers.get("authorization", "") and self._introspects
+            is_asked_about = "garbage" in headers.get("authorization", "") and verifier.asks_elsewhere
             for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics"):
                 request = HttpRequest("POST", path, "", {"host": "localhost", **headers}, frozenset(), b"", "")
                 authenticate = self.http_server.authenticate_head
                 answer = authenticate(request) if authenticate is not None else ""
-                if is_introspected and (answer == STRANGERS or answer[0] == 503):
-                    continue  # the provider is asked; without its answer no request is handled
+                if is_asked_about and (answer == STRANGERS or answer[0] == 503):
+                    continue  # another server is asked; without its answer no request is handled
                 if isinstance(answer, str) or answer[0] != 401:
                     raise ConfigError(
                         "the gateway would accept requests without a valid token",
-                        detail=f"POST {path} was not denied although toolway.gateway.login is set",
+                        detail=f"POST {path} was not denied although {verifier.setting} is set",
                         hint="do not use this gateway; report it as a security problem",
                         code="E-LOGIN-OPEN",
                     )
-
-    @property
-    def _introspects(self) -> bool:
-        """True if the identity provider is asked about tokens that are not JWTs."""
-        return self.login is not None and self.login.introspection is not None
-
-    @property
-    def login(self) -> IdentityProvider | None:
-        """Identity provider whose access tokens are accepted; None if there is none."""
-        return self._authenticator.login
-
-    def find_person(self, id_: str) -> Person | None:
-        """Return the last login of a person at this gateway by its principal id; None if there was none lately."""
-        return self.login.find_person(id_) if self.login is not None else None
-
-    def _people_names(self) -> Mapping[str, str]:
-        return self.login.names() if self.login is not None else {}
 
     def stop_recording(self) -> None:
         """Stop recording recent activity for the dashboard. Metrics are still counted, if they are exported."""
@@ -372,8 +306,6 @@ class Gateway:
     def on_config_changed(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         """Apply a changed configuration: accepted hosts and origins, tool filters, new servers."""
         self._authenticator.configure(hosts, origins)
-        if self.login is not None:
-            self.login.set_access(self._access())
         self.router.refresh_views()
         self.subscriptions.recheck()
         self._dispatcher.on_servers_changed()

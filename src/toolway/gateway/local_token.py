@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
-from toolway.config.identity.exposure import is_loopback_host
+from toolway.config.exposure import is_loopback_host
 from toolway.http.exchange import THIS_MACHINE, HttpRequest
 
 #: Headers by which a proxy, a load balancer or a CDN says that it passes a request on.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from toolway.gateway.credentials import Credentials
 from toolway.gateway.limits import CallLimits
 from toolway.gateway.permissions import Permissions
 from toolway.gateway.principals import ApiKeyStore
@@ -17,6 +18,7 @@ from toolway.part_api import registry
 from toolway.part_api.part import Gauge, Part, PartRuntime
 
 if TYPE_CHECKING:
+    from toolway.gateway.sealing import Sealer
     from toolway.part_api.database import Database
 
 R = TypeVar("R", bound=PartRuntime)
@@ -46,6 +48,8 @@ class PartSet:
         self.gate = gate
         self.limits = CallLimits()
         self.permissions = Permissions()
+        self.credentials = Credentials()
+        self.sealer: Sealer | None = None  # set by the gateway
         self.node_count = node_count
         self.config_file = config_file
         self.open_database = open_database
@@ -67,6 +71,11 @@ class PartSet:
         """Use the first settings, by name of the part. Raises `ConfigError`: the gateway must not start then."""
         for part, runtime in self:
             runtime.start(settings.get(part.name))
+
+    async def prepare(self) -> None:
+        """Let all parts get ready before the gateway listens. Raises `ConfigError`: the gateway must not start then."""
+        for _, runtime in self:
+            await runtime.prepare()
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` if a part cannot use its new settings, by name of the part. Nothing is applied."""

@@ -10,7 +10,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +31,6 @@ from toolway.gateway.admin.dashboard import (
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.servers import encode_for_display
-from toolway.gateway.admin.sessions import describe_principal
 from toolway.gateway.authenticator import (
     Authenticator,
     DenialLog,
@@ -119,8 +118,8 @@ class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
 class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
-    `groups` returns the configured tool groups, `access` the tool patterns of the groups of an identity provider. They
-    are called for every request, because a reload may change them. `permissions` are those that a part decides about.
+    `groups` returns the configured tool groups. It is called for every request, because a reload may change them.
+    `permissions` are those that a part decides about.
     """
 
     def __init__(
@@ -137,7 +136,6 @@ class Router:
         metrics: MetricsEndpoint | None,
         cluster: ClusterHooks,
         invisible_characters: Callable[[], InvisibleCharacters],
-        access: Callable[[], Mapping[str, Sequence[str]]] = dict,
         permissions: Permissions | None = None,
     ) -> None:
         self._hub = hub
@@ -152,7 +150,7 @@ class Router:
         self._metrics = metrics
         self._cluster = cluster
         self._invisible_characters = invisible_characters
-        self._access = access
+        self._credentials = authenticator.credentials
         self._permissions = permissions if permissions is not None else Permissions()
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
@@ -178,8 +176,8 @@ class Router:
             except VerificationPending as pending:
                 await asyncio.wait([pending.task])
                 authenticated = self.authenticate(request)
-            if authenticated is None and self._is_grant(request):
-                await self._handle_grant(exchange)
+            if authenticated is None and self._is_exchange(request):
+                await self._handle_exchange(exchange)
                 return
             if authenticated is None:
                 if request.path != SESSION_PATH or not await self._cluster.forward_admin(exchange):
@@ -262,7 +260,7 @@ class Router:
         ):
             return authenticated
         self._authenticator.check_host_and_origin(request)
-        if _is_public(request) or self._is_login_metadata(request) or self._is_grant(request):
+        if _is_public(request) or self._find_document(request) is not None or self._is_exchange(request):
             return None
         headers = tuple(cors_headers(request))
         if "cookie" in request.headers and "authorization" not in request.headers and _is_admin_path(request.path):
@@ -297,7 +295,7 @@ class Router:
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
-                if self._is_grant(request) and _has_small_body(request):
+                if self._is_exchange(request) and _has_small_body(request):
                     return STRANGERS  # it has no principal: its body has the secret of a client
                 raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
         except RequestDenied as denied:
@@ -359,10 +357,8 @@ class Router:
         exchange.extra_headers = cors_headers(request)
         if request.path in _HEALTH_PATHS:
             self._reply_health(exchange)
-        elif self._is_login_metadata(request):
-            login = self._authenticator.login
-            assert login is not None
-            exchange.reply(200, login.metadata, _METADATA_HEADERS)
+        elif (document := self._find_document(request)) is not None:
+            exchange.reply(200, document, _METADATA_HEADERS)
         elif request.path == NODE_PROOF_PATH:
             proof = self._cluster.prove_node(request.query)
             if proof is None:
@@ -371,29 +367,29 @@ class Router:
         else:
             self._dashboard.handle(exchange)
 
-    def _is_login_metadata(self, request: HttpRequest) -> bool:
-        """Return True if a request is for the metadata which say where to get a token for this gateway (RFC 9728)."""
-        login = self._authenticator.login
-        return login is not None and request.path in login.metadata_paths and request.method == "GET"
+    def _find_document(self, request: HttpRequest) -> bytes | None:
+        """Return the public document of the verifier of credentials that a request is for; None if it is for none."""
+        verifier = self._credentials.verifier
+        return verifier.document(request) if verifier is not None else None
 
-    def _is_grant(self, request: HttpRequest) -> bool:
-        """Return True if a request is for the token endpoint for identity assertions, or for its metadata."""
-        login = self._authenticator.login
-        return login is not None and login.assertions is not None and login.assertions.handles(request)
+    def _is_exchange(self, request: HttpRequest) -> bool:
+        """Return True if a request exchanges a credential for one that the gateway accepts."""
+        verifier = self._credentials.verifier
+        return verifier is not None and verifier.is_exchange(request)
 
-    async def _handle_grant(self, exchange: Exchange) -> None:
-        """Answer a request of a client that exchanges an identity assertion for a token of the gateway.
+    async def _handle_exchange(self, exchange: Exchange) -> None:
+        """Answer a request that exchanges a credential for one that the gateway accepts.
 
-        Raises `RequestDenied` if the key for its signature is not known.
+        Raises `RequestDenied` if it cannot be verified.
         """
-        request, login = exchange.request, self._authenticator.login
-        assert login is not None and login.assertions is not None
+        request, verifier = exchange.request, self._credentials.verifier
+        assert verifier is not None
         exchange.extra_headers = cors_headers(request)
         try:
-            status, body, headers = login.assertions.answer(request)
+            status, body, headers = verifier.exchange(request)
         except VerificationPending as pending:
             await asyncio.wait([pending.task])
-            status, body, headers = login.assertions.answer(request)
+            status, body, headers = verifier.exchange(request)
         if status == 401:
             self._denial_log.add(status, request.path)
         exchange.reply(status, body, headers)
@@ -447,7 +443,7 @@ class Router:
         elif path == WHO_PATH and exchange.request.method == "GET":
             authenticated: AuthenticatedRequest | None = exchange.request.notes.authenticated
             expires_at = authenticated.expires_at if authenticated is not None else None
-            found = describe_principal(principal, expires_at, self._authenticator.login)
+            found = self._credentials.describe(principal, expires_at)
             exchange.reply(200, encode_for_display(found), (*JSON_HEADERS, ("cache-control", "no-store")))
         elif path.startswith("/login/"):
             await self._logins.handle(exchange, principal)
@@ -482,8 +478,8 @@ class Router:
 
     def _needs_scopes(self, principal: Principal) -> bool:
         """Return True if some tools need scopes that the token of this principal may lack."""
-        login = self._authenticator.login
-        return login is not None and principal.is_person and login.has_tool_scopes
+        verifier = self._credentials.verifier
+        return verifier is not None and principal.is_person and verifier.has_tool_scopes
 
     async def _call_with_scopes(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
@@ -504,22 +500,21 @@ class Router:
         The challenge makes a client log in again with this scope (step-up). The dispatcher checks it as well, for tools
         that are called by other ways, and those of servers that are still starting.
         """
-        login = self._authenticator.login
-        if login is None or not isinstance(message.body, dict):
+        verifier = self._credentials.verifier
+        if verifier is None or not isinstance(message.body, dict):
             return False
         tool = _find_called_tool(view, message.body)
         missing = self.missing_scopes(principal, f"{tool.server}.{tool.name}") if tool is not None else ()
         if not missing:
             return False
-        denied = login.deny_scope(principal.granted, missing)
+        denied = verifier.deny_scope(principal.granted, missing)
         body = encode_error(message.id, DENIED, f"the token lacks the scope {' '.join(missing)}", {"executed": "no"})
         exchange.reply(403, body, (*JSON_HEADERS, *(each for each in denied.headers if each[0] != "content-type")))
         return True
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
         """Return the scopes that the token of a principal lacks for a call of a tool, named `server.tool`."""
-        login = self._authenticator.login
-        return login.missing_scopes(principal, tool) if login is not None else ()
+        return self._credentials.missing_scopes(principal, tool)
 
     async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
         """Handle GET and DELETE on an MCP endpoint, which only legacy clients send.
@@ -722,8 +717,7 @@ class Router:
         if scopes is None:
             return ALL_TOOLS
         if scopes and all(scope.startswith(ACCESS_PREFIX) for scope in scopes):
-            access = self._access()
-            return filter_for_access(access.get(scope.removeprefix(ACCESS_PREFIX), ()) for scope in scopes)
+            return filter_for_access(self._credentials.tools_of(scope.removeprefix(ACCESS_PREFIX)) for scope in scopes)
         names = [
             scope.removeprefix("server/") for scope in scopes if scope.startswith("server/") and is_valid_scope(scope)
         ]

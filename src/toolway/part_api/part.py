@@ -10,12 +10,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
     from toolway.config.settings import GatewaySettings
     from toolway.doctor.report import SubjectReport
     from toolway.gateway.admin.routes import Route
+    from toolway.gateway.credentials import Credentials, CredentialVerifier
     from toolway.gateway.limits import CallLimits
     from toolway.gateway.permissions import Permissions
     from toolway.gateway.principals import ApiKeyStore
+    from toolway.gateway.sealing import Sealer
     from toolway.hub.core import HubCore
     from toolway.middleware.approval import CheckedGate
     from toolway.part_api.database import Database, Table
@@ -88,6 +91,14 @@ class Gauge(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
+class Implied(NamedTuple):
+    """Meaning of the settings of a part for the whole gateway."""
+
+    url: str = ""  # under which people reach it, without a slash at its end
+    public_reason: str = ""  # why it counts as public, for people; "" if the part does not make it public
+    access: Mapping[str, Sequence[str]] = MappingProxyType({})  # group of people → patterns of the tools it may use
+
+
 class Part:
     """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
 
@@ -97,6 +108,7 @@ class Part:
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()  # parts that are opened before this one, and whose runtimes it may use
     setting_keys: ClassVar[tuple[str, ...]] = ()  # keys of the `toolway` block that are its own
+    gateway_keys: ClassVar[tuple[str, ...]] = ()  # those of the block `toolway.gateway`
     setting_prefixes: ClassVar[tuple[str, ...]] = ()  # other keys with such a beginning are misspelt: they are errors
     commands: ClassVar[Mapping[str, Command]] = {}  # by all their words: "keys budgets" is a command of the group keys
     former_commands: ClassVar[Mapping[str, str]] = {}  # names that its commands had before; the error names the new one
@@ -107,6 +119,10 @@ class Part:
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
         """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
         return None
+
+    def implied(self, settings: Any) -> Implied:
+        """Return what its settings say about the whole gateway."""
+        return Implied()
 
     def open(self, context: PartContext) -> PartRuntime:
         """Start the part in a gateway. The settings follow: `PartRuntime.apply`."""
@@ -124,6 +140,22 @@ class Part:
         """Return what `toolway doctor` says about the part, given the settings of a gateway and their file."""
         return ()
 
+    async def check_credentials(
+        self, config: LoadedConfig | None, read: Callable[[], str] | None = None
+    ) -> Sequence[SubjectReport]:
+        """Return what `toolway doctor` says about credentials that the part verifies. None: there is no configuration.
+
+        `read` returns the one that the user asks about, if there is one. Raises `UsageError` if it cannot be checked.
+        """
+        return ()
+
+    def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
+        """Return what would verify credentials in a gateway with this configuration, to test it. None: nothing.
+
+        Raises `ConfigError` if that gateway would not start.
+        """
+        return None
+
     def tables(self) -> Sequence[Table]:
         """Return the tables in which it stores data."""
         return ()
@@ -132,12 +164,16 @@ class Part:
 class PartRuntime:
     """A part in one running gateway.
 
-    A gateway calls `start` once; then, at each reload of its configuration, `check`, `apply` and `reload`.
+    A gateway calls `start` once, and `prepare` if it serves HTTP clients; then, at each reload of its configuration,
+    `check`, `apply` and `reload`.
     """
 
     def start(self, settings: Any) -> None:
         """Use the first settings. None: there are none. Raises `ConfigError`: the gateway does not start then."""
         self.apply(settings)
+
+    async def prepare(self) -> None:
+        """Get ready, before the gateway listens. Raises `ConfigError`: the gateway does not start then."""
 
     def check(self, settings: Any) -> None:
         """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: there are no settings."""
@@ -185,6 +221,16 @@ class PartContext(Protocol):
     @property
     def permissions(self) -> Permissions:
         """Access of principals to tools and other items, which one part may decide about."""
+        ...
+
+    @property
+    def credentials(self) -> Credentials:
+        """Bearer credentials that are no API keys, which one part may verify."""
+        ...
+
+    @property
+    def sealer(self) -> Sealer | None:
+        """Sealer of handles for clients, which all processes of the gateway can open; None until `prepare`."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from toolway.part_api.part import KeyAttribute, Metric, Part
 
 #: Built-in parts: name → class. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
+    "identity": "toolway.parts.identity:Identity",
     "policy": "toolway.parts.policy:AccessPolicies",
     "budgets": "toolway.parts.budgets:Budgets",
     "flows": "toolway.parts.flows:Flows",
@@ -60,6 +61,16 @@ def by_setting(key: str) -> Part | None:
     Other distributions are asked last, so a file with our keys alone does not read their metadata.
     """
     return next((part for part in all_parts() if key in part.setting_keys), None)
+
+
+def by_gateway_key(key: str) -> Part | None:
+    """Return the part that a key of the block `toolway.gateway` belongs to; None if it belongs to none."""
+    return next((part for part in all_parts() if key in part.gateway_keys), None)
+
+
+def gateway_keys() -> list[str]:
+    """Return the keys of parts in the block `toolway.gateway`."""
+    return [key for part in all_parts() for key in part.gateway_keys]
 
 
 def by_prefix(key: str) -> Part | None:

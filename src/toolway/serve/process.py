@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from toolway._os import on_reload_signal, on_stop_signals
 from toolway.catalog.pin_ignore import ignored_paths
 from toolway.config.approval.held_entries import HELD_CODE, HeldEntry, count_waiting
-from toolway.config.identity.exposure import GatewayRules, find_rules, is_loopback_host
+from toolway.config.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
 from toolway.config.settings import AlertSettings, GatewaySettings
@@ -133,7 +133,6 @@ class GatewayProcess:
             key,
             self._api_keys,
             groups=self._groups,
-            access=lambda: self._active_config.gateway.access,
             admission=lambda: self._active_config.gateway.admission,
             invisible_characters=lambda: self._active_config.gateway.invisible_characters,
             drops_nulls=lambda: self._active_config.gateway.drop_nulls,
@@ -159,7 +158,10 @@ class GatewayProcess:
             self.hub,
             self._open_run_journal,
             GatewayRunAccess(
-                self._api_keys, self.gateway.router.may_call, self.gateway.router.may_see, self.gateway.find_person
+                self._api_keys,
+                self.gateway.router.may_call,
+                self.gateway.router.may_see,
+                self._parts.credentials.find_principal,
             ),
             lambda text: self.gateway.activity.add_event("change", "", text),
             (alerts or AlertSettings()).asks_after,
@@ -280,7 +282,8 @@ class GatewayProcess:
             self.telemetry.start()
             await self._start_cluster_node()
             await self._start_workflows()
-            await self._start_login()
+            await self._parts.prepare()
+            self.gateway.check_refusals()
             try:
                 port = await self._listen(host, port, tls)
             except OSError as exc:
@@ -305,8 +308,6 @@ class GatewayProcess:
                 background.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
-                if self.gateway.login is not None:
-                    await self.gateway.login.close()
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
                 await self._parts.close()
@@ -327,28 +328,6 @@ class GatewayProcess:
         await self.gateway.http_server.listen_unix(self._cluster_node.options.worker.socket_path)
         await self._join_cluster(host, port, tls)
         return await self.gateway.listen(host, port, tls, reuse_port=True)
-
-    async def _start_login(self) -> None:
-        """Accept tokens of the identity provider from now on, if one is configured.
-
-        The provider may be down: API keys are accepted meanwhile, so this does not wait for it. Raises `ConfigError` if
-        the settings of the provider cannot be used.
-        """
-        settings = self._active_config.gateway.login
-        if settings is None:
-            return
-        introspection, secret = settings.introspection, ""
-        if introspection is not None:
-            secret = await self.hub.resolve_setting(introspection.client_secret, "login.introspection.clientSecret")
-        clients = {
-            name: await self.hub.resolve_setting(value, f"login.ema.clients.{name}")
-            for name, value in settings.ema.items()
-        }
-        login = self.gateway.create_login(settings, secret=secret, clients=clients)
-        self.gateway.check_login()
-        login.start()
-        if not self._active_config.gateway.access and not settings.admins:
-            _log.warning("people who log in see no tools: toolway.access is empty")
 
     def _on_others_draining(self) -> None:
         """Report this worker as not ready to load balancers, because its parent process stops the other workers."""
@@ -559,8 +538,6 @@ class GatewayProcess:
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")
-        if previous.login != loaded.gateway.login:
-            _log.warning("login settings changed in the file: restart the gateway to apply them")
         if (previous.host, previous.port) != (loaded.gateway.host, loaded.gateway.port):
             _log.warning("gateway address changed in the file: restart the gateway to apply it")
         if previous.telemetry != loaded.gateway.telemetry:

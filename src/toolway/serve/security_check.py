@@ -28,7 +28,7 @@ from toolway.config.approval.held_entries import SIGNER_NAME, ApprovalGate
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.editing import jsonc
-from toolway.config.identity.exposure import GatewayRules, find_rules, is_loopback_host
+from toolway.config.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import (
     LoadedConfig,
     decode_config,
@@ -58,18 +58,18 @@ from toolway.doctor.security_facts import (
 )
 from toolway.errors import ConfigError, ToolwayError
 from toolway.gateway.authenticator import Authenticator, RequestDenied
+from toolway.gateway.credentials import RESOURCE_METADATA_PATH
 from toolway.gateway.gateway import UNSIGNED_TOKEN
-from toolway.gateway.identity.provider import WELL_KNOWN, IdentityProvider, create_fetch
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.state_dir import StateDir
 from toolway.http.exchange import HttpRequest
 from toolway.hub.source import server_fingerprint
 from toolway.packages.runner_command import NotLockable, is_runner, parse_command
 from toolway.packages.start import locked_command, tree_platform
+from toolway.part_api import registry
 from toolway.protocol.jsonrpc import decode_json
 from toolway.secrets.detection import secrets_in_url
 from toolway.serve.audit_check import collect_audit
-from toolway.serve.login_check import check_login
 from toolway.types import Json
 from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Spawner
@@ -123,7 +123,7 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
 
 async def _read_issuer(gateway: GatewayApi) -> str:
     """Return the identity provider that a gateway names to clients (RFC 9728); "" if it names none."""
-    status, data = await gateway.fetch("GET", WELL_KNOWN, {})
+    status, data = await gateway.fetch("GET", RESOURCE_METADATA_PATH, {})
     try:
         document = decode_json(data) if status == 200 else {}
     except ValueError:
@@ -277,7 +277,7 @@ def _describe_unchecked(setup: _Setup) -> tuple[str, ...]:
 
 
 async def _collect_identity(setup: _Setup) -> IdentityFacts:
-    login, problem = setup.settings.login, ""
+    problem = ""
     keys: tuple[AccessKey, ...] | None = None
     store: FileApiKeyStore | None = None
     try:
@@ -293,12 +293,14 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
         problem = "those of a cluster are in its database: run this where a node runs"
     accepted, tried = await _try_requests(setup, store)
     forwarded = await _try_forwarded(setup.gateway) if setup.gateway is not None else None
+    reports = [each for part in registry.in_use() for each in await part.check_credentials(setup.loaded)]
+    issuer = reports[0].location if reports else ""
     token = setup.state.folder / "token"
     has_token = token.is_file()
     return IdentityFacts(
-        issuer=login.issuer if login is not None else "",
-        running_issuer=await _issuer_of_gateway(setup),
-        provider=(await check_login(login, setup.loaded.network_policy)).checks if login is not None else (),
+        issuer=issuer,
+        running_issuer=await _issuer_of_gateway(setup) if issuer else None,
+        provider=tuple(check for each in reports for check in each.checks),
         accepted=accepted,
         tried=tried,
         keys=keys,
@@ -314,9 +316,8 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
 
 
 async def _issuer_of_gateway(setup: _Setup) -> str | None:
-    """Return the provider that the running gateway names; None if none runs or there is no login to compare with."""
-    login = setup.settings.login
-    if setup.gateway is None or login is None:
+    """Return the provider that the running gateway names; None if none runs."""
+    if setup.gateway is None:
         return None
     with suppress(ToolwayError):  # it does not respond: the check of requests without a token says so
         return await _read_issuer(setup.gateway)
@@ -334,17 +335,17 @@ async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[t
             return await _try_gateway(setup.gateway), f"tried at {setup.gateway.url}"
         except ToolwayError as exc:
             return None, exc.message
-    login, accepted = setup.settings.login, []
+    accepted = []
     if store is None:
         return None, "the API keys could not be read"
     authenticator = Authenticator(store, setup.settings.hosts, setup.settings.origins)
-    if login is not None:
-        policy = setup.loaded.network_policy
-        try:
-            provider = IdentityProvider(login, setup.settings.access, create_fetch(login, lambda: policy))
-        except ConfigError as exc:
-            return None, exc.message
-        authenticator.use_login(provider)
+    try:
+        for part in registry.in_use():
+            verifier = part.create_verifier(setup.loaded)
+            if verifier is not None:
+                authenticator.credentials.verify_by(verifier)
+    except ConfigError as exc:
+        return None, exc.message
     for kind, headers in _FORGED.items():
         try:
             authenticator.authenticate_token(HttpRequest("POST", "/mcp", "", headers, frozenset(), b"", ""))

@@ -29,7 +29,6 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
     from toolway.config.loader import LoadedConfig
-    from toolway.gateway.identity.provider import Person
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
     from toolway.workflows.journal import RunJournal
@@ -46,7 +45,8 @@ _log = logging.getLogger("toolway.gateway")
 class GatewayRunAccess:
     """Access rights of workflow runs in a gateway: a run may call what the principal that started it may call now.
 
-    `find_person` returns the last login of a person at this gateway. Without one, the runs of the person call nothing.
+    `find_person` returns the principal of a person as of its last login at this gateway. Without one, the runs of the
+    person call nothing.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GatewayRunAccess:
         api_keys: ApiKeyStore | None,
         may_call: Callable[[Principal, str, Json | None], bool],
         may_see: Callable[[Principal, str], bool],
-        find_person: Callable[[str], Person | None] = lambda id_: None,
+        find_person: Callable[[str], Principal | None] = lambda id_: None,
     ) -> None:
         self._api_keys = api_keys
         self._may_call = may_call
@@ -105,8 +105,7 @@ class GatewayRunAccess:
 
     def _find_principal(self, caller: str) -> Principal | None:
         if caller.startswith(PERSON_PREFIX):
-            person = self._find_person(caller)
-            return person.principal if person is not None else None
+            return self._find_person(caller)
         if self._api_keys is None or not caller.startswith(KEY_PREFIX):
             return LOCAL_ADMIN
         return self._api_keys.principal_for(caller.removeprefix(KEY_PREFIX))

@@ -10,9 +10,9 @@ from typing import Final
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.node_process import Replica
 from tests.faults.cluster.runs import Report
-from tests.gateway.identity.issuer import AUDIENCE, Issuer
-from tests.gateway.identity.test_process import published
 from tests.gateway.load_clients import Failed, Lost, Rider, rider
+from tests.parts.identity.issuer import AUDIENCE, Issuer
+from tests.parts.identity.test_process import published
 
 LIMIT_S: Final = 1.0  # seconds until all gateways refuse
 GIVE_UP_S: Final = 10.0

@@ -23,6 +23,7 @@ from toolway.events import Event, PolicyDecision
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
+from toolway.gateway.credentials import Credentials
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.part_set import PartSet
@@ -209,7 +210,7 @@ async def test_have_labels_reset_that_are_meant_for_another_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people = {"person:1": "ann", "person:2": "ann", "person:3": "bob", "person:4": "robot", "person:5": "owner"}
-    monkeypatch.setattr(Gateway, "_people_names", lambda _: people)
+    monkeypatch.setattr(Credentials, "names", lambda _: people)
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
         keys = [story.keyring.create_key_sync(name, None, False, 0.0)[1] for name in ("robot", "twin", "twin", "key:x")]
         robot, *twins, odd = (key.to_principal().caller_id for key in keys)

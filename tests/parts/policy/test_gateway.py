@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, handshake, message_of, modern
-from tests.gateway.identity.issuer import Issuer, guarded
-from tests.gateway.identity.test_login import ask, said
+from tests.parts.identity.issuer import Issuer, guarded
+from tests.parts.identity.test_login import ask, said
 from toolway.events import Event, PolicyDecision
 from toolway.hub.plan import SWITCH
 from toolway.parts.policy.access_policy import AccessPolicy

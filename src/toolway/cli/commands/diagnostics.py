@@ -35,7 +35,7 @@ from toolway.cli.targets import (
     wait_for_tools,
 )
 from toolway.config.editing.document import read_file_bytes
-from toolway.config.identity.exposure import find_rules
+from toolway.config.exposure import find_rules
 from toolway.config.scopes import ApprovalGate, load_config
 from toolway.doctor.client_checks import plan_all_clients, plan_client_files
 from toolway.doctor.entry_checks import CheckTarget
@@ -211,7 +211,7 @@ async def run_doctor(
     if not names and client is None:
         found = [
             *_check_exposure(context),
-            *await _check_provider(context, access_token),
+            *await _check_credentials(context, access_token),
             *_check_parts(context),
         ]
         report = replace(report, subjects=(*report.subjects, *found))
@@ -224,27 +224,24 @@ async def run_doctor(
     return exit_code_for_report(report)
 
 
-async def _check_provider(context: CommandContext, access_token: str | None) -> list[SubjectReport]:
-    """Check the identity provider of the gateway, if the configuration has one, and the given access token.
+async def _check_credentials(context: CommandContext, access_token: str | None) -> list[SubjectReport]:
+    """Let the parts of a gateway check what verifies credentials, and the given access token.
 
-    Raises `UsageError` if a token is given, but no provider is configured.
+    Raises `UsageError` if a token is given, but nothing can verify it.
     """
+
+    def read() -> str:
+        try:
+            return sys.stdin.read() if access_token == "-" else Path(access_token).read_text() if access_token else ""
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UsageError("the file with the access token cannot be read", hint=str(exc)) from None
+
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         loaded = None  # the report names the problem of the file
-    login = loaded.gateway.login if loaded is not None else None
-    if loaded is None or login is None:
-        if access_token is not None:
-            raise UsageError("the configuration has no toolway.gateway.login", hint="toolway explain E-LOGIN-NONE")
-        return []
-    from toolway.serve.login_check import check_login
-
-    try:
-        given = sys.stdin.read() if access_token == "-" else Path(access_token).read_text() if access_token else ""
-    except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError("the file with the access token cannot be read", hint=str(exc)) from None
-    return [await check_login(login, loaded.network_policy, given.strip().removeprefix("Bearer "))]
+    given = read if access_token is not None else None
+    return [each for part in registry.in_use() for each in await part.check_credentials(loaded, given)]
 
 
 def _check_exposure(context: CommandContext) -> list[SubjectReport]:

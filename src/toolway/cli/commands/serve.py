@@ -154,7 +154,7 @@ def run_workers(
 ) -> int:
     """Run several gateway processes at one address until a signal stops them, and return the exit code."""
     from toolway.cli.targets import load_masked_file
-    from toolway.config.identity.exposure import public_reason
+    from toolway.config.exposure import public_reason
     from toolway.config.masking import create_mask
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.own_process import protect_process

@@ -47,7 +47,7 @@ _SECTIONS: Final = {
     "Tools": ("tools", "tools cost", "tools codegen", "search", "call", "prompts", "resources"),
     "Trust": ("trust", "trust tools", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
-        *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys", "users"),
+        *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys"),
         *("whoami", "audit", "cluster"),
     ),
     "Automate": ("workflow", "agent"),

@@ -512,33 +512,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         }
     ),
     "KeyCreated": _object({"token": _STRING}, _KEY),
-    "SessionList": _object(
-        {
-            "provider": {
-                "anyOf": [
-                    _object(
-                        {
-                            **dict.fromkeys(("issuer", "audience", "problem"), _STRING),
-                            "keys": _INTEGER,
-                            "good_until": _NUMBER,
-                        }
-                    ),
-                    {"type": "null"},
-                ]
-            },
-            "sessions": _array(
-                _object(
-                    {
-                        **dict.fromkeys(("id", "name", "issuer", "subject", "client"), _STRING),
-                        "admin": _BOOLEAN,
-                        "groups": _STRINGS,
-                        "seen": _NUMBER,
-                        "expires": _NUMBER,
-                    }
-                )
-            ),
-        }
-    ),
     # configuration, doctor, dashboard
     "Config": _object(
         {

@@ -28,7 +28,6 @@ from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
-from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
 from toolway.gateway.part_set import PartSet
@@ -424,14 +423,6 @@ ROUTES: Final[tuple[Route, ...]] = (
         body="NewKey",
     ),
     Route("DELETE", "/admin/keys/{id}", "Revoke an API key", "Done", lambda a, r: a.keys.revoke(r["id"])),
-    Route("GET", "/admin/sessions", "People who logged in", "SessionList", lambda a, r: a.sessions.list()),
-    Route(
-        "DELETE",
-        "/admin/sessions/{who}",
-        "End the logins of a person: id, subject or name",
-        "Done",
-        lambda a, r: a.sessions.end(r.decoded("who")),
-    ),
     # -- configuration, doctor, dashboard -----------------------------------------------------------------------------
     Route("GET", "/admin/config", "Configuration file and versions", "Config", lambda a, r: a.overview.get_config()),
     Route(
@@ -583,7 +574,6 @@ class AdminEndpoint:
         agents: AgentsAdmin,
         pins: PinsAdmin,
         approvals: ApprovalsAdmin,
-        sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -599,7 +589,6 @@ class AdminEndpoint:
         self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
         self.approvals: ApprovalsAdmin = approvals
-        self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, edge, handshake, modern
-from tests.gateway.identity.issuer import ISSUER, Issuer, guarded
-from tests.gateway.identity.test_login import CALL, ERAS, ask, said
+from tests.parts.identity.issuer import ISSUER, Issuer, guarded, login_at
+from tests.parts.identity.test_login import CALL, ERAS, ask, said
 from toolway.errors import ConfigError
-from toolway.gateway.identity.provider import principal_id
 from toolway.gateway.principals import ENDED_LOGINS_S, FileApiKeyStore
+from toolway.parts.identity.provider import principal_id
 
 pytestmark = pytest.mark.anyio
 ALICE = principal_id(ISSUER, "alice")
@@ -63,8 +63,8 @@ async def test_an_ended_login_is_refused_at_once_also_with_a_known_head(tmp_path
         assert (await ask(found, era, issuer.token(jti="another"))).status == 401  # issued before the end
         assert (await ask(found, era, issuer.token(iat=None))).status == 401  # it does not say when it was issued
         assert said(await ask(found, era, bob)) == "x"
-        login = found.gateway.login
-        assert login is not None and login.find_person(ALICE) is None
+        login = login_at(found.gateway)
+        assert login.find_person(ALICE) is None
         login._now = lambda: time.time() + 300
         later = issuer.token(iat=int(issuer.now) + 200, exp=int(issuer.now) + 900)
         assert said(await ask(found, era, later)) == "x"  # a new login

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolway.auth.urls import check_oauth_url
-from toolway.config.identity.login_settings import LoginSettings
 from toolway.errors import ConfigError
-from toolway.gateway.identity.access_tokens import InvalidToken
+from toolway.parts.identity.access_tokens import InvalidToken
+from toolway.parts.identity.settings import LoginSettings
 from toolway.protocol.jsonrpc import decode_json
 from toolway.types import AuthError, Json
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gateway.identity.issuer import (
+from tests.parts.identity.issuer import (
     ACCESS,
     AUDIENCE,
     ISSUER,
@@ -25,10 +25,10 @@ from tests.gateway.identity.issuer import (
     public_jwk,
     rsa_key,
 )
-from toolway.config.identity.login_settings import LoginSettings
 from toolway.gateway.authenticator import RequestDenied
-from toolway.gateway.identity.access_tokens import MAX_TOKEN_CHARS, read_groups
-from toolway.gateway.identity.provider import IdentityProvider, principal_id
+from toolway.parts.identity.access_tokens import MAX_TOKEN_CHARS, read_groups
+from toolway.parts.identity.provider import IdentityProvider, principal_id
+from toolway.parts.identity.settings import LoginSettings
 
 
 def provider(issuer: Issuer, settings: LoginSettings = SETTINGS) -> IdentityProvider:

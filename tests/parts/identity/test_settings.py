@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from toolway.config.identity.login_settings import SIGNATURE_ALGORITHMS, IntrospectionSettings, LoginSettings
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
+from toolway.parts.identity.settings import SIGNATURE_ALGORITHMS, IntrospectionSettings, LoginSettings, settings_of
 
 LOGIN = {"issuer": "https://login.example/realms/acme", "audience": "https://tools.example/mcp"}
 
 
 def parse(login: Any, access: Any = None, **variables: str) -> Any:
     block = {"gateway": {"login": login} if login is not None else {}}
-    return parse_gateway(block | ({"access": access} if access is not None else {}), variables)
+    return settings_of(parse_gateway(block | ({"access": access} if access is not None else {}), variables))
 
 
 def test_two_lines_are_enough():

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import modern
-from tests.gateway.identity.issuer import AUDIENCE, Issuer
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, kill, program, start
-from toolway.config.identity.login_settings import LoginSettings
-from toolway.gateway.identity.provider import create_fetch
-from toolway.gateway.identity.signing_keys import ProviderKeys
+from tests.parts.identity.issuer import AUDIENCE, Issuer
 from toolway.network import NetworkPolicy
+from toolway.parts.identity.provider import create_fetch
+from toolway.parts.identity.settings import LoginSettings
+from toolway.parts.identity.signing_keys import ProviderKeys
 from toolway.types import AuthError
 
 pytestmark = pytest.mark.anyio

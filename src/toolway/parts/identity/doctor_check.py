@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from toolway.config.identity.login_settings import LoginSettings
-from toolway.doctor.report import Check, SubjectReport, split_hint
+from toolway.cli.exit_codes import UsageError
 from toolway.errors import ConfigError
-from toolway.gateway.identity.access_tokens import (
+from toolway.network import NetworkPolicy
+from toolway.part_api import Check, SubjectReport, split_hint
+from toolway.parts.identity.access_tokens import (
     CLOCK_SKEW_S,
     InvalidToken,
     ParsedToken,
@@ -19,13 +20,31 @@ from toolway.gateway.identity.access_tokens import (
     parse_token,
     read_scopes,
 )
-from toolway.gateway.identity.provider import clock_error, create_fetch
-from toolway.gateway.identity.signing_keys import ProviderKeys, SigningKeys, require_joserfc
-from toolway.network import NetworkPolicy
+from toolway.parts.identity.provider import clock_error, create_fetch
+from toolway.parts.identity.settings import LoginSettings, settings_of
+from toolway.parts.identity.signing_keys import ProviderKeys, SigningKeys, require_joserfc
 from toolway.types import AuthError
+
+if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
 
 PROVIDER_CODE: Final = "E-LOGIN-PROVIDER"
 TOKEN_CODE: Final = "E-LOGIN-TOKEN"
+
+
+async def check_credentials(config: LoadedConfig | None, read: Callable[[], str] | None) -> list[SubjectReport]:
+    """Return the report about the identity provider that a configuration names, if it names one.
+
+    `read` returns the access token that the user wants to have checked; None if there is none. Raises `UsageError` if
+    there is one, but no provider.
+    """
+    login = settings_of(config.gateway).login if config is not None else None
+    if config is None or login is None:
+        if read is not None:
+            raise UsageError("the configuration has no toolway.gateway.login", hint="toolway explain E-LOGIN-NONE")
+        return []
+    token = read() if read is not None else ""
+    return [await check_login(login, config.network_policy, token.strip().removeprefix("Bearer "))]
 
 
 async def check_login(

@@ -17,12 +17,13 @@ import httpx2
 import pytest
 
 from tests.gateway.edge_lab import Edge, edge
-from tests.gateway.identity.test_login import ERAS, ask, said
+from tests.parts.identity.issuer import identity_of
+from tests.parts.identity.test_login import ERAS, ask, said
 from toolway import Hub
-from toolway.config.identity.login_settings import IntrospectionSettings, LoginSettings
 from toolway.config.server_entry import parse_entry
-from toolway.gateway.identity import introspection
-from toolway.gateway.identity.provider import IdentityProvider
+from toolway.parts.identity import introspection
+from toolway.parts.identity.provider import IdentityProvider
+from toolway.parts.identity.settings import IntrospectionSettings, LoginSettings
 from toolway.testing import FakeHttp
 from toolway.testing.http_endpoint import FakeExchange
 
@@ -52,14 +53,14 @@ async def with_provider(
 ) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
     """A gateway, and the provider that logs people in at it, with the address of the provider."""
     url = f"http://127.0.0.1:{free_port()}"
-    async with edge(folder, access=lambda: {"eng": ("a.*", "jira.*")}) as found:
+    async with edge(folder) as found:
         resource = f"http://127.0.0.1:{found.port}/mcp"
         command = [str(NODE), str(PROGRAM), str(FOLDER), url.rpartition(":")[2], resource]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
         endpoint = IntrospectionSettings(url=f"{url}/token/introspection", client_id="gateway", client_secret="secret")
         settings = LoginSettings(issuer=url, audience=resource, introspection=endpoint if with_introspection else None)
-        login = found.gateway.create_login(settings, secret="secret")
+        login = identity_of(found.gateway).create_login(settings, {"eng": ("a.*", "jira.*")}, secret="secret")
         try:
             assert process.stdout is not None
             async with asyncio.timeout(60):

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gateway.identity.issuer import ACCESS, ISSUER, SETTINGS, Issuer, new_key, public_jwk, rsa_key
+from tests.parts.identity.issuer import ACCESS, ISSUER, SETTINGS, Issuer, new_key, public_jwk, rsa_key
 from toolway.errors import ConfigError
 from toolway.gateway.authenticator import RequestDenied, VerificationPending
-from toolway.gateway.identity.provider import IdentityProvider, clock_offset
-from toolway.gateway.identity.signing_keys import (
+from toolway.parts.identity.provider import IdentityProvider, clock_offset
+from toolway.parts.identity.signing_keys import (
     KEYS_LIFETIME_S,
     REFRESH_INTERVAL_S,
     UNKNOWN_KEY_INTERVAL_S,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.identity.issuer import AUDIENCE, Issuer, encode_json, public_jwk, rsa_key
-from tests.gateway.identity.test_process import published
-from toolway.config.identity.login_settings import LoginSettings
+from tests.parts.identity.issuer import AUDIENCE, Issuer, encode_json, public_jwk, rsa_key
+from tests.parts.identity.test_process import published
 from toolway.doctor.report import Check, SubjectReport
 from toolway.network import NetworkPolicy
-from toolway.serve.login_check import check_login
+from toolway.parts.identity.doctor_check import check_login
+from toolway.parts.identity.settings import LoginSettings
 
 pytestmark = pytest.mark.anyio
 

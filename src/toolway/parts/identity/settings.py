@@ -1,4 +1,4 @@
-"""Settings for logins with an identity provider, and the tools that its groups may use.
+"""The settings `toolway.gateway.login` and `toolway.access`: an identity provider, and the tools of its groups.
 
 "toolway": {
   "gateway": {"login": {"issuer": "https://login.example/realms/acme", "audience": "https://tools.example/mcp"}},
@@ -11,13 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error
 from toolway.config.secret_refs import SecretTemplate
 from toolway.errors import ConfigError
 from toolway.network.policy import canonical_host, is_this_machine
+
+if TYPE_CHECKING:
+    from toolway.part_api import GatewaySettings
 
 #: Signatures with a public key only. With a shared secret, the gateway itself could issue tokens.
 SIGNATURE_ALGORITHMS: Final = (
@@ -76,6 +81,26 @@ class LoginSettings:
     def resource_url(self) -> str:
         """Public URL of the gateway, for which clients request tokens (RFC 8707)."""
         return self.resource or self.audience
+
+
+class IdentitySettings(msgspec.Struct, frozen=True):
+    """Login of people with an identity provider, and the tools of its groups."""
+
+    login: LoginSettings | None = None  # in `toolway.gateway`: the provider; None: API keys only
+    access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # group of the provider, or * → tools
+
+
+def settings_of(gateway: GatewaySettings) -> IdentitySettings:
+    """Return the settings of logins among those of a gateway."""
+    found: IdentitySettings = gateway.parts.get("identity", IdentitySettings())
+    return found
+
+
+def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> IdentitySettings:
+    """Return the settings `gateway.login` and `access` of a `toolway` block. Raises `ConfigError` if one is invalid."""
+    gateway = block.get("gateway")
+    login = parse_login(gateway.get("login") if isinstance(gateway, Mapping) else None, variables)
+    return IdentitySettings(login, parse_access(block.get("access"), login, variables))
 
 
 def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.gateway.identity.issuer import ACCESS, SETTINGS, Issuer
-from toolway.gateway.identity.provider import RUN_RIGHTS_S, IdentityProvider
+from tests.parts.identity.issuer import ACCESS, SETTINGS, Issuer
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
+from toolway.parts.identity.provider import RUN_RIGHTS_S, IdentityProvider
 from toolway.serve.workflows import GatewayRunAccess
 from toolway.types import Json
 
@@ -21,7 +21,7 @@ def access_of(folder: Path, login: IdentityProvider | None) -> GatewayRunAccess:
         return principal.scopes is None or "access:eng" in principal.scopes
 
     return GatewayRunAccess(
-        keys, may_call, lambda principal, tool: True, login.find_person if login is not None else lambda id_: None
+        keys, may_call, lambda principal, tool: True, login.find_principal if login is not None else lambda id_: None
     )
 
 

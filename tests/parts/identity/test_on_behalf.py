@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge
-from tests.gateway.identity.exchange_lab import SECRET, ExchangeIssuer, Target, on_behalf
-from tests.gateway.identity.test_login import ask
+from tests.parts.identity.exchange_lab import SECRET, ExchangeIssuer, Target, on_behalf
+from tests.parts.identity.issuer import login_at
+from tests.parts.identity.test_login import ask
 from toolway.auth.exchange_manager import ExchangeManager, TokenEndpoints
 from toolway.auth.token_exchange import ID_JAG_TYPE, JWT_BEARER_GRANT, SubjectToken
 from toolway.auth.token_manager import TokenOwner
 from toolway.config.schema import OAuth, Server
 from toolway.config.server_entry import parse_entry
 from toolway.errors import ConfigError
-from toolway.gateway.identity.provider import principal_id
+from toolway.parts.identity.provider import principal_id
 from toolway.types import AuthError
 
 pytestmark = pytest.mark.anyio
@@ -139,8 +140,8 @@ async def test_an_ended_login_ends_its_tokens(tmp_path: Path, issuer: ExchangeIs
         alice = principal_id(issuer.issuer, "alice")
         await found.keyring.end_logins(alice, time.time())
         assert (await ask(found, "modern", token, CALL)).status == 401
-        login = found.gateway.login
-        assert login is not None and login.find_subject_token(alice) is None and login.is_login_ended(alice)
+        login = login_at(found.gateway)
+        assert login.find_subject_token(alice) is None and login.is_login_ended(alice)
 
 
 class People:

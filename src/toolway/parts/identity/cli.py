@@ -1,6 +1,6 @@
-"""`toolway whoami` and `toolway users`: who you are at a gateway, and people who logged in there.
+"""`toolway users`: people who logged in at a gateway.
 
-Both need a running gateway: people log in with an identity provider, and nothing about them is in a file.
+It needs a running gateway: people log in with an identity provider, and nothing about them is in a file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from toolway.cli.commands.keys import describe_access, format_date
+from toolway.cli.commands.keys import format_date
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -21,11 +21,6 @@ from toolway.errors import ConfigError
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.targets import TargetOptions
-
-
-def whoami(context: CommandContext) -> CommandResult:
-    """Show your name, groups, access, and when your token expires."""
-    return run_whoami(context.output, context.target_options)
 
 
 def users_ls(context: CommandContext) -> CommandResult:
@@ -39,25 +34,6 @@ def users_logout(
 ) -> CommandResult:
     """Refuse every token issued to this user until now. They can log in again after a minute."""
     return run_users_logout(context.output, context.target_options, person)
-
-
-async def run_whoami(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print as whom the gateway identifies the sender of the token: name, kind, groups, access and expiry."""
-    gateway = await _require_gateway(output, target_options)
-    found = await gateway.request_who()
-    if output.as_json:
-        output.print_json(found)
-        return ExitCode.OK
-    kinds = {"person": "a person", "key": "an API key", "owner": "the owner of this machine's token"}
-    rows = [("name", found["name"]), ("kind", kinds.get(found["kind"], found["kind"])), ("id", found["id"])]
-    rows += [(field, found[field]) for field in ("subject", "issuer", "client") if found.get(field)]
-    if "groups" in found:
-        rows.append(("groups", ", ".join(found["groups"]) or "none"))
-    rows.append(("access", describe_access(found)))
-    if found.get("expires"):
-        rows.append(("until", format_date(found["expires"])))
-    output.print_table(("field", "value"), rows)
-    return ExitCode.OK
 
 
 async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCode:

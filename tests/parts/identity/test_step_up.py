@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, handshake, message_of, modern
-from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
-from tests.gateway.identity.test_login import ERAS, ask, said
+from tests.parts.identity.issuer import SETTINGS, Issuer, guarded, login_at
+from tests.parts.identity.test_login import ERAS, ask, said
 from toolway.gateway.principals import Principal
 
 pytestmark = pytest.mark.anyio
@@ -62,8 +62,7 @@ async def test_no_other_way_leads_around_the_scope(tmp_path: Path):
         assert said(await found.ask("POST", "/mcp/search", body, fields, token=granted)) == "x"
         again = await found.ask("POST", "/mcp/search", body, fields, token=plain)  # after a plan was made
         assert b"tools:write" in again.body and again.status == 403
-        person = found.gateway.login
-        assert person is not None
+        person = login_at(found.gateway)
         principal = person.authenticate(plain).principal
         assert not found.gateway.router.may_call(principal, "a.echo") and found.gateway.router.may_call(
             principal, "b.echo"
@@ -111,5 +110,5 @@ async def test_all_scopes_are_in_the_metadata(tmp_path: Path):
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         answer = await found.ask("GET", "/.well-known/oauth-protected-resource", token=None)
         assert b'"scopes_supported":["tools:read","pay","tools:a","tools:write"]' in answer.body
-        login = found.gateway.login
-        assert login is not None and login.missing_scopes(Principal("local", "", ""), "a.echo") == ()
+        login = login_at(found.gateway)
+        assert login.missing_scopes(Principal("local", "", ""), "a.echo") == ()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge_lab import ROUTES, TOKEN, Edge, handshake, message_of, modern
-from tests.gateway.identity.issuer import AUDIENCE, ISSUER, SETTINGS, Issuer, guarded
 from tests.http.raw_client import Answer
+from tests.parts.identity.issuer import AUDIENCE, ISSUER, SETTINGS, Issuer, guarded, login_at
 from toolway.errors import ConfigError
-from toolway.gateway.identity.provider import principal_id
 from toolway.gateway.principals import ApiKeyStore
 from toolway.gateway.router import MAX_LIGHT_BYTES
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import HttpRequest
+from toolway.parts.identity.provider import principal_id
 
 pytestmark = pytest.mark.anyio
 
@@ -143,8 +143,7 @@ async def test_while_the_provider_is_down_known_keys_work_and_unknown_ones_wait(
         assert said(await ask(found, era, TOKEN)) == "x"  # API keys and the token of this machine
         assert (await found.ask("GET", "/readyz", token=None)).status == 200
         issuer.is_down = False
-        login = found.gateway.login
-        assert login is not None
+        login = login_at(found.gateway)
         await login.keys.refresh()
         assert said(await ask(found, era, issuer.token())) == "x"
         issuer.is_down = True
@@ -160,8 +159,8 @@ async def test_a_call_with_a_new_key_waits_for_it_and_is_served(tmp_path: Path, 
         issuer.rotate("k2")
         answers = await asyncio.gather(*(ask(found, era, issuer.token(jti=str(each))) for each in range(10)))
         assert {said(answer) for answer in answers} == {"x"}
-        login = found.gateway.login
-        assert login is not None and login.keys.fetch_count == 2
+        login = login_at(found.gateway)
+        assert login.keys.fetch_count == 2
 
 
 async def test_a_large_body_is_not_read_while_a_key_is_fetched(tmp_path: Path):
@@ -171,8 +170,7 @@ async def test_a_large_body_is_not_read_while_a_key_is_fetched(tmp_path: Path):
         body, fields = modern("tools/call", {"name": "a__echo", "arguments": {"text": "x" * MAX_LIGHT_BYTES}})
         answer = await found.ask("POST", "/mcp", body, fields, token=issuer.token())
         assert answer.status == 503 and "retry-after" in answer.headers
-        login = found.gateway.login
-        assert login is not None
+        login = login_at(found.gateway)
         await login.keys.refresh()
         assert (await found.ask("POST", "/mcp", body, fields, token=issuer.token())).status == 200
 
@@ -194,8 +192,7 @@ async def test_a_known_head_ends_with_its_token(tmp_path: Path, era: str, monkey
         before = found.contacts()
         later = time.time() + 120
         monkeypatch.setattr(time, "time", lambda: later)
-        login = found.gateway.login
-        assert login is not None
+        login = login_at(found.gateway)
         login._now = time.time
         answer = await client.ask(request)
         assert answer.status == 401 and found.contacts() == before
@@ -205,8 +202,7 @@ async def test_a_known_head_ends_with_its_token(tmp_path: Path, era: str, monkey
 async def test_a_known_token_is_not_verified_again(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
-        login = found.gateway.login
-        assert login is not None
+        login = login_at(found.gateway)
         token = issuer.token()
         await ask(found, era, token)
         monkeypatch.setattr(login, "_verify", None)
@@ -282,11 +278,11 @@ async def test_row_35_a_gateway_that_would_accept_requests_without_a_token_does_
     """GHSA-gc9p-rmpx-vv9j: a login was configured, and the part that checks it was missing."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
-        found.gateway.check_login()
+        found.gateway.check_refusals()
         with monkeypatch.context() as broken:
             broken.setattr(found.gateway.http_server, "authenticate_head", None)
             with pytest.raises(ConfigError) as failed:
-                found.gateway.check_login()
+                found.gateway.check_refusals()
             assert failed.value.code == "E-LOGIN-OPEN"
 
         owner = found.keyring.authenticate(TOKEN)
@@ -296,7 +292,7 @@ async def test_row_35_a_gateway_that_would_accept_requests_without_a_token_does_
 
         monkeypatch.setattr(ApiKeyStore, "authenticate", let_all_in)
         with pytest.raises(ConfigError):
-            found.gateway.check_login()
+            found.gateway.check_refusals()
 
 
 async def test_the_name_in_the_audience_is_an_accepted_host(tmp_path: Path):

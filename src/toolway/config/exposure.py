@@ -50,8 +50,9 @@ def public_reason(settings: GatewaySettings, listens_on: str = "", *, in_cluster
     address = listens_on or settings.host
     if not is_loopback_host(address):
         return f"it listens on {address}"
-    if settings.login is not None:
-        return "toolway.gateway.login is set"
+    for each in settings.implied():
+        if each.public_reason:
+            return each.public_reason
     for host in settings.hosts:
         if not is_loopback_host(host):
             return f"toolway.gateway.hosts names {host}"

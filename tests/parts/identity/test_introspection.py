@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, guarded
-from tests.gateway.identity.test_login import ERAS, ask, said
-from tests.gateway.identity.test_signing_keys import status_of
-from toolway.config.identity.login_settings import IntrospectionSettings
-from toolway.gateway.identity import introspection
-from toolway.gateway.identity.introspection import ACTIVE_S, FAILED_S, INACTIVE_S, create_ask
-from toolway.gateway.identity.provider import IdentityProvider, principal_id
+from tests.parts.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, guarded
+from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_signing_keys import status_of
 from toolway.network import NetworkPolicy
+from toolway.parts.identity import introspection
+from toolway.parts.identity.introspection import ACTIVE_S, FAILED_S, INACTIVE_S, create_ask
+from toolway.parts.identity.provider import IdentityProvider, principal_id
+from toolway.parts.identity.settings import IntrospectionSettings
 from toolway.types import AuthError
 
 pytestmark = pytest.mark.anyio
@@ -66,9 +66,9 @@ async def test_the_check_at_the_start_accepts_that_the_provider_is_asked(tmp_pat
     endpoint = Endpoint(issuer)
     async with guarded(tmp_path, issuer, ask=endpoint.ask) as found:
         endpoint.status = 500  # the provider is down
-        found.gateway.check_login()
+        found.gateway.check_refusals()
         assert (await ask(found, "modern", "garbage")).status in (401, 503)
-        found.gateway.check_login()  # with the answer about "garbage" that was just given
+        found.gateway.check_refusals()  # with the answer about "garbage" that was just given
         endpoint.status, endpoint.body = 200, b'{"active": false}'
         assert (await ask(found, "modern", "other-garbage")).status == 401
 

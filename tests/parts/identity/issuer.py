@@ -18,8 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.gateway.edge_lab import Edge, edge
-from toolway.config.identity.login_settings import LoginSettings
-from toolway.gateway.identity.introspection import Ask
+from toolway.gateway.gateway import Gateway
+from toolway.parts.identity.introspection import Ask
+from toolway.parts.identity.provider import IdentityProvider
+from toolway.parts.identity.runtime import IdentityRuntime
+from toolway.parts.identity.settings import LoginSettings
 from toolway.types import AuthError
 
 ISSUER: Final = "https://login.example/realms/acme"
@@ -152,6 +155,17 @@ class Issuer:
         return compact(self.header(**(header or {})), self.claims(**changes), self.key)
 
 
+def identity_of(gateway: Gateway) -> IdentityRuntime:
+    return gateway.parts.runtime("identity", IdentityRuntime)
+
+
+def login_at(gateway: Gateway) -> IdentityProvider:
+    """The provider whose tokens a gateway accepts."""
+    login = identity_of(gateway).login
+    assert login is not None
+    return login
+
+
 @asynccontextmanager
 async def guarded(
     folder: Path,
@@ -164,8 +178,8 @@ async def guarded(
     **options: Any,
 ) -> AsyncIterator[Edge]:
     """A gateway before the servers `a` and `b` that accepts the tokens of the issuer."""
-    async with edge(folder, access=lambda: access, **options) as found:
-        login = found.gateway.create_login(settings, issuer.fetch, ask)
+    async with edge(folder, **options) as found:
+        login = identity_of(found.gateway).create_login(settings, access, issuer.fetch, ask)
         if fetched:
             await login.keys.refresh()
         try:

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.gateway.identity import test_oidc_provider
-from tests.gateway.identity.test_login import ERAS, ask, said
-from tests.gateway.identity.test_oidc_provider import NODE, ROOT, with_provider
-from toolway.gateway.identity.access_tokens import parse_token
+from tests.parts.identity import test_oidc_provider
+from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_oidc_provider import NODE, ROOT, with_provider
+from toolway.parts.identity.access_tokens import parse_token
 
 FOLDER = ROOT / ".interop" / "login-plain"
 PROGRAM = Path(__file__).with_name("plain_provider.mjs")

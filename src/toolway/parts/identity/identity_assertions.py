@@ -13,11 +13,11 @@ import secrets
 import time
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from toolway.config.identity.login_settings import LoginSettings
-from toolway.gateway.identity.access_tokens import (
+from toolway.gateway.sealing import Sealer
+from toolway.parts.identity.access_tokens import (
     CLOCK_SKEW_S,
     InvalidToken,
     ParsedToken,
@@ -25,10 +25,12 @@ from toolway.gateway.identity.access_tokens import (
     TokenRules,
     parse_token,
 )
-from toolway.gateway.sealing import Sealer
-from toolway.http.exchange import HttpRequest
+from toolway.parts.identity.settings import LoginSettings
 from toolway.protocol.jsonrpc import encode_json
 from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.http.exchange import HttpRequest
 
 GRANT_TYPE: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ASSERTION_TYPES: Final = ("oauth-id-jag+jwt", "application/oauth-id-jag+jwt")

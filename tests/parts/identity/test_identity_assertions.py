@@ -15,13 +15,13 @@ import pytest
 from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 
 from tests.gateway.edge_lab import Edge, edge, modern
-from tests.gateway.identity.issuer import ACCESS, ISSUER, Issuer, compact
-from tests.gateway.identity.test_login import CALL, ERAS, ask, said
-from toolway.config.identity.login_settings import LoginSettings, parse_login
+from tests.parts.identity.issuer import ACCESS, ISSUER, Issuer, compact, identity_of
+from tests.parts.identity.test_login import CALL, ERAS, ask, said
 from toolway.errors import ConfigError
-from toolway.gateway.identity import identity_assertions
-from toolway.gateway.identity.identity_assertions import GRANT_TYPE, TOKEN_PATH
-from toolway.gateway.identity.provider import IdentityProvider, principal_id
+from toolway.parts.identity import identity_assertions
+from toolway.parts.identity.identity_assertions import GRANT_TYPE, TOKEN_PATH
+from toolway.parts.identity.provider import IdentityProvider, principal_id
+from toolway.parts.identity.settings import LoginSettings, parse_login
 
 pytestmark = pytest.mark.anyio
 SECRET = "the secret of a client"
@@ -54,9 +54,10 @@ class Lab:
 @asynccontextmanager
 async def lab(folder: Path) -> AsyncIterator[Lab]:
     issuer = Issuer()
-    async with edge(folder, access=lambda: ACCESS) as found:
+    async with edge(folder) as found:
         settings = LoginSettings(issuer=ISSUER, audience=f"http://127.0.0.1:{found.port}/mcp")
-        login = found.gateway.create_login(settings, issuer.fetch, clients={"claude": SECRET, "other": "o" * 20})
+        clients = {"claude": SECRET, "other": "o" * 20}
+        login = identity_of(found.gateway).create_login(settings, ACCESS, issuer.fetch, clients=clients)
         await login.keys.refresh()
         try:
             yield Lab(found, login, issuer)
@@ -192,8 +193,9 @@ async def test_tokens_end_with_their_time_and_with_their_client(tmp_path: Path):
 
 async def test_without_configured_clients_there_is_no_token_endpoint(tmp_path: Path):
     issuer = Issuer()
-    async with edge(tmp_path, access=lambda: ACCESS) as found:
-        login = found.gateway.create_login(LoginSettings(issuer=ISSUER, audience="https://t.example/mcp"), issuer.fetch)
+    async with edge(tmp_path) as found:
+        settings = LoginSettings(issuer=ISSUER, audience="https://t.example/mcp")
+        login = identity_of(found.gateway).create_login(settings, ACCESS, issuer.fetch)
         try:
             for method, path in (("POST", TOKEN_PATH), ("GET", "/.well-known/oauth-authorization-server")):
                 assert (await found.ask(method, path, b"", FORM, token=None)).status in (401, 404)

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from toolway.config.identity.login_settings import IntrospectionSettings
 from toolway.network import NetworkPolicy
+from toolway.parts.identity.settings import IntrospectionSettings
 from toolway.protocol.jsonrpc import decode_json
 from toolway.types import AuthError, Json
 

@@ -11,16 +11,19 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolway.auth.token_exchange import SubjectToken
-from toolway.config.identity.login_settings import EVERYONE, LoginSettings
 from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
 from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
-from toolway.gateway.identity.access_tokens import (
+from toolway.gateway.credentials import RESOURCE_METADATA_PATH
+from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, TOKEN_PREFIX, Principal
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.network import NetworkPolicy
+from toolway.parts.identity.access_tokens import (
     CLOCK_SKEW_S,
     InvalidToken,
     ParsedToken,
@@ -29,21 +32,22 @@ from toolway.gateway.identity.access_tokens import (
     is_jwt,
     parse_token,
 )
-from toolway.gateway.identity.identity_assertions import AssertionGrants, is_own_token
-from toolway.gateway.identity.introspection import MAX_OPAQUE_CHARS, Ask, Introspection
-from toolway.gateway.identity.signing_keys import Fetch, ProviderKeys, require_joserfc
-from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, TOKEN_PREFIX, Principal
-from toolway.gateway.tool_filter import ToolFilter
-from toolway.network import NetworkPolicy
+from toolway.parts.identity.identity_assertions import AssertionGrants, is_own_token
+from toolway.parts.identity.introspection import MAX_OPAQUE_CHARS, Ask, Introspection
+from toolway.parts.identity.settings import EVERYONE, LoginSettings, settings_of
+from toolway.parts.identity.signing_keys import Fetch, ProviderKeys, require_joserfc
 from toolway.protocol.jsonrpc import encode_json
-from toolway.types import AuthError
+from toolway.types import AuthError, Json
+
+if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
+    from toolway.http.exchange import Headers, HttpRequest
 
 MAX_TOKENS: Final = 10_000  # verified tokens that are remembered; the oldest is verified again
 MAX_TOOLS: Final = 10_000  # tools whose required scopes are remembered
 MAX_PEOPLE: Final = 10_000  # people whose last groups are remembered
 RUN_RIGHTS_S: Final = 24 * 3600.0  # seconds after the last token of a person in which its workflow runs go on
 _log = logging.getLogger("toolway.gateway")
-WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 
 class Person(NamedTuple):
@@ -63,17 +67,20 @@ class VerifiedToken(NamedTuple):
 
 
 class IdentityProvider:
-    """Verifier of the access tokens of one identity provider, for one gateway.
+    """Verifier of the access tokens of one identity provider, for one gateway (`CredentialVerifier`).
 
     `access` maps groups to tool patterns. `on_changed` is called if tokens that were accepted may have other rights
     now. `ended_logins` returns when an administrator ended the logins of people, by their principal ids. `ask` asks
     the provider about opaque tokens; None refuses them.
     """
 
+    setting: Final = "toolway.gateway.login"
+    hint: Final = "log in, or send `Authorization: Bearer …` with an access token of the login or an API key"
+
     def __init__(
         self,
         settings: LoginSettings,
-        access: Mapping[str, Iterable[str]],
+        access: Mapping[str, Sequence[str]],
         fetch: Fetch,
         on_changed: Callable[[], None] = lambda: None,
         emit: Callable[[Event], None] = lambda event: None,
@@ -84,7 +91,7 @@ class IdentityProvider:
         require_joserfc()
         self.settings = settings
         self._rules = TokenRules(settings)
-        self._groups = frozenset(access)
+        self._access = dict(access)
         self._tool_scopes = [(ToolFilter((pattern,)), scopes) for pattern, scopes in settings.tool_scopes.items()]
         self._step_up_scopes = frozenset(scope for _, scopes in self._tool_scopes for scope in scopes)
         self._required: dict[str, tuple[str, ...]] = {}  # scopes by `server.tool`, for tools that were called
@@ -127,9 +134,9 @@ class IdentityProvider:
         if self.introspection is not None:
             await self.introspection.close()
 
-    def set_access(self, access: Mapping[str, Iterable[str]]) -> None:
+    def set_access(self, access: Mapping[str, Sequence[str]]) -> None:
         """Use the groups of `toolway.access` from a reloaded configuration; all tokens are then verified again."""
-        self._groups = frozenset(access)
+        self._access = dict(access)
         self._forget_tokens()
 
     def _forget_tokens(self) -> None:
@@ -330,13 +337,23 @@ class IdentityProvider:
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
         """Return those groups of a person that have tools in `toolway.access`, with `*`, the group of all people."""
-        return sorted(self._groups.intersection((*(each for each in identity.groups if each != EVERYONE), EVERYONE)))
+        groups = {*(each for each in identity.groups if each != EVERYONE), EVERYONE}
+        return sorted(groups & self._access.keys())
+
+    def tools_of(self, group: str) -> Sequence[str]:
+        """Return the patterns of the tools that a group may use."""
+        return self._access.get(group, ())
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
     def _known_scopes(self) -> list[str]:
         """Return all scopes that a client may request for this gateway."""
         return [*self.settings.scopes, *sorted(self._step_up_scopes.difference(self.settings.scopes))]
+
+    @property
+    def asks_elsewhere(self) -> bool:
+        """True if the provider is asked about tokens that are not JWTs."""
+        return self.introspection is not None
 
     @property
     def has_tool_scopes(self) -> bool:
@@ -357,7 +374,16 @@ class IdentityProvider:
 
     # -- people -------------------------------------------------------------------------------------------------------
 
-    def describe(self) -> Mapping[str, object]:
+    def describe(self, principal: Principal) -> Json:
+        """Return what the token of a person said about it."""
+        return {
+            "issuer": self.settings.issuer,
+            "subject": principal.subject,
+            "client": principal.client,
+            "groups": list(principal.groups),
+        }
+
+    def describe_state(self) -> Mapping[str, object]:
         """Return the state of the provider as the gateway sees it, for administrators."""
         keys = self.keys.current
         return {
@@ -375,6 +401,11 @@ class IdentityProvider:
             return None
         return None if self.is_token_ended(id_, person.identity.issued_at) else person
 
+    def find_principal(self, id_: str) -> Principal | None:
+        """Return the principal of a person as of its last login; None if that is too long ago, or not known here."""
+        person = self.find_person(id_)
+        return person.principal if person is not None else None
+
     def people(self) -> list[Person]:
         """Return the last login of every person that is known here, the newest first."""
         return [each for id_ in reversed(self._people) if (each := self.find_person(id_)) is not None]
@@ -386,6 +417,24 @@ class IdentityProvider:
     def names(self) -> Mapping[str, str]:
         """Return the names of the people that logged in, by caller id."""
         return {id_: person.principal.name for id_, person in self._people.items()}
+
+    # -- requests without a principal ---------------------------------------------------------------------------------
+
+    def document(self, request: HttpRequest) -> bytes | None:
+        """Return the metadata which say where to get a token for this gateway (RFC 9728), if a request is for them."""
+        return self.metadata if request.path in self.metadata_paths and request.method == "GET" else None
+
+    def is_exchange(self, request: HttpRequest) -> bool:
+        """Return True if a request is for the token endpoint for identity assertions, or for its metadata."""
+        return self.assertions is not None and self.assertions.handles(request)
+
+    def exchange(self, request: HttpRequest) -> tuple[int, bytes, Headers]:
+        """Answer a request of a client that exchanges an identity assertion for a token of the gateway.
+
+        Raises `RequestDenied` if the key for its signature is not known (yet).
+        """
+        assert self.assertions is not None
+        return self.assertions.answer(request)
 
     # -- errors for clients -------------------------------------------------------------------------------------------
 
@@ -415,6 +464,17 @@ def _digest(token: str) -> bytes:
 def principal_id(issuer: str, subject: str) -> str:
     """Return the id of a person: a hash, because a subject may be any text. It is the caller id too."""
     return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
+
+
+def create_provider(config: LoadedConfig) -> IdentityProvider | None:
+    """Return the provider of a gateway with this configuration, with no keys yet; None if it has no login.
+
+    Raises `ConfigError` if a library is missing.
+    """
+    found = settings_of(config.gateway)
+    if found.login is None:
+        return None
+    return IdentityProvider(found.login, found.access, create_fetch(found.login, lambda: config.network_policy))
 
 
 def create_fetch(
@@ -476,7 +536,8 @@ def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
     """
     parts = urlsplit(resource)
     path = parts.path.rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{path}", frozenset({WELL_KNOWN, f"{WELL_KNOWN}{path}"})
+    known = RESOURCE_METADATA_PATH
+    return f"{parts.scheme}://{parts.netloc}{known}{path}", frozenset({known, f"{known}{path}"})
 
 
 def _host_header(url: str) -> str:

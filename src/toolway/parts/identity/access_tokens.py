@@ -13,7 +13,7 @@ import re
 from binascii import Error as Base64Error
 from typing import Any, Final, NamedTuple
 
-from toolway.config.identity.login_settings import LoginSettings
+from toolway.parts.identity.settings import LoginSettings
 from toolway.protocol.jsonrpc import decode_json
 from toolway.protocol.sanitize import remove_invisible
 from toolway.types import Json

@@ -1,1 +1,0 @@
-"""Settings of logins with an identity provider."""

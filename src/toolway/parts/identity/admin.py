@@ -1,0 +1,104 @@
+"""`/admin/sessions`: people who logged in, and the end of their logins.
+
+A gateway lists the people whose tokens it verified itself. Ended logins are stored with the API keys, so that all
+workers and nodes refuse them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from toolway.errors import ConfigError, NotFound
+from toolway.events import AccessEvent
+from toolway.gateway.admin.routes import AdminRequest, Route
+from toolway.gateway.admin.schema import BOOLEAN, INTEGER, NUMBER, STRING, STRINGS, array_of, object_of
+from toolway.gateway.principals import PERSON_PREFIX
+from toolway.parts.identity.runtime import IdentityRuntime
+from toolway.types import Json
+
+SCHEMAS: Final = {
+    "SessionList": object_of(
+        {
+            "provider": {
+                "anyOf": [
+                    object_of(
+                        {
+                            **dict.fromkeys(("issuer", "audience", "problem"), STRING),
+                            "keys": INTEGER,
+                            "good_until": NUMBER,
+                        }
+                    ),
+                    {"type": "null"},
+                ]
+            },
+            "sessions": array_of(
+                object_of(
+                    {
+                        **dict.fromkeys(("id", "name", "issuer", "subject", "client"), STRING),
+                        "admin": BOOLEAN,
+                        "groups": STRINGS,
+                        "seen": NUMBER,
+                        "expires": NUMBER,
+                    }
+                )
+            ),
+        }
+    )
+}
+
+
+def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
+    """Return the people who logged in, and the state of the provider: null if no login is configured."""
+    login = runtime.login
+    if login is None:
+        return {"provider": None, "sessions": []}
+    return {
+        "provider": dict(login.describe_state()),
+        "sessions": [
+            {
+                "id": person.principal.id,
+                "name": person.principal.name,
+                "admin": person.principal.admin,
+                "seen": person.seen_at,
+                "expires": person.identity.expires_at,
+                **login.describe(person.principal),
+            }
+            for person in login.people()
+        ],
+    }
+
+
+async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
+    """End the logins of a person: refuse all tokens that were issued to it until now, and abort its requests.
+
+    The person is named by its id or subject, or by a name that only one person has. Raises `NotFound` if several people
+    have this name.
+    """
+    who, login, api_keys = request.decoded("who"), runtime.login, runtime.api_keys
+    if login is None or api_keys is None:
+        raise ConfigError(
+            "no login is configured",
+            detail="this gateway accepts API keys only",
+            hint="see toolway.gateway.login in the configuration; API keys: toolway keys ls",
+            code="E-LOGIN-NONE",
+        )
+    people = login.people()
+    found = [each for each in people if who in (each.principal.id, each.identity.subject)]
+    found = found or [each for each in people if who == each.principal.name]
+    if len(found) > 1:
+        raise NotFound(
+            f"several people have the name {who!r}",
+            detail=", ".join(each.identity.subject for each in found[:10]),
+            hint="name the subject or the id: toolway users ls",
+        )
+    id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
+    await api_keys.end_logins(id_, time.time())
+    runtime.hub.emit(AccessEvent("", "logins_ended", who[:200], principal_id=id_))
+    return {"ended": id_, "known": bool(found)}
+
+
+ROUTES: Final = (
+    Route("GET", "/admin/sessions", "People who logged in", "SessionList", list_sessions),
+    Route("DELETE", "/admin/sessions/{who}", "End the logins of a person: id, subject or name", "Done", end_session),
+)
