@@ -99,10 +99,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.anyio
 async def test_a_foreign_part_has_settings_a_limit_a_table_and_a_route(folder: Path, tmp_path: Path) -> None:
-    assert [part.name for part in registry.in_use()] == ["policy", "budgets", "flows"]  # it is installed, and not named
+    assert [part.name for part in registry.in_use()] == list(registry.BUILT_IN)  # it is installed, and not named
     settings = parse_gateway({"lunch": "soup"}, {})
     assert settings.parts == {"lunch": "soup"} and find_unknown_keys({"lunch": "soup"}) == []
-    assert [part.name for part in registry.in_use()] == ["policy", "budgets", "flows", "lunch"]
+    assert [part.name for part in registry.in_use()] == [*registry.BUILT_IN, "lunch"]
     async with edge(tmp_path) as found:
         parts = PartSet(
             found.hub, found.keyring, open_database=file_database(tmp_path / "state"), parts=registry.in_use()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from toolway.errors import CallRefused, Certainty, ConfigError, StoreUnavailable
     from toolway.events import PartCondition
     from toolway.gateway.admin.routes import AdminRequest, Route
+    from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
+    from toolway.gateway.credentials import CredentialVerifier
     from toolway.gateway.limits import BoundLimit, CallLimit
     from toolway.gateway.mcp.errors import RpcFailure
     from toolway.gateway.mcp.responses import RpcResult
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from toolway.gateway.principals import Principal
     from toolway.middleware.approval import CallCheck
     from toolway.part_api.database import Database, DatabaseError, Table, Transaction
-    from toolway.part_api.part import Command, Gauge, KeyAttribute, Metric, Part, PartContext, PartRuntime
+    from toolway.part_api.part import Command, Gauge, Implied, KeyAttribute, Metric, Part, PartContext, PartRuntime
     from toolway.types import Json
 
 _EXPORTS: Final = {
@@ -48,6 +50,12 @@ _EXPORTS: Final = {
         "AdminRequest",
         "Route",
     ),
+    "toolway.gateway.authenticator": (
+        "ProvenIdentity",
+        "RequestDenied",
+        "VerificationPending",
+    ),
+    "toolway.gateway.credentials": ("CredentialVerifier",),
     "toolway.gateway.limits": (
         "BoundLimit",
         "CallLimit",
@@ -69,6 +77,7 @@ _EXPORTS: Final = {
     "toolway.part_api.part": (
         "Command",
         "Gauge",
+        "Implied",
         "KeyAttribute",
         "Metric",
         "Part",
@@ -92,11 +101,13 @@ __all__ = [
     "CommandContext",
     "CommandResult",
     "ConfigError",
+    "CredentialVerifier",
     "Database",
     "DatabaseError",
     "ExitCode",
     "GatewaySettings",
     "Gauge",
+    "Implied",
     "Json",
     "KeyAttribute",
     "Metric",
@@ -106,6 +117,8 @@ __all__ = [
     "PartRuntime",
     "Principal",
     "PrincipalAccess",
+    "ProvenIdentity",
+    "RequestDenied",
     "Route",
     "RpcFailure",
     "RpcResult",
@@ -113,6 +126,7 @@ __all__ = [
     "SubjectReport",
     "Table",
     "Transaction",
+    "VerificationPending",
     "require_gateway",
     "split_hint",
 ]
