@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge_lab import edge, modern
-from tests.parts.identity.issuer import ACCESS, SETTINGS, Issuer, guarded, identity_of
+from tests.parts.identity.issuer import ACCESS, SETTINGS, Issuer, connect_login, guarded
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.gateway.authenticator import ProvenIdentity
@@ -50,7 +50,7 @@ async def test_one_part_at_most_verifies_credentials(tmp_path: Path) -> None:
     async with guarded(tmp_path, issuer) as found:
         first = found.gateway.parts.credentials.verifier
         with pytest.raises(LookupError):
-            identity_of(found.gateway).create_login(SETTINGS, ACCESS, issuer.fetch)
+            connect_login(found.gateway, SETTINGS, ACCESS, issuer.fetch)
         assert found.gateway.parts.credentials.verifier is first
 
 

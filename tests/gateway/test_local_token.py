@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.edge_lab import TOKEN, Edge, edge, modern
 from tests.gateway.test_dashboard import halves, opened
 from tests.http.raw_client import Answer, connected
-from tests.parts.identity.issuer import AUDIENCE, Issuer, identity_of
+from tests.parts.identity.issuer import AUDIENCE, Issuer, connect_login
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
@@ -158,9 +158,7 @@ def test_a_gateway_on_loopback_accepts_it_only_from_clients_that_name_a_loopback
 async def test_a_gateway_with_a_login_does_not_accept_it_through_a_proxy(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         issuer = Issuer()
-        login = identity_of(found.gateway).create_login(
-            LoginSettings(issuer=issuer.url, audience=AUDIENCE), {}, issuer.fetch
-        )
+        login = connect_login(found.gateway, LoginSettings(issuer=issuer.url, audience=AUDIENCE), {}, issuer.fetch)
         try:
             denied = await call_from(found, "127.0.0.1", **{"X-Forwarded-For": "192.0.2.7"})
             assert denied.status == 401 and "resource_metadata" in denied.headers["www-authenticate"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.gateway.edge_lab import HELLO, handshake
-from tests.parts.identity.issuer import identity_of, login_at
+from tests.parts.identity.issuer import connect_login, identity_of, login_at
 from tests.warm.requests import PORT, Request
 from tests.warm.settings import LOGIN, NODE_TOKEN, POLICIES, Settings
 from toolway.config.server_entry import parse_entry
@@ -195,7 +195,7 @@ class Lab:
         gateway.parts.permissions.source = policy
         gateway.http_server.loop = asyncio.get_running_loop()
         gateway._authenticator.set_bound_address("127.0.0.1", PORT)
-        login = identity_of(gateway).create_login(LOGIN, settings.access, settings.issuer.fetch, self._introspect)
+        login = connect_login(gateway, LOGIN, settings.access, settings.issuer.fetch, self._introspect)
         assert login.introspection is not None
         login._now = login.keys._now = login.introspection._now = lambda: settings.now
         return gateway

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from tests.auth.oauth_lab import Guarded
 from tests.gateway.edge_lab import TOKEN, Edge
-from tests.parts.identity.issuer import SETTINGS, Issuer, identity_of
+from tests.parts.identity.issuer import SETTINGS, Issuer, connect_login
 from toolway.auth.token_exchange import ACCESS_TOKEN_TYPE, EXCHANGE_GRANT, ID_JAG_TYPE, JWT_BEARER_GRANT
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.gateway import Gateway
@@ -142,7 +142,7 @@ async def on_behalf(
         gateway = Gateway(hub, b"k" * 32, keyring)
         port = await gateway.listen("127.0.0.1", 0)
         settings = replace(SETTINGS, issuer=issuer.issuer)
-        login = identity_of(gateway).create_login(settings, {"eng": ("*",)}, issuer.people.fetch)
+        login = connect_login(gateway, settings, {"eng": ("*",)}, issuer.people.fetch)
         await login.keys.refresh()
         try:
             yield Edge(hub, gateway, keyring, port, targets)

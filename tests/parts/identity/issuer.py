@@ -19,10 +19,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.gateway.edge_lab import Edge, edge
 from toolway.gateway.gateway import Gateway
+from toolway.parts.identity.connection import connect_provider
 from toolway.parts.identity.introspection import Ask
 from toolway.parts.identity.provider import IdentityProvider
 from toolway.parts.identity.runtime import IdentityRuntime
-from toolway.parts.identity.settings import LoginSettings
+from toolway.parts.identity.settings import IdentitySettings, LoginSettings
+from toolway.parts.identity.signing_keys import Fetch
 from toolway.types import AuthError
 
 ISSUER: Final = "https://login.example/realms/acme"
@@ -159,6 +161,21 @@ def identity_of(gateway: Gateway) -> IdentityRuntime:
     return gateway.parts.runtime("identity", IdentityRuntime)
 
 
+def connect_login(
+    gateway: Gateway,
+    settings: LoginSettings,
+    access: Mapping[str, tuple[str, ...]],
+    fetch: Fetch | None = None,
+    ask: Ask | None = None,
+    **more: Any,
+) -> IdentityProvider:
+    """Let a gateway accept the tokens of a provider from now on."""
+    identity = identity_of(gateway)
+    identity.start(IdentitySettings(settings, access))
+    identity.login = connect_provider(identity.context, IdentitySettings(settings, access), fetch, ask, **more)
+    return identity.login
+
+
 def login_at(gateway: Gateway) -> IdentityProvider:
     """The provider whose tokens a gateway accepts."""
     login = identity_of(gateway).login
@@ -179,7 +196,7 @@ async def guarded(
 ) -> AsyncIterator[Edge]:
     """A gateway before the servers `a` and `b` that accepts the tokens of the issuer."""
     async with edge(folder, **options) as found:
-        login = identity_of(found.gateway).create_login(settings, access, issuer.fetch, ask)
+        login = connect_login(found.gateway, settings, access, issuer.fetch, ask)
         if fetched:
             await login.keys.refresh()
         try:

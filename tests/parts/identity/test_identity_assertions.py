@@ -15,7 +15,7 @@ import pytest
 from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 
 from tests.gateway.edge_lab import Edge, edge, modern
-from tests.parts.identity.issuer import ACCESS, ISSUER, Issuer, compact, identity_of
+from tests.parts.identity.issuer import ACCESS, ISSUER, Issuer, compact, connect_login
 from tests.parts.identity.test_login import CALL, ERAS, ask, said
 from toolway.errors import ConfigError
 from toolway.parts.identity import identity_assertions
@@ -57,7 +57,7 @@ async def lab(folder: Path) -> AsyncIterator[Lab]:
     async with edge(folder) as found:
         settings = LoginSettings(issuer=ISSUER, audience=f"http://127.0.0.1:{found.port}/mcp")
         clients = {"claude": SECRET, "other": "o" * 20}
-        login = identity_of(found.gateway).create_login(settings, ACCESS, issuer.fetch, clients=clients)
+        login = connect_login(found.gateway, settings, ACCESS, issuer.fetch, clients=clients)
         await login.keys.refresh()
         try:
             yield Lab(found, login, issuer)
@@ -195,7 +195,7 @@ async def test_without_configured_clients_there_is_no_token_endpoint(tmp_path: P
     issuer = Issuer()
     async with edge(tmp_path) as found:
         settings = LoginSettings(issuer=ISSUER, audience="https://t.example/mcp")
-        login = identity_of(found.gateway).create_login(settings, ACCESS, issuer.fetch)
+        login = connect_login(found.gateway, settings, ACCESS, issuer.fetch)
         try:
             for method, path in (("POST", TOKEN_PATH), ("GET", "/.well-known/oauth-authorization-server")):
                 assert (await found.ask(method, path, b"", FORM, token=None)).status in (401, 404)

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from tests.gateway.edge_lab import Edge, edge
-from tests.parts.identity.issuer import identity_of
+from tests.parts.identity.issuer import connect_login
 from tests.parts.identity.test_login import ERAS, ask, said
 from toolway import Hub
 from toolway.config.server_entry import parse_entry
@@ -60,7 +60,7 @@ async def with_provider(
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
         endpoint = IntrospectionSettings(url=f"{url}/token/introspection", client_id="gateway", client_secret="secret")
         settings = LoginSettings(issuer=url, audience=resource, introspection=endpoint if with_introspection else None)
-        login = identity_of(found.gateway).create_login(settings, {"eng": ("a.*", "jira.*")}, secret="secret")
+        login = connect_login(found.gateway, settings, {"eng": ("a.*", "jira.*")}, secret="secret")
         try:
             assert process.stdout is not None
             async with asyncio.timeout(60):

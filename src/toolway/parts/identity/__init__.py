@@ -75,6 +75,6 @@ class Identity(Part):
         return await check_credentials(config, read)
 
     def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
-        from toolway.parts.identity.provider import create_provider
+        from toolway.parts.identity.connection import create_provider
 
         return create_provider(config)

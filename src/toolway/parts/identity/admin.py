@@ -75,7 +75,7 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
     The person is named by its id or subject, or by a name that only one person has. Raises `NotFound` if several people
     have this name.
     """
-    who, login, api_keys = request.decoded("who"), runtime.login, runtime.api_keys
+    who, login, api_keys = request.decoded("who"), runtime.login, runtime.context.api_keys
     if login is None or api_keys is None:
         raise ConfigError(
             "no login is configured",
@@ -94,7 +94,7 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
         )
     id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
     await api_keys.end_logins(id_, time.time())
-    runtime.hub.emit(AccessEvent("", "logins_ended", who[:200], principal_id=id_))
+    runtime.context.hub.emit(AccessEvent("", "logins_ended", who[:200], principal_id=id_))
     return {"ended": id_, "known": bool(found)}
 
 

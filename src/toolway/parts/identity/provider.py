@@ -34,13 +34,12 @@ from toolway.parts.identity.access_tokens import (
 )
 from toolway.parts.identity.identity_assertions import AssertionGrants, is_own_token
 from toolway.parts.identity.introspection import MAX_OPAQUE_CHARS, Ask, Introspection
-from toolway.parts.identity.settings import EVERYONE, LoginSettings, settings_of
+from toolway.parts.identity.settings import EVERYONE, LoginSettings
 from toolway.parts.identity.signing_keys import Fetch, ProviderKeys, require_joserfc
 from toolway.protocol.jsonrpc import encode_json
 from toolway.types import AuthError, Json
 
 if TYPE_CHECKING:
-    from toolway.config.loader import LoadedConfig
     from toolway.http.exchange import Headers, HttpRequest
 
 MAX_TOKENS: Final = 10_000  # verified tokens that are remembered; the oldest is verified again
@@ -464,17 +463,6 @@ def _digest(token: str) -> bytes:
 def principal_id(issuer: str, subject: str) -> str:
     """Return the id of a person: a hash, because a subject may be any text. It is the caller id too."""
     return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
-
-
-def create_provider(config: LoadedConfig) -> IdentityProvider | None:
-    """Return the provider of a gateway with this configuration, with no keys yet; None if it has no login.
-
-    Raises `ConfigError` if a library is missing.
-    """
-    found = settings_of(config.gateway)
-    if found.login is None:
-        return None
-    return IdentityProvider(found.login, found.access, create_fetch(found.login, lambda: config.network_policy))
 
 
 def create_fetch(

@@ -1,0 +1,80 @@
+"""Creation of the identity provider of a gateway from the settings, and its connection to the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from toolway.parts.identity.identity_assertions import AssertionGrants
+from toolway.parts.identity.introspection import Ask, create_ask
+from toolway.parts.identity.provider import IdentityProvider, create_fetch
+from toolway.parts.identity.settings import settings_of
+
+if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
+    from toolway.part_api.part import PartContext
+    from toolway.parts.identity.settings import IdentitySettings
+    from toolway.parts.identity.signing_keys import Fetch
+
+
+async def connect_configured(context: PartContext, settings: IdentitySettings) -> IdentityProvider | None:
+    """Connect the provider that the settings name, with the secrets that they refer to; None if they name none.
+
+    Raises `ConfigError` if a secret is missing, or a library.
+    """
+    login, hub = settings.login, context.hub
+    if login is None:
+        return None
+    introspection, secret = login.introspection, ""
+    if introspection is not None:
+        secret = await hub.resolve_setting(introspection.client_secret, "login.introspection.clientSecret")
+    clients = {name: await hub.resolve_setting(value, f"login.ema.clients.{name}") for name, value in login.ema.items()}
+    return connect_provider(context, settings, secret=secret, clients=clients)
+
+
+def connect_provider(
+    context: PartContext,
+    settings: IdentitySettings,
+    fetch: Fetch | None = None,
+    ask: Ask | None = None,
+    *,
+    secret: str = "",
+    clients: Mapping[str, str] | None = None,
+) -> IdentityProvider:
+    """Accept access tokens of an identity provider from now on, and return the provider, which is not started yet.
+
+    `fetch` replaces the function that fetches its documents, `ask` the one that asks it about opaque tokens. `secret`
+    is the gateway's secret for such requests. `clients` are the secrets of clients that may exchange identity
+    assertions, by their ids. Raises `ConfigError` if a library is missing.
+    """
+    login, hub, keys = settings.login, context.hub, context.api_keys
+    assert login is not None
+    if ask is None and login.introspection is not None:
+        ask = create_ask(login.introspection, secret, lambda: hub.network_policy)
+    provider = IdentityProvider(
+        login,
+        settings.access,
+        fetch if fetch is not None else create_fetch(login, lambda: hub.network_policy),
+        context.credentials.on_changed,
+        hub.emit,
+        ended_logins=keys.ended_logins if keys is not None else dict,
+        ask=ask,
+    )
+    if clients:
+        assert context.sealer is not None
+        provider.assertions = AssertionGrants(login, clients, context.sealer, provider.verify_signature)
+    provider.keeps_tokens = hub.has_on_behalf_servers
+    context.credentials.verify_by(provider)
+    hub.use_subject_tokens(provider)
+    return provider
+
+
+def create_provider(config: LoadedConfig) -> IdentityProvider | None:
+    """Return the provider of a gateway with this configuration, without its keys; None if it has no login.
+
+    Raises `ConfigError` if a library is missing.
+    """
+    found = settings_of(config.gateway)
+    if found.login is None:
+        return None
+    return IdentityProvider(found.login, found.access, create_fetch(found.login, lambda: config.network_policy))
