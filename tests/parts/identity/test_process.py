@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -91,6 +91,38 @@ async def test_a_gateway_accepts_the_tokens_of_its_configured_provider(tmp_path:
             await run.until_logged("login settings changed in the file: restart the gateway to apply them")
             assert await call(run, issuer.token(aud="https://evil.example")) == 401
             assert await run.stop() == 0
+
+
+async def test_a_reload_takes_rights_from_people_at_once(tmp_path: Path):
+    issuer = Issuer()
+    async with published(issuer) as url:
+        login = {"issuer": url, "audience": AUDIENCE}
+        async with program(tmp_path, {}, gateway={"login": login}, access={"eng": ["a.*"]}) as run:
+            connection = await Connection.to(run.port)  # one connection and one head, so that the gateway is warm
+
+            async def scopes() -> list[str]:
+                answer = await connection.request("GET", "/who", {"authorization": f"Bearer {token}"}, b"")
+                assert answer.status == 200
+                found: list[str] = json.loads(answer.body)["scopes"]
+                return found
+
+            token = issuer.token()
+            assert await scopes() == ["eng"]
+            run.write({}, gateway={"login": login}, access={"eng": ["a.*"], "*": ["b.*"]})
+            await until(scopes, ["*", "eng"])
+            run.write({}, gateway={"login": login}, access={"sales": ["b.*"]})
+            await until(scopes, [])
+            run.write({})  # the login stays until a restart, and nobody has a right
+            await run.until_logged("login settings changed in the file: restart the gateway to apply them")
+            assert await scopes() == []
+            connection.close()
+            assert await run.stop() == 0
+
+
+async def until(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -> None:
+    async with asyncio.timeout(30):
+        while await read() != expected:
+            await asyncio.sleep(0.1)
 
 
 async def test_a_login_without_authentication_does_not_start(tmp_path: Path):
