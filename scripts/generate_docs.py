@@ -34,7 +34,7 @@ from toolway.cli.framework import CommandSpec
 from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
 from toolway.cli.table import COMMANDS
 from toolway.gateway.mcp.errors import http_status_for
-from toolway.telemetry.prometheus import METRICS
+from toolway.telemetry.prometheus import all_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -194,7 +194,7 @@ def advisories() -> str:
 def metrics() -> str:
     """Return the table of all metrics."""
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for name, (kind, labels, what) in METRICS.items():
+    for name, (kind, labels, what) in all_metrics().items():
         shown = f"{name}_total" if kind == "counter" else name
         rows.append(f"| `{shown}` | {kind} | {', '.join(f'`{label}`' for label in labels) or '–'} | {_cell(what)} |")
     return "\n".join(rows)

@@ -128,13 +128,18 @@ def _is_method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def part_uses(sources: dict[str, str]) -> dict[str, list[str]]:
-    """Return, for each part, the modules outside of its folder that name its package."""
+    """Return, for each part, the modules that name its package, outside of its folder and of parts that need it."""
     parts = sorted(path.name for path in PARTS.iterdir() if (path / "__init__.py").is_file())
+    needs = {
+        part: re.findall(r"^    needs = \((.*)\)$", sources[f"toolway.parts.{part}"], re.MULTILINE) for part in parts
+    }
+    users = {part: [each for each in parts if any(f'"{part}"' in line for line in needs[each])] for part in parts}
     return {
         part: [
             name
             for name, text in sources.items()
-            if f"parts.{part}" in text and not name.startswith(f"toolway.parts.{part}")
+            if f"parts.{part}" in text
+            and not name.startswith(tuple(f"toolway.parts.{each}" for each in (part, *users[part])))
         ]
         for part in parts
     }

@@ -14,7 +14,7 @@ pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is n
 from tests.gateway.bridge_lab import Lab, lab
 from tests.gateway.program import until
 from tests.gateway.test_bridge_changes import WITH_TASKS, listening
-from tests.gateway.test_workflows import WITH_ALL, until_task
+from tests.parts.workflows.test_gateway import WITH_ALL, until_task
 from toolway.agents import agent_workflow
 from toolway.config.agent_settings import ConfiguredAgent, read_agent_settings
 from toolway.hub.hub import Hub

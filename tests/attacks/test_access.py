@@ -18,13 +18,13 @@ from toolway.config.exposure import find_rules
 from toolway.config.loader import load_file
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
-from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.local_token import FORWARDING_HEADERS
 from toolway.gateway.principals import FileApiKeyStore, Principal
 from toolway.gateway.rate_limit import Rate
 from toolway.gateway.state_dir import StateDir
 from toolway.parts.policy.engine import InvalidPolicies, PolicyEngine, Verdict
 from toolway.parts.policy.entities import Caller
+from toolway.parts.workflows.admin import RunsAdmin
 from toolway.serve.process import GatewayProcess
 from toolway.workflows.engine import WorkflowError, may_answer
 from toolway.workflows.engine.checks import check_person

@@ -17,7 +17,7 @@ pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is n
 
 from tests.gateway.approval_lab import asking
 from tests.gateway.program import Program, program
-from tests.gateway.test_workflows import client
+from tests.parts.workflows.test_gateway import client
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub

@@ -17,9 +17,9 @@ from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.errors import ToolError
 from toolway.events import CallFinished
-from toolway.gateway.admin.agents import AgentsAdmin
-from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.mcp.pending_input import missing_capability_failure
+from toolway.parts.agents.admin import AgentsAdmin
+from toolway.parts.workflows.admin import RunsAdmin
 from toolway.protocol.jsonrpc import parse_error
 from toolway.telemetry.call_batch import limit_size
 from toolway.types import ToolResult
@@ -103,7 +103,7 @@ PLACES: dict[str, Callable[[str], str]] = {
     "a row of calls": call_row,
     "a cursor": repeated_cursor,
     "a step of a run": lambda text: RunsAdmin(lambda: None, dict, MASK)._shown(text),
-    "a text of an agent": lambda text: AgentsAdmin(None, None, dict, MASK, None)._text(text),  # type: ignore[arg-type]
+    "a text of an agent": lambda text: AgentsAdmin(None, None, dict, MASK, None, {})._text(text),  # type: ignore[arg-type]
     "a question that cannot be asked": lambda text: str(missing_capability_failure({"sampling"}, text).data["said"]),
 }
 

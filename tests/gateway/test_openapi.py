@@ -94,7 +94,7 @@ async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
                 path = route.path.format(**params)
                 answer = await found.ask("GET", path)
                 expected = route.response
-                # tests/gateway/test_workflows.py has runs, tests/agents/test_admin.py runs of agents,
+                # tests/parts/workflows/test_gateway.py has runs, tests/parts/agents/test_admin.py runs of agents,
                 # tests/gateway/test_call_approvals.py requests for approval
                 absent = ("/admin/runs/", "/admin/agents/", "/admin/approvals/", "/admin/approval-links/")
                 is_absent = "diff" in path or path.startswith(absent)

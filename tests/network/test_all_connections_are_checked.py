@@ -64,7 +64,7 @@ CONNECTING: dict[str, set[str]] = {
         *("cluster/nats_rpc/rpc_client.py", "cluster/nats_rpc/rpc_server.py"),
     },
     "psycopg": {"audit/postgres.py", "cluster/db/engine.py", "cluster/db/run_journal.py"},
-    "temporalio": {"cli/commands/workflow.py", "workflows/temporal.py"},
+    "temporalio": {"cli/run_journals.py", "workflows/temporal.py"},
     "opentelemetry.exporter": {"telemetry/otlp.py"},  # to the collector of the operator
 }
 #: The same, but imported in many files; only the files above and cluster/db give them an address.

@@ -17,11 +17,11 @@ from tests.workflows.kill_runner import SERVER_FILE
 from tests.workflows.kills import run_with_kills
 from toolway import Hub, RestartPolicy, Server
 from toolway.errors import AccessDenied
-from toolway.gateway.admin.runs import possible_actions
 from toolway.types import Json
 from toolway.workflows import WorkflowError, Workflows, step_planner
 from toolway.workflows.engine.run_clock import RunClock
 from toolway.workflows.journal import FINAL_STATES, Entry, NewerRun, RunLost, RunRecord, RunsInUse, definition_hash
+from toolway.workflows.run_actions import possible_actions
 from toolway.workflows.sqlite_journal import SqliteJournal
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")

@@ -16,7 +16,7 @@ from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
 from toolway._worker_thread import dead_workers
 from toolway.events import Alert, Event
-from toolway.gateway.admin.runs import RunsAdmin
+from toolway.parts.workflows.admin import RunsAdmin
 from toolway.telemetry.alerts import alert_from_event
 from toolway.types import Json
 from toolway.workflows import WorkflowError, Workflows

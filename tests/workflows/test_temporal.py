@@ -26,8 +26,8 @@ pytestmark = [
 
 from temporalio.testing import WorkflowEnvironment  # noqa: E402
 
+from tests.parts.workflows.test_cli import Terminal  # noqa: E402
 from tests.workflows.effect_server import read_effects  # noqa: E402
-from tests.workflows.test_cli import Terminal  # noqa: E402
 from tests.workflows.test_files import EXAMPLES, company  # noqa: E402
 from toolway import Hub  # noqa: E402
 from toolway.workflows import WorkflowError  # noqa: E402

@@ -20,7 +20,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from toolway.cli.help.text import command_help, group_help
-from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
+from toolway.cli.options import (
+    CONFIG_OPTIONS,
+    GATEWAY_OPTIONS,
+    OUTPUT_OPTIONS,
+    CommandContext,
+    GlobalOptions,
+    option_parameters,
+)
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
@@ -63,6 +70,8 @@ class CommandSpec:
         below = command.subcommands
         table = {name: CommandSpec.of_part(each) for name, each in below.items()} if below is not None else None
         options = CONFIG_OPTIONS if command.is_offline else GATEWAY_OPTIONS
+        if command.options is not None:
+            options = OUTPUT_OPTIONS.union(command.options)
         return CommandSpec(command.help, command.function, options, table, package="")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from toolway.cli.framework import CommandSpec
-from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
+from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS
 from toolway.part_api import registry
 
 CLIENTS_COMMANDS: Final = {
@@ -82,25 +82,6 @@ CLUSTER_COMMANDS: Final = {
     "trust": CommandSpec("Review a refused database and sign it.", "cluster:trust", OUTPUT_OPTIONS),
 }
 
-WORKFLOW_COMMANDS: Final = {
-    "run": CommandSpec("Run a workflow until it finishes or needs you.", "workflow:workflow_run", CONFIG_OPTIONS),
-    "check": CommandSpec("Show what a crash in each step would do.", "workflow:workflow_check", CONFIG_OPTIONS),
-    "ls": CommandSpec("List recent runs.", "workflow:workflow_ls", RUN_OPTIONS),
-    "show": CommandSpec("Show the steps of a run.", "workflow:workflow_show", RUN_OPTIONS),
-    "answer": CommandSpec("Answer a question from a run.", "workflow:workflow_answer", RUN_OPTIONS),
-    "settle": CommandSpec("Tell Toolway whether a call ran.", "workflow:workflow_settle", RUN_OPTIONS),
-    "resume": CommandSpec("Resume a run.", "workflow:workflow_resume", CONFIG_OPTIONS | RUN_OPTIONS),
-    "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", RUN_OPTIONS),
-}
-
-AGENT_COMMANDS: Final = {
-    "run": CommandSpec("Give an agent a task.", "agent:agent_run", CONFIG_OPTIONS),
-    "ls": CommandSpec("List recent agent runs.", "agent:agent_ls", OUTPUT_OPTIONS),
-    "show": CommandSpec("Show the conversation of a run.", "agent:agent_show", OUTPUT_OPTIONS),
-    "resume": CommandSpec("Resume a run.", "agent:agent_resume", CONFIG_OPTIONS),
-    "replay": CommandSpec("Replay a run from its journal, without a model.", "agent:agent_replay", OUTPUT_OPTIONS),
-}
-
 CONFIG_COMMANDS: Final = {
     "path": CommandSpec("Show which config files are used.", "config:path", CONFIG_OPTIONS),
     "validate": CommandSpec("Check every entry without starting a server.", "config:validate", CONFIG_OPTIONS),
@@ -149,8 +130,6 @@ _COMMANDS: Final = {
     "whoami": CommandSpec("Show who the gateway thinks you are.", "whoami:whoami"),
     "audit": CommandSpec("Read, verify, and sign the audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("Manage cluster nodes and keys.", subcommands=CLUSTER_COMMANDS),
-    "workflow": CommandSpec("Run workflows that survive a crash.", subcommands=WORKFLOW_COMMANDS),
-    "agent": CommandSpec("Run an agent with your tools.", subcommands=AGENT_COMMANDS),
     "doctor": CommandSpec("Find out what is wrong and how to fix it.", "diagnostics:doctor"),
     "logs": CommandSpec("Show what your servers print to stderr.", "diagnostics:logs"),
     "ps": CommandSpec("List server processes; find and stop orphans.", "diagnostics:ps"),

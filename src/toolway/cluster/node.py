@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -64,7 +65,6 @@ from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
-from toolway.errors import ConfigError
 from toolway.events import ClusterDatabaseAccepted, ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers, WorkerReport
 from toolway.gateway.gateway import Gateway
@@ -78,12 +78,12 @@ from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
+from toolway.part_api import registry
 from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.catalog.pins import PinMode
-    from toolway.cluster.db.run_journal import PostgresJournal
     from toolway.cluster.db.vectors import DbVectorStore
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
@@ -180,21 +180,15 @@ class ClusterNode:
 
         return DbVectorStore(self.engine, self.options.tenant, self.integrity, identity)
 
-    def open_run_journal(self) -> PostgresJournal:
-        """Return the journal of workflow runs that all nodes share. The engine closes it.
+    def open_part_store(self, part: Part) -> Any:
+        """Return the store of a part in the database of the cluster, which its `cluster_store` opens; None without one.
 
-        Raises `ConfigError` if the database of the cluster is not PostgreSQL.
+        The part closes it. Raises `ConfigError` if it needs another database.
         """
-        from toolway.cluster.db.run_journal import PostgresJournal
-
-        if self.engine.dialect.name != "postgresql":
-            raise ConfigError(
-                "workflows in a cluster need PostgreSQL",
-                detail="the database of this cluster is SQLite",
-                hint="set --database postgresql://…, or run workflows on a gateway without a cluster",
-            )
-        options = self.options
-        return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
+        if not part.cluster_store:
+            return None
+        module, _, function = part.cluster_store.partition(":")
+        return getattr(import_module(module), function)(self.options, self.context.identity)
 
     def use_pins(
         self,
@@ -285,12 +279,12 @@ class ClusterNode:
 
         A file without servers does not replace an existing configuration. `force` skips both checks. If `only_changes`,
         a file that is unchanged since the last call is not stored again, so that later changes of other nodes stay.
-        The workflows in the files that it names are stored with it, except those with an error.
+        The contents of files that the settings of a part name are stored with it.
         """
         if not file.file:
             return
-        workflows = await asyncio.to_thread(_read_workflows, file)
-        document, digest = await asyncio.to_thread(read_document, file.file, file.held, workflows)
+        contents = await asyncio.to_thread(_shared_settings, file)
+        document, digest = await asyncio.to_thread(read_document, file.file, file.held, contents)
         if only_changes and digest == self._file_digest:
             return
         tenant = self.options.tenant
@@ -457,15 +451,8 @@ class ClusterNode:
         self.context.wake()
 
 
-def _read_workflows(file: LoadedConfig) -> list[Json]:
-    if not file.gateway.workflows:
-        return []
-    from toolway.workflows.files import read_workflows, to_documents
-
-    definitions, issues = read_workflows(file.capture_workflows())
-    for issue in issues:
-        log.error("workflow not published to the cluster: %s", issue)
-    return to_documents(definitions)
+def _shared_settings(file: LoadedConfig) -> Json:
+    return {key: value for part in registry.in_use() for key, value in part.shared_settings(file).items()}
 
 
 class GatewayAttachment(ClusterHooks):

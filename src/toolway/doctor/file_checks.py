@@ -27,7 +27,6 @@ from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken
 from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.config import scopes
-from toolway.config.approval.workflow_files import capture_workflows
 from toolway.config.editing import jsonc
 from toolway.config.exposure import find_rules
 from toolway.config.loader import (
@@ -48,6 +47,7 @@ from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.report import Check, CheckState, FileFix, SubjectReport
 from toolway.errors import ConfigError, ToolwayError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.part_api import registry
 from toolway.secrets.detection import mask_secrets
 
 #: All keys that hold the servers in some client's file.
@@ -354,7 +354,7 @@ def _add_file(
     loaded = _load(file, environ, folder if is_project else None, gate)
     if loaded is not None:
         file.checks.extend(check_audit(loaded.gateway, environ))
-        file.checks.extend(check_workflows(loaded.gateway))
+        file.checks.extend(check for part in registry.in_use() for check in part.check_file(loaded.gateway))
     plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
     if loaded is not None:
         plan.network_policy = plan.network_policy.union(loaded.network_policy)
@@ -435,22 +435,6 @@ MAX_CHECKED_RECORDS: Final = 5000  # newest records; `toolway audit verify` chec
 MIN_FREE_BYTES: Final = 100 * 1024 * 1024
 _VERIFY_COMMAND: Final = "toolway audit verify"
 _RESTART: Final = "toolway audit restart"
-
-
-def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
-    """Check the workflow files that a gateway's settings name."""
-    if not gateway.workflows:
-        return
-    from toolway.workflows.files import read_workflows
-
-    definitions, issues = read_workflows(capture_workflows(gateway.workflows))
-    for issue in issues:
-        detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
-        yield Check("workflows", "fail", issue.message, detail, issue.hint, code=issue.code)
-    if not issues and not definitions:
-        yield Check("workflows", "warn", "no workflow file was found", ", ".join(map(str, gateway.workflows)))
-    elif definitions:
-        yield Check("workflows", "ok", f"{len(definitions)} workflows can be used")
 
 
 def check_audit(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -13,13 +13,12 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
-from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
 from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
@@ -28,7 +27,6 @@ from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
 from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.routes import AdminEndpoint
-from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.approvals.gate import CallApprovals
@@ -56,12 +54,10 @@ from toolway.http.exchange import HttpRequest
 from toolway.http.limits import STRANGERS, ServerLimits
 from toolway.http.server import HttpServer
 from toolway.hub.core import HubCore
+from toolway.part_api.part import CallerRights
 from toolway.protocol.jsonrpc import Message
 from toolway.telemetry.metrics import Metrics
 from toolway.types import Json
-
-if TYPE_CHECKING:
-    from toolway.workflows.engine import Workflows
 
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
 DRAIN_TIMEOUT_S: Final = 30.0  # seconds that active calls may take
@@ -74,9 +70,8 @@ class Gateway:
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `local_token_from` are networks
     besides this machine from which the token of this machine is accepted. `cluster` connects the gateway to the other
-    nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those
-    runs that are of agents. `approvals` is the gate of the hub, for administrators. `parts` are closed by their
-    creator; without them, the built-in parts keep their data in memory.
+    nodes of a cluster. `approvals` is the gate of the hub, for administrators. `parts` are closed by their creator;
+    without them, the built-in parts keep their data in memory.
     """
 
     def __init__(
@@ -101,8 +96,6 @@ class Gateway:
         cluster: ClusterHooks = NO_CLUSTER,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
         drops_nulls: Callable[[], bool] = lambda: False,
-        workflows: Callable[[], Workflows | None] = lambda: None,
-        agents: Callable[[], AgentReader | None] = lambda: None,
         approvals: CallApprovals | None = None,
         parts: PartSet | None = None,
     ) -> None:
@@ -157,8 +150,6 @@ class Gateway:
             calls,
             overview,
             search,
-            RunsAdmin(workflows, calls.key_names, hub.mask),
-            AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
             hub,
@@ -178,7 +169,7 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows, approvals, self.parts.gauges)
+            MetricsEndpoint(hub, metrics, self._stats, search, self.parts.read_gauges, cluster, approvals)
             if metrics is not None
             else None,
             cluster,
@@ -189,6 +180,10 @@ class Gateway:
         calls.denial_hint = self.router.denial_hint
         calls.missing_scopes = self.router.missing_scopes
         calls.run_in_limits = self._dispatcher.run_in_limits
+        self.parts.rights = CallerRights(
+            self.router.may_call, self.router.may_see, self.parts.credentials.find_principal
+        )
+        self.parts.report = partial(self.activity.add_event, "change", "")
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)

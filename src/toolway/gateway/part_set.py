@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolway.config.settings import AlertSettings
 from toolway.gateway.credentials import Credentials
 from toolway.gateway.limits import CallLimits
 from toolway.gateway.permissions import Permissions
@@ -15,21 +16,27 @@ from toolway.gateway.principals import ApiKeyStore
 from toolway.hub.core import HubCore
 from toolway.middleware.approval import CheckedGate
 from toolway.part_api import registry
-from toolway.part_api.part import Gauge, Part, PartRuntime
+from toolway.part_api.part import CallerRights, GatewayPlace, Gauge, Part, PartRuntime
 
 if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
+    from toolway.config.schema import ConfigIssue, Server
+    from toolway.config.settings import GatewaySettings
     from toolway.gateway.sealing import Sealer
     from toolway.part_api.database import Database
 
 R = TypeVar("R", bound=PartRuntime)
 OpenDatabase = Callable[[Part], "Database | None"]
+_ALONE: Final = GatewayPlace()
+_NO_RIGHTS: Final = CallerRights(lambda *_: False, lambda *_: False, lambda _: None)
 _log = logging.getLogger("toolway.gateway")
 
 
 class PartSet:
     """All parts of a gateway, and the context that they get (`PartContext`).
 
-    `open_database` returns the database of a part. Without it, parts store nothing.
+    `open_database` returns the database of a part. Without it, and without a folder in `place`, parts store nothing.
+    The gateway, which is created later, sets `rights` and `report`.
     """
 
     def __init__(
@@ -41,6 +48,8 @@ class PartSet:
         open_database: OpenDatabase = lambda part: None,
         node_count: Callable[[], int] = lambda: 1,
         config_file: Callable[[], str] = lambda: "",
+        place: GatewayPlace = _ALONE,
+        alerts: AlertSettings | None = None,
         parts: Iterable[Part] | None = None,
     ) -> None:
         self.hub = hub
@@ -53,9 +62,16 @@ class PartSet:
         self.node_count = node_count
         self.config_file = config_file
         self.open_database = open_database
+        self.place = place
+        self.alerts = alerts or AlertSettings()
+        self.servers_lock = asyncio.Lock()
+        self.rights = _NO_RIGHTS
+        self.report: Callable[[str], None] = lambda text: None
         self._parts: dict[str, tuple[Part, PartRuntime]] = {}
         for part in _in_order(parts if parts is not None else registry.built_in()):
             self._parts[part.name] = (part, part.open(self))
+        #: Names of the servers that parts may have in this process.
+        self.server_names = frozenset(name for part, _ in self for name in part.server_names)
 
     def __iter__(self) -> Iterator[tuple[Part, PartRuntime]]:
         return iter(self._parts.values())
@@ -87,6 +103,30 @@ class PartSet:
         for part, runtime in self:
             runtime.apply(settings.get(part.name))
 
+    async def load(self, config: LoadedConfig) -> None:
+        """Let all parts read the files that a configuration names. Call it before its server entries are applied."""
+        for _, runtime in self:
+            await runtime.load(config)
+
+    async def begin(self, config: LoadedConfig) -> None:
+        """Let all parts begin to work, when the hub runs and before clients are served."""
+        for _, runtime in self:
+            await runtime.begin(config)
+
+    def with_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
+        """Return server entries with the servers of parts in this process. Those of the configuration win."""
+        own = {name: each for _, runtime in self for name, each in runtime.servers().items() if name not in servers}
+        return {**servers, **own}
+
+    @property
+    def issues(self) -> list[ConfigIssue]:
+        """Current problems of the files that the settings of parts name."""
+        return [each for _, runtime in self for each in runtime.issues]
+
+    def stamps(self, gateway: GatewaySettings) -> list[object]:
+        """Return values that differ if a file was changed that the settings of a part name."""
+        return [each for _, runtime in self for each in runtime.stamps(gateway)]
+
     def on_servers_changed(self) -> None:
         """Tell all parts that the server entries were applied."""
         for _, runtime in self:
@@ -113,6 +153,32 @@ class PartSet:
                 yield from [each for each in runtime.gauges() if each.name in part.metrics]
             except Exception:
                 _log.exception("the part %s has no metrics", part.name)
+
+    async def read_gauges(self) -> list[Gauge]:
+        """Return the values of all parts for `/metrics`, with those that are read from databases."""
+        found = list(self.gauges())
+        for part, runtime in self:
+            try:
+                found += [each for each in await runtime.read_gauges() if each.name in part.metrics]
+            except Exception:
+                _log.exception("the part %s has not all metrics", part.name)
+        return found
+
+    def drain(self) -> None:
+        """Let no part begin more work: the gateway shuts down."""
+        for part, runtime in self:
+            try:
+                runtime.drain()
+            except Exception:
+                _log.exception("the part %s goes on with its work", part.name)
+
+    async def finish(self, timeout: float) -> None:
+        """Let all parts end their work under way, each in at most `timeout` seconds, before the servers are closed."""
+        for part, runtime in reversed(self._parts.values()):
+            try:
+                await runtime.finish(timeout)
+            except Exception:
+                _log.exception("the part %s did not finish its work", part.name)
 
     async def close(self) -> None:
         """Close all parts, the last one first."""

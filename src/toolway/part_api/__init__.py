@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from toolway.gateway.principals import Principal
     from toolway.middleware.approval import CallCheck
     from toolway.part_api.database import Database, DatabaseError, Table, Transaction
-    from toolway.part_api.part import Command, Gauge, Implied, KeyAttribute, Metric, Part, PartContext, PartRuntime
+    from toolway.part_api.part import (
+        CallerRights,
+        Command,
+        GatewayPlace,
+        Gauge,
+        Implied,
+        KeyAttribute,
+        Metric,
+        Part,
+        PartContext,
+        PartRuntime,
+    )
     from toolway.types import Json
 
 _EXPORTS: Final = {
@@ -75,7 +86,9 @@ _EXPORTS: Final = {
         "Transaction",
     ),
     "toolway.part_api.part": (
+        "CallerRights",
         "Command",
+        "GatewayPlace",
         "Gauge",
         "Implied",
         "KeyAttribute",
@@ -95,6 +108,7 @@ __all__ = [
     "CallCheck",
     "CallLimit",
     "CallRefused",
+    "CallerRights",
     "Certainty",
     "Check",
     "Command",
@@ -105,6 +119,7 @@ __all__ = [
     "Database",
     "DatabaseError",
     "ExitCode",
+    "GatewayPlace",
     "GatewaySettings",
     "Gauge",
     "Implied",

@@ -10,14 +10,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
+    from pathlib import Path
+
     from toolway.config.loader import LoadedConfig
-    from toolway.config.settings import GatewaySettings
-    from toolway.doctor.report import SubjectReport
+    from toolway.config.schema import ConfigIssue, Server
+    from toolway.config.settings import AlertSettings, GatewaySettings
+    from toolway.doctor.report import Check, SubjectReport
     from toolway.gateway.admin.routes import Route
     from toolway.gateway.credentials import Credentials, CredentialVerifier
     from toolway.gateway.limits import CallLimits
     from toolway.gateway.permissions import Permissions
-    from toolway.gateway.principals import ApiKeyStore
+    from toolway.gateway.principals import ApiKeyStore, Principal
     from toolway.gateway.sealing import Sealer
     from toolway.hub.core import HubCore
     from toolway.middleware.approval import CheckedGate
@@ -30,7 +34,7 @@ R = TypeVar("R", bound="PartRuntime")
 class Command:
     """One command of the command line: its help line, and its function as `module:function`, or its subcommands."""
 
-    __slots__ = ("after", "function", "help", "is_offline", "section", "subcommands")
+    __slots__ = ("after", "function", "help", "is_offline", "options", "section", "subcommands")
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class Command:
         section: str = "Gateway",
         after: str = "",
         is_offline: bool = False,
+        options: Sequence[str] | None = None,
     ) -> None:
         self.help = help
         self.function = function
@@ -48,6 +53,7 @@ class Command:
         self.section = section  # of `toolway help --all`
         self.after = after  # command that it follows there; "": the last one of its section
         self.is_offline = is_offline  # it reads config files alone, and accepts no options for a gateway
+        self.options = options  # global options that it accepts besides those for output; None: as `is_offline` says
 
 
 class KeyAttribute:
@@ -83,6 +89,23 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+class CallerRights(NamedTuple):
+    """Rights of principals at a gateway as they are now, for work that goes on without a request of theirs."""
+
+    may_call: Callable[[Principal, str, Json | None], bool]  # a tool, with these arguments; None: with none
+    may_see: Callable[[Principal, str], bool]  # a tool in a list
+    find_person: Callable[[str], Principal | None]  # principal of a person as of its last login, by its id
+
+
+class GatewayPlace(NamedTuple):
+    """Place of a gateway among the processes that serve it, with what they share."""
+
+    folder: Path | None = None  # state folder of this machine; None: this gateway stores nothing
+    open_store: Callable[[Part], Any] = lambda part: None  # opens `Part.cluster_store`; it may raise `ConfigError`
+    is_first: Callable[[], bool] = lambda: True  # of all nodes: the one that reports what concerns all
+    is_first_worker: bool = True  # of this machine: the one that does work that only one of them may do
+
+
 class Gauge(NamedTuple):
     """Current value of one metric of a part, with its labels."""
 
@@ -111,10 +134,12 @@ class Part:
     gateway_keys: ClassVar[tuple[str, ...]] = ()  # those of the block `toolway.gateway`
     setting_prefixes: ClassVar[tuple[str, ...]] = ()  # other keys with such a beginning are misspelt: they are errors
     commands: ClassVar[Mapping[str, Command]] = {}  # by all their words: "keys budgets" is a command of the group keys
-    former_commands: ClassVar[Mapping[str, str]] = {}  # names that its commands had before; the error names the new one
+    former_commands: ClassVar[Mapping[str, str]] = {}  # names (with an option) of before; the error names the new one
+    server_names: ClassVar[tuple[str, ...]] = ()  # of `PartRuntime.servers`: each process of a gateway has them itself
     metrics: ClassVar[Mapping[str, Metric]] = {}  # by name, which begins with toolway_ and the name of the part
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
+    cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
         """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
@@ -156,6 +181,24 @@ class Part:
         """
         return None
 
+    def check_file(self, gateway: GatewaySettings) -> Iterable[Check]:
+        """Yield what `toolway doctor` says about the part below a config file with these settings."""
+        return ()
+
+    def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
+        """Return what is wrong with the files that the settings name. It reads them, so it may be called in a thread.
+
+        With `only_approved`, files that wait for approval are left out.
+        """
+        return ()
+
+    def shared_settings(self, config: LoadedConfig) -> Mapping[str, Any]:
+        """Return keys of the `toolway` block as all nodes of a cluster get them: contents instead of names of files.
+
+        It reads these files, so it is called in a thread.
+        """
+        return {}
+
     def tables(self) -> Sequence[Table]:
         """Return the tables in which it stores data."""
         return ()
@@ -164,8 +207,8 @@ class Part:
 class PartRuntime:
     """A part in one running gateway.
 
-    A gateway calls `start` once, and `prepare` if it serves HTTP clients; then, at each reload of its configuration,
-    `check`, `apply` and `reload`.
+    A gateway calls `start` and `begin` once, and `prepare` if it serves HTTP clients; then, at each reload of its
+    configuration, `check`, `apply`, `load` and `reload`; at its end `drain`, `finish` and `close`.
     """
 
     def start(self, settings: Any) -> None:
@@ -184,6 +227,28 @@ class PartRuntime:
         None if the configuration has none of its keys. It must not raise.
         """
 
+    async def load(self, config: LoadedConfig) -> None:
+        """Read the files that a configuration names, before its servers are applied. It must not raise."""
+
+    async def begin(self, config: LoadedConfig) -> None:
+        """Begin to work. The hub runs, and no client is served yet. It must not raise, nor wait for long."""
+
+    def servers(self) -> Mapping[str, Server]:
+        """Return servers in this process that the hub gets with those of the configuration, which win.
+
+        Their names are `Part.server_names`. Definitions of their tools are never held: they are the operator's own.
+        """
+        return {}
+
+    @property
+    def issues(self) -> Sequence[ConfigIssue]:
+        """Problems of the files that its settings name, as they are now."""
+        return ()
+
+    def stamps(self, gateway: GatewaySettings) -> Sequence[object]:
+        """Return values that differ if a file was changed that these settings name: the configuration is read again."""
+        return ()
+
     def on_servers_changed(self) -> None:
         """Look at the server entries again: after the start, and after each reload. It must not raise."""
 
@@ -197,6 +262,16 @@ class PartRuntime:
     def gauges(self) -> Iterable[Gauge]:
         """Return the values of its `Part.metrics` for `/metrics`. It must not wait for anything."""
         return ()
+
+    async def read_gauges(self) -> Iterable[Gauge]:
+        """Return further values, which it has to read from its database."""
+        return ()
+
+    def drain(self) -> None:
+        """Begin no more work, and end what calls wait for: the gateway shuts down. Its servers still run."""
+
+    async def finish(self, timeout: float) -> None:
+        """End the work under way, while servers and telemetry still run. It may take `timeout` seconds."""
 
     async def close(self) -> None:
         """Store what must not be lost, and release all resources."""
@@ -246,6 +321,31 @@ class PartContext(Protocol):
     @property
     def node_count(self) -> Callable[[], int]:
         """Function that returns how many processes serve this gateway."""
+        ...
+
+    @property
+    def rights(self) -> CallerRights:
+        """Rights of principals at this gateway. Nobody has any until the gateway exists."""
+        ...
+
+    @property
+    def report(self) -> Callable[[str], None]:
+        """Function that adds a line to the events of the dashboard."""
+        ...
+
+    @property
+    def alerts(self) -> AlertSettings:
+        """Settings of alerts, or their defaults."""
+        ...
+
+    @property
+    def place(self) -> GatewayPlace:
+        """State folder, store of the cluster, and whether this process is the first of several."""
+        ...
+
+    @property
+    def servers_lock(self) -> asyncio.Lock:
+        """Lock that is held while servers of the hub are added, changed or removed."""
         ...
 
     def open_database(self, part: Part) -> Database | None:

@@ -18,6 +18,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "policy": "toolway.parts.policy:AccessPolicies",
     "budgets": "toolway.parts.budgets:Budgets",
     "flows": "toolway.parts.flows:Flows",
+    "workflows": "toolway.parts.workflows:GatewayWorkflows",
+    "agents": "toolway.parts.agents:GatewayAgents",
 }
 ENTRY_POINTS: Final = "toolway.parts"
 _loaded: Final[dict[str, Part]] = {}

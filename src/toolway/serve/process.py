@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from toolway._os import on_reload_signal, on_stop_signals
@@ -24,7 +23,7 @@ from toolway.config.approval.held_entries import HELD_CODE, HeldEntry, count_wai
 from toolway.config.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
-from toolway.config.settings import AlertSettings, GatewaySettings
+from toolway.config.settings import GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import EndedSessions
@@ -41,6 +40,7 @@ from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.part_api import registry
+from toolway.part_api.part import GatewayPlace
 from toolway.serve.sockets import (
     check_bindable,
     format_host,
@@ -49,21 +49,18 @@ from toolway.serve.sockets import (
     raise_file_limit,
 )
 from toolway.serve.wiring import Telemetry, create_approvals
-from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
 if TYPE_CHECKING:
-    from toolway.agents.run_reader import AgentRunReader
     from toolway.catalog.pins import PinMode
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
     from toolway.serve.workers import ParentLink
     from toolway.upstream.status import ServerStatus
-    from toolway.workflows.journal import RunJournal
 
 KEPT_BYTES: Final = 2 * 1024 * 1024  # glibc then keeps up to twice as much
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
-WORKFLOW_DRAIN_S: Final = 10.0  # seconds that calls of workflow steps may take during a shutdown
+PART_DRAIN_S: Final = 10.0  # seconds that work of a part may take during a shutdown
 MAX_NAMED_SERVERS: Final = 5  # servers that the first log line names
 _DOWN_STATES: Final = ("starting", "down")
 _log = logging.getLogger("toolway.gateway")
@@ -121,6 +118,8 @@ class GatewayProcess:
             open_database=node.open_part_database if node and self._shares_config else file_database(state_dir.folder),
             node_count=node.context.node_count if node is not None else lambda: 1,
             config_file=lambda: self._config_path,
+            place=self._find_place(),
+            alerts=alerts,
             parts=registry.in_use(),
         )
         if not self._shares_config:
@@ -146,32 +145,15 @@ class GatewayProcess:
             rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
             ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
-            workflows=lambda: self._workflows.engine,
-            agents=partial(_agent_reader, state_dir.folder),
             approvals=self._approvals,
             parts=self._parts,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
-        self._reload_lock = asyncio.Lock()  # one reload at a time
-        self._workflows = WorkflowService(
-            self.hub,
-            self._open_run_journal,
-            GatewayRunAccess(
-                self._api_keys,
-                self.gateway.router.may_call,
-                self.gateway.router.may_see,
-                self._parts.credentials.find_principal,
-            ),
-            lambda text: self.gateway.activity.add_event("change", "", text),
-            (alerts or AlertSettings()).asks_after,
-            self._reload_lock,
-            self._cluster_node.is_first if self._cluster_node is not None and parent is None else lambda: True,
-            executes=cluster is None or cluster.worker is None or cluster.worker.is_first,
-        )
-        self._applied_stamps = [*stamps, *self._workflows.stamps(settings.workflows)]
+        self._reload_lock = self._parts.servers_lock  # one reload at a time
+        self._applied_stamps = [*stamps, *self._parts.stamps(settings)]
         if self._cluster_node is not None:
-            self._cluster_node.router.in_process = frozenset({SERVER_NAME})  # each node has it
+            self._cluster_node.router.in_process = self._parts.server_names  # each node has them
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
@@ -185,6 +167,14 @@ class GatewayProcess:
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._last_key_error = ""  # last logged error about the file of API keys
+
+    def _find_place(self) -> GatewayPlace:
+        """Return the place of this process among those that serve the gateway."""
+        folder, node = self._state_dir.folder, self._cluster_node
+        if node is not None and self._shares_config:
+            return GatewayPlace(folder, node.open_part_store, node.is_first)
+        worker = node.options.worker if node is not None else None
+        return GatewayPlace(folder, is_first_worker=worker is None or worker.is_first)
 
     def _apply_approve_rules(self, settings: GatewaySettings) -> None:
         """Apply the setting `toolway.approve`: rules that say which calls a person must approve.
@@ -211,10 +201,10 @@ class GatewayProcess:
     def _pin_mode(self, server: str) -> PinMode:
         """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
 
-        Without a setting they are held if the gateway is public. Those of the server `workflows` are only reported:
-        they are the operator's own.
+        Without a setting they are held if the gateway is public. Those of the servers of parts are only reported: they
+        are the operator's own.
         """
-        if server == SERVER_NAME and server not in self._active_config.servers:
+        if server in self._parts.server_names and server not in self._active_config.servers:
             return "note"
         return self._find_rules(self._active_config.gateway).pin_mode
 
@@ -247,10 +237,10 @@ class GatewayProcess:
     def _shown_config(self) -> LoadedConfig:
         """Return the configuration for operators: the one in use, its problems, and entries that wait for approval.
 
-        The problems include those of workflow files. The waiting entries are those of the file: in a cluster, the
+        The problems include those of the files of parts. The waiting entries are those of the file: in a cluster, the
         configuration in use is from the database, which has none.
         """
-        issues = (*self._active_config.issues, *self._workflows.issues)
+        issues = (*self._active_config.issues, *self._parts.issues)
         return replace(self._active_config, issues=issues, held=self._file_config.held)
 
     def _groups(self) -> Mapping[str, ToolFilter]:
@@ -281,7 +271,7 @@ class GatewayProcess:
         async with self._cluster_connection(host, port, tls), self.hub:
             self.telemetry.start()
             await self._start_cluster_node()
-            await self._start_workflows()
+            await self._parts.begin(self._active_config)
             await self._parts.prepare()
             self.gateway.check_refusals()
             try:
@@ -308,7 +298,7 @@ class GatewayProcess:
                 background.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
-                await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
+                await self._parts.finish(0.0 if self._fast_shutdown.is_set() else PART_DRAIN_S)
                 await self.telemetry.close()
                 await self._parts.close()
                 await self._approvals.close()
@@ -334,20 +324,8 @@ class GatewayProcess:
         self.gateway.router.ready = False
         self._draining_since = asyncio.get_running_loop().time()
 
-    async def _start_workflows(self) -> None:
-        await self._workflows.start(self._active_config)
-
-    def _open_run_journal(self) -> Path | RunJournal:
-        """Return the journal of workflow runs: the one that all nodes of a cluster share, or the file of this gateway.
-
-        Raises `ConfigError` if the database of the cluster is not PostgreSQL.
-        """
-        if self._cluster_node is not None and self._parent is None:
-            return self._cluster_node.open_run_journal()
-        return self._state_dir.folder / JOURNAL_NAME
-
     async def _drain(self, delay: float) -> None:
-        self._workflows.stop_waiting()
+        self._parts.drain()
         if self._parent is not None:
             waited = asyncio.get_running_loop().time() - self._draining_since if self._draining_since else 0.0
             await self.gateway.drain(self._fast_shutdown, 0.0 if self._parent.is_orphan else max(0.0, delay - waited))
@@ -436,7 +414,7 @@ class GatewayProcess:
             _log_waiting(self._file_config.held)
         async with self.hub:
             self.telemetry.start()
-            await self._start_workflows()
+            await self._parts.begin(self._active_config)
             watching = asyncio.create_task(self._parts.run())
             client = asyncio.create_task(self.gateway.stdio_client(endpoint).serve(*take_stdio()))
             ending = asyncio.create_task(self._stop_requested.wait())
@@ -445,7 +423,7 @@ class GatewayProcess:
                 task.cancel()
             await asyncio.gather(client, ending, watching, return_exceptions=True)
             await self.gateway.subscriptions.close()
-            await self._workflows.close(0.0)
+            await self._parts.finish(0.0)
             await self.telemetry.close()
             await self._parts.close()
             await self._approvals.close()
@@ -496,7 +474,7 @@ class GatewayProcess:
             if self._cluster_node is not None and self._shares_config:
                 # The change feed delivers it to this node too.
                 compile_conditions(loaded.gateway.approve)
-                await self._reject_broken_workflows(loaded)
+                await _reject_broken_files(loaded)
                 await self._cluster_node.publish_config(loaded, force=True, only_changes=only_changes)
                 return {"changed": {}, "published_to": "all nodes"}
             changes = await self._apply_config(loaded)
@@ -523,8 +501,8 @@ class GatewayProcess:
         self._parts.check(loaded.gateway.parts)
         self._apply_approve_rules(loaded.gateway)
         self._parts.apply(loaded.gateway.parts)
-        await self._workflows.load(loaded)
-        servers = self._workflows.with_server(servers)
+        await self._parts.load(loaded)
+        servers = self._parts.with_servers(servers)
         self._apply_start_rules(loaded.gateway)
         changes = await self.hub.reload(replace(loaded, servers=servers))
         self._parts.on_servers_changed()
@@ -542,20 +520,8 @@ class GatewayProcess:
             _log.warning("gateway address changed in the file: restart the gateway to apply it")
         if previous.telemetry != loaded.gateway.telemetry:
             _log.warning("telemetry settings changed in the file: restart the gateway to apply them")
-        problems = [problem.message for problem in (*loaded.issues, *self._workflows.issues)]
+        problems = [problem.message for problem in (*loaded.issues, *self._parts.issues)]
         return {"changed": changes, "problems": [*problems, *problems_of_parts]}
-
-    async def _reject_broken_workflows(self, loaded: LoadedConfig) -> None:
-        """Raise `ConfigError` if a workflow file is invalid, so that all nodes keep the workflows that they have."""
-        if not loaded.gateway.workflows:
-            return
-        from toolway.workflows.files import read_workflows
-
-        _, issues = await asyncio.to_thread(lambda: read_workflows(loaded.capture_workflows()))
-        for issue in issues:
-            raise ConfigError(
-                issue.message, file=issue.file, line=issue.line, detail=issue.detail, hint=issue.hint, code=issue.code
-            )
 
     def _schedule_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload_and_log())
@@ -589,11 +555,8 @@ class GatewayProcess:
                 await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
-        """Return modification stamps of the configuration file, of the files on which it depends, and of workflows."""
-        return [
-            *_config_stamps(self._file_config),
-            *self._workflows.stamps(self._file_config.gateway.workflows),
-        ]
+        """Return modification stamps of the configuration file, and of the files on which it or a part depends."""
+        return [*_config_stamps(self._file_config), *self._parts.stamps(self._file_config.gateway)]
 
     def _reload_keys(self) -> None:
         """Reload the file of API keys, which another process may have changed.
@@ -610,12 +573,6 @@ class GatewayProcess:
             self._last_key_error = str(exc)
         else:
             self._last_key_error = ""
-
-
-def _agent_reader(folder: Path) -> AgentRunReader:
-    from toolway.agents.run_reader import AgentRunReader  # loaded with the first request for agent runs
-
-    return AgentRunReader(folder)
 
 
 def _keep_freed_memory() -> None:
@@ -690,6 +647,15 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
                 detail=problem.detail,
                 hint=problem.hint,
                 code=problem.code,
+            )
+
+
+async def _reject_broken_files(loaded: LoadedConfig) -> None:
+    """Raise `ConfigError` if a file that a part would use is invalid, so that all nodes keep what they have."""
+    for part in registry.in_use():
+        for issue in await asyncio.to_thread(part.find_issues, loaded, only_approved=True):
+            raise ConfigError(
+                issue.message, file=issue.file, line=issue.line, detail=issue.detail, hint=issue.hint, code=issue.code
             )
 
 

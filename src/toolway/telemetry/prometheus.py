@@ -120,8 +120,6 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_workflow_run_seconds": ("counter", ("workflow",), "Seconds from start to end of ended workflow runs"),
     "toolway_workflow_steps": ("counter", ("workflow", "outcome"), "Calls of workflow steps by outcome"),
     "toolway_workflow_step_seconds": ("counter", ("workflow",), "Seconds that calls of workflow steps took"),
-    "toolway_workflow_runs_asking": ("gauge", (), "Workflow runs that wait for a person, at most 1000"),
-    "toolway_workflow_runs_active": ("gauge", (), "Workflow runs that are executed now, without those that wait"),
     "toolway_gateway_connections": ("gauge", (), "Client connections"),
     "toolway_gateway_requests_running": ("gauge", (), "Client requests in flight"),
     "toolway_gateway_listeners": ("gauge", (), "Clients that subscribe to changes"),
@@ -138,6 +136,12 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_loop_stalled_seconds": ("counter", (), "Seconds that the event loop was stalled"),
     "toolway_calls_overflow": ("counter", (), "Calls counted under the tool _other, because there are too many tools"),
 }
+
+
+def all_metrics() -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """Return type, labels and meaning of all metrics, by name: those of the core, and those of the parts in use."""
+    of_parts = {name: ("gauge", each.labels, each.help) for name, each in registry.metrics().items()}
+    return {**METRICS, **{name: each for name, each in of_parts.items() if name not in METRICS}}
 
 
 class MetricsCollector:

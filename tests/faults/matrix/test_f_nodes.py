@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.gateway.bridge_lab import lab
-from tests.gateway.test_workflows import WITH_ALL, effect_entry, until_task
+from tests.parts.workflows.test_gateway import WITH_ALL, effect_entry, until_task
 from tests.telemetry.postgres_server import binaries, postgres_server
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import effect_server

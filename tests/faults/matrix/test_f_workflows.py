@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import made
-from tests.gateway.test_workflows import WITH_ALL, serving
+from tests.parts.workflows.test_gateway import WITH_ALL, serving
 from tests.workflows.effect_server import read_effects
 from tests.workflows.journal_loss import KINDS, run_with_loss
 from tests.workflows.kill_runner import effect_server

@@ -17,11 +17,11 @@ from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, problem_to_json
 from toolway.cli.targets import load_masked_config
 from toolway.config import scopes
-from toolway.config.approval.workflow_files import capture_workflows
 from toolway.config.editing import jsonc
 from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
 from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map, find_toolway_block, read_config_bytes
 from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from toolway.config.scopes import ValueWithOrigin
@@ -129,11 +129,7 @@ def run_config_validate(context: CommandContext) -> ExitCode:
     """Print the problems of all config entries; starts no server. Returns 3 on an error."""
     output = context.output
     loaded = load_masked_config(output, context.target_options)
-    issues = loaded.issues
-    if loaded.gateway.workflows:
-        from toolway.workflows.files import read_workflows
-
-        issues = (*issues, *read_workflows(capture_workflows(loaded.gateway.workflows))[1])
+    issues = (*loaded.issues, *(each for part in registry.in_use() for each in part.find_issues(loaded)))
     severities = {problem.severity for problem in issues}
     if output.as_json:
         output.print_json(

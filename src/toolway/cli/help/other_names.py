@@ -30,8 +30,6 @@ RENAMED: Final = {
     "who": "whoami",
     "approvals yes": "approvals approve",
     "approvals no": "approvals deny",
-    "workflow approve": "approvals approve",
-    "agent approve": "approvals approve",
     "agent-help": "help agents",
     "lint": "doctor --tools",
 }
@@ -41,8 +39,6 @@ RENAMED: Final = {
 RENAMED_OPTIONS: Final = {
     ("export", "--via-gateway"): "connect CLIENT",
     ("clients export", "--via-gateway"): "connect CLIENT",
-    ("workflow approve", "--no"): "approvals deny",
-    ("agent approve", "--no"): "approvals deny",
     ("call", "--replay"): "calls replay ID",
     ("doctor", "--company"): "doctor --security",
 }
@@ -102,11 +98,11 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
     """
     words = [*path.split()[1:], *args]
     depth = len(path.split())
-    renamed = {**RENAMED, **registry.former_commands()}
+    renamed, options = {**RENAMED, **registry.former_commands()}, _renamed_options()
     for length in (depth + 1, depth):
         old = " ".join(words[:length])
         if len(words) >= length and old in renamed:
-            moved = [new for (command, option), new in RENAMED_OPTIONS.items() if command == old and option in args]
+            moved = [new for (command, option), new in options.items() if command == old and option in args]
             new = (moved or [renamed[old]])[0]
             return UsageError(f"unknown command {old}: use `toolway {new}`", hint=_show_usage(new))
     name, alias = " ".join(words[:depth]), ALIASES.get(args[0]) if depth == 1 else None
@@ -117,12 +113,19 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
 
 def find_moved_option(path: str, option: str) -> str:
     """Return the message about an option that is elsewhere now, or means something else; "" for another option."""
-    new = RENAMED_OPTIONS.get((path.partition(" ")[2], option))
+    new = _renamed_options().get((path.partition(" ")[2], option))
     if new is not None:
         return f"unknown option {option} of {path}: use `toolway {new}`"
     if (path, option) == ("toolway", "--config"):  # without a file, in any command
         return "--config needs a FILE; to see the entry of a server: toolway show NAME --entry"
     return ""
+
+
+def _renamed_options() -> dict[tuple[str, str], str]:
+    """Return `RENAMED_OPTIONS`, and the former commands of parts that have an option."""
+    words = {old.rpartition(" "): new for old, new in registry.former_commands().items()}
+    of_parts = {(command, last): new for (command, _, last), new in words.items() if last.startswith("-")}
+    return {**RENAMED_OPTIONS, **of_parts}
 
 
 def _show_usage(command: str) -> str:

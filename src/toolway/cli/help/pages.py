@@ -50,7 +50,7 @@ _SECTIONS: Final = {
         *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys"),
         *("whoami", "audit", "cluster"),
     ),
-    "Automate": ("workflow", "agent"),
+    "Automate": (),
     "Fix": ("doctor", "doctor --tools", "doctor --security", "logs", "ps", "config", "explain", "help"),
 }
 

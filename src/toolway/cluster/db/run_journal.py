@@ -30,6 +30,8 @@ from sqlalchemy import make_url
 
 from toolway.cluster.db.engine import connection_class, postgresql_options, require_sync_commit
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
+from toolway.cluster.options import ClusterOptions
+from toolway.errors import ConfigError
 from toolway.types import Json
 from toolway.workflows.journal import (
     ACTIVE_STATES,
@@ -56,6 +58,20 @@ LISTEN_CHECK_S: Final = 10.0  # seconds without news after which a listener sees
 CHANNEL: Final = "toolway_runs"  # of NOTIFY; the payload is the tenant
 _NONCE_BYTES: Final = 12
 _log = logging.getLogger("toolway.cluster")
+
+
+def open_journal(options: ClusterOptions, identity: Callable[[], tuple[str, int] | None]) -> PostgresJournal:
+    """Return the journal that all nodes of a cluster share. The engine of the runs closes it.
+
+    Raises `ConfigError` if the database of the cluster is not PostgreSQL.
+    """
+    if make_url(options.database_url).get_backend_name() == "sqlite":
+        raise ConfigError(
+            "workflows in a cluster need PostgreSQL",
+            detail="the database of this cluster is SQLite",
+            hint="set --database postgresql://…, or run workflows on a gateway without a cluster",
+        )
+    return PostgresJournal(options.database_url, options.tenant, options.tenant_key, identity)
 
 
 class PostgresJournal:

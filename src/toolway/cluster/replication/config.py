@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,20 +30,21 @@ from toolway.config.loader import (
 from toolway.types import Json
 
 
-def read_document(file: str, held: Collection[HeldEntry] = (), workflows: Sequence[Json] = ()) -> tuple[Json, str]:
+def read_document(
+    file: str, held: Collection[HeldEntry] = (), contents: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
     The entries `held`, which wait for approval, are left out. White space and comments do not change the digest.
-    Variables stay unexpanded, since each node has its own. `workflows` are the definitions in the files that the
-    configuration names: they replace the names, because other nodes do not have the files.
+    Variables stay unexpanded, since each node has its own. `contents` has the contents of files that keys of the
+    `toolway` block name: they replace the names, because other nodes do not have the files.
     Raises `ConfigError` if the file is not readable or invalid.
     """
     found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
     _, entries = find_server_map(found, file)
     block = find_toolway_block(found)
-    if isinstance(block, dict) and "workflows" in block:
-        block = {**block, "workflows": list(workflows)}
     if isinstance(block, dict):
+        block = {**block, **{key: value for key, value in contents.items() if key in block}}
         block = _without_held_settings(block, held)
     waiting = {each.name for each in held if each.kind == "server"}
     entries = {name: entry for name, entry in entries.items() if name not in waiting}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -28,10 +28,8 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.part_api.part import Gauge
     from toolway.telemetry.prometheus import GaugeValue
-    from toolway.workflows.engine import Workflows
 
 MAX_BREAKERS: Final = 1000
-MAX_COUNTED_RUNS: Final = 1000
 _BREAKER_VALUES: Final = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 0.5, BreakerState.OPEN: 1.0}
 
 
@@ -44,17 +42,15 @@ class MetricsEndpoint:
         metrics: Metrics,
         gateway_stats: Callable[[], Json],
         search: SearchAdmin,
+        gauges_of_parts: Callable[[], Awaitable[Sequence[Gauge]]],
         cluster: ClusterHooks = NO_CLUSTER,
-        workflows: Callable[[], Workflows | None] = lambda: None,
         approvals: CallApprovals | None = None,
-        gauges_of_parts: Callable[[], Iterable[Gauge]] = tuple,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
         self._gateway_stats = gateway_stats
         self._search = search
         self._cluster = cluster
-        self._workflows = workflows
         self._approvals = approvals
         self._gauges_of_parts = gauges_of_parts
 
@@ -85,16 +81,11 @@ class MetricsEndpoint:
         snapshot = self._metrics.snapshot()
         self._cluster.on_metrics_shown()
         gauges = [*self._gauges(GaugeValue), *self._search_gauges(GaugeValue, tokens)]
-        engine = self._workflows()
-        if engine is not None:
-            asking = len(await engine.list_runs("asks", MAX_COUNTED_RUNS))
-            gauges.append(GaugeValue("toolway_workflow_runs_asking", {}, asking))
-            gauges.append(GaugeValue("toolway_workflow_runs_active", {}, engine.active_runs))
         if self._approvals is not None and self._approvals.is_active:
             with suppress(ServerUnavailable):  # the log has the cause
                 pending = await self._approvals.count_pending()
                 gauges.append(GaugeValue("toolway_approvals_pending", {}, pending))
-        of_parts = list(self._gauges_of_parts())
+        of_parts = await self._gauges_of_parts()
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept, of_parts)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:

@@ -176,17 +176,6 @@ _TOOL: Final = _object(
         "raw": _ANY_OBJECT,
     }
 )
-_RUN: Final = _object(
-    {
-        **dict.fromkeys(("id", "workflow", "state", "principal", "code"), _STRING),
-        "created": _NUMBER,
-        "ended": _nullable("number"),
-        "due": _nullable("number"),
-        "questions": _array(
-            _object({"step": _STRING, "kind": _STRING, "title": _STRING, "until": _nullable("number")})
-        ),
-    }
-)
 _APPROVAL: Final = _object(
     {
         **dict.fromkeys(("id", "state", "caller", "server", "tool", "effect"), _STRING),
@@ -195,39 +184,6 @@ _APPROVAL: Final = _object(
         "complete": _BOOLEAN,
         "asked_at": _NUMBER,
         "until": _NUMBER,
-    }
-)
-_RUN_STEP: Final = _object(
-    {
-        **dict.fromkeys(("step", "kind", "tool", "effect", "state", "via", "arguments", "outcome"), _STRING),
-        "attempt": _INTEGER,
-        "began": _NUMBER,
-        "ended": _nullable("number"),
-        "life": _INTEGER,
-    }
-)
-_RUN_ACTION: Final = _object(
-    {
-        **dict.fromkeys(("action", "step", "label", "effect"), _STRING),
-        "body": _ANY_OBJECT,
-        "form?": {"type": ["object", "null"]},
-    }
-)
-_AGENT_USAGE: Final = {
-    **dict.fromkeys(("turns", "calls", "input_tokens", "output_tokens"), _INTEGER),
-    "usd": _nullable("number"),
-    "model": _STRING,
-    "prompt": _STRING,
-    "place": {"enum": ["gateway", "command"]},
-}
-_AGENT_CALL: Final = dict.fromkeys(("tool", "arguments", "effect"), _STRING)
-_AGENT_MESSAGE: Final = _object(
-    {
-        **dict.fromkeys(("role", "step", "content", "error", "model", "tool", "executed", "approved_by"), _STRING),
-        "input_tokens": _INTEGER,
-        "output_tokens": _INTEGER,
-        "usd": _nullable("number"),
-        "tool_calls": _array(_object(_AGENT_CALL)),
     }
 )
 _KEY: Final = _object(
@@ -389,53 +345,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Replay": _object({"confirm?": _BOOLEAN}),
     "NewCall": _object({"server": _STRING, "tool": _STRING, "arguments?": _ANY_OBJECT, "timeout?": _NUMBER}),
     "CallResult": _object({"id": _STRING, "result": _ANY_OBJECT, "seconds": _NUMBER, "attempts": _INTEGER}),
-    # workflow runs
-    "RunList": _object({"enabled": _BOOLEAN, "runs": _array(_RUN), "workflows": _STRINGS}),
-    "RunDetail": _object(
-        {
-            **dict.fromkeys(("input", "output", "error"), _STRING),
-            "steps": _array(_RUN_STEP),
-            "more": _BOOLEAN,
-            "messages": _array(_object({"kind": _STRING, "step": _STRING, "by": _STRING, "at": _NUMBER})),
-            "actions": _array(_RUN_ACTION),
-        },
-        _RUN,
-    ),
-    "AgentList": _object(
-        {"enabled": _BOOLEAN, "runs": _array(_object(_AGENT_USAGE, _RUN)), "problem": _STRING},
-    ),
-    "AgentDetail": _object(
-        {
-            **_AGENT_USAGE,
-            **dict.fromkeys(("input", "output", "error", "instructions", "approve", "resume"), _STRING),
-            "tools": _STRINGS,
-            "untrusted": _STRINGS,
-            "budget": _array(
-                _object({"unit": _STRING, "used": _nullable("number"), "limit": _nullable("number")}),
-            ),
-            "questions": _array(
-                _object(
-                    {
-                        **dict.fromkeys(("step", "kind", "title"), _STRING),
-                        "until": _nullable("number"),
-                        **_AGENT_CALL,
-                    }
-                )
-            ),
-            "conversation": _array(_AGENT_MESSAGE),
-            "steps": _array(_RUN_STEP),
-            "more": _BOOLEAN,
-            "messages": _array(_object({"kind": _STRING, "step": _STRING, "by": _STRING, "at": _NUMBER})),
-            "actions": _array(_RUN_ACTION),
-        },
-        _RUN,
-    ),
-    "RunApproval": _object({"yes": _BOOLEAN, "step?": _STRING, "note?": _STRING}),
-    "RunAnswer": _object({"data": _ANY_OBJECT, "step?": _STRING}),
-    "RunSettlement": _object({"happened": _BOOLEAN, "step?": _STRING, "result?": {}}),
-    "RunCancellation": _object({"undo?": _BOOLEAN, "step?": _STRING}),
-    "RunResumption": _object({"step?": _STRING}),
-    "RunStored": _object({"run": _STRING, "stored": _BOOLEAN}),
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),

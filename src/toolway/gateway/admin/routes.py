@@ -20,12 +20,10 @@ from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
-from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
 from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
-from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
@@ -243,110 +241,6 @@ ROUTES: Final[tuple[Route, ...]] = (
         "CallResult",
         lambda a, r: a.calls.make_call(r.body, r.principal),
         body="NewCall",
-    ),
-    # -- workflow runs ------------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/runs",
-        "Newest workflow runs; those that ask a person first",
-        "RunList",
-        lambda a, r: a.runs.list_runs(r.query),
-        query=RUN_QUERY,
-    ),
-    Route(
-        "GET",
-        "/admin/runs/{id}",
-        "One run with its steps, and the actions that are possible",
-        "RunDetail",
-        lambda a, r: a.runs.get_run(r.decoded("id")),
-    ),
-    Route(
-        "POST",
-        "/admin/runs/{id}/approve",
-        "Approve or deny what a run asks for",
-        "RunStored",
-        lambda a, r: a.runs.approve(r.decoded("id"), r.body, r.principal),
-        body="RunApproval",
-    ),
-    Route(
-        "POST",
-        "/admin/runs/{id}/answer",
-        "Answer a question of a run with data",
-        "RunStored",
-        lambda a, r: a.runs.answer(r.decoded("id"), r.body, r.principal),
-        body="RunAnswer",
-    ),
-    Route(
-        "POST",
-        "/admin/runs/{id}/settle",
-        "State if a call with an unknown outcome was executed",
-        "RunStored",
-        lambda a, r: a.runs.settle(r.decoded("id"), r.body, r.principal),
-        body="RunSettlement",
-    ),
-    Route(
-        "POST",
-        "/admin/runs/{id}/cancel",
-        "Cancel a run; with `undo`, undo its finished steps",
-        "RunStored",
-        lambda a, r: a.runs.cancel(r.decoded("id"), r.body, r.principal),
-        body="RunCancellation",
-    ),
-    Route(
-        "POST",
-        "/admin/runs/{id}/resume",
-        "Let a stuck run go on where it stopped",
-        "RunStored",
-        lambda a, r: a.runs.resume(r.decoded("id"), r.body, r.principal),
-        body="RunResumption",
-    ),
-    # -- agent runs ---------------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/agents",
-        "Newest agent runs with their usage; those that ask a person first",
-        "AgentList",
-        lambda a, r: a.agents.list_runs(r.query),
-        query=AGENT_QUERY,
-    ),
-    Route(
-        "GET",
-        "/admin/agents/{id}",
-        "One agent run: conversation, timeline, budget, and the actions that are possible",
-        "AgentDetail",
-        lambda a, r: a.agents.get_run(r.decoded("id")),
-    ),
-    Route(
-        "POST",
-        "/admin/agents/{id}/approve",
-        "Approve or deny a call of an agent",
-        "RunStored",
-        lambda a, r: a.agents.act("approve", r.decoded("id"), r.body, r.principal),
-        body="RunApproval",
-    ),
-    Route(
-        "POST",
-        "/admin/agents/{id}/settle",
-        "State if a call of an agent with an unknown outcome was executed",
-        "RunStored",
-        lambda a, r: a.agents.act("settle", r.decoded("id"), r.body, r.principal),
-        body="RunSettlement",
-    ),
-    Route(
-        "POST",
-        "/admin/agents/{id}/cancel",
-        "Cancel an agent run",
-        "RunStored",
-        lambda a, r: a.agents.act("cancel", r.decoded("id"), r.body, r.principal),
-        body="RunCancellation",
-    ),
-    Route(
-        "POST",
-        "/admin/agents/{id}/resume",
-        "Let a stuck agent run go on where it stopped",
-        "RunStored",
-        lambda a, r: a.agents.act("resume", r.decoded("id"), r.body, r.principal),
-        body="RunResumption",
     ),
     # -- approvals of calls -------------------------------------------------------------------------------------------
     Route(
@@ -570,8 +464,6 @@ class AdminEndpoint:
         calls: CallsAdmin,
         overview: OverviewAdmin,
         search: SearchAdmin,
-        runs: RunsAdmin,
-        agents: AgentsAdmin,
         pins: PinsAdmin,
         approvals: ApprovalsAdmin,
         hub: HubCore,
@@ -585,8 +477,6 @@ class AdminEndpoint:
         self.calls: CallsAdmin = calls
         self.overview: OverviewAdmin = overview
         self.search: SearchAdmin = search
-        self.runs: RunsAdmin = runs
-        self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
         self.approvals: ApprovalsAdmin = approvals
         self.reload: Callable[[], Awaitable[Json]] = reload

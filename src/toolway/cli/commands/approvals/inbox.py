@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolway.cli.commands.approvals import calls, waiting_runs
-from toolway.cli.commands.workflow import JournalFile
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
+from toolway.cli.run_journals import JournalFile
 
 if TYPE_CHECKING:
     from toolway.types import Json

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from toolway.cli.commands.workflow import answer_run, journal_file, journal_flag, open_reader
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.options import CommandContext
 from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
+from toolway.cli.run_journals import answer_run, journal_file, journal_flag, open_reader
 from toolway.cli.targets import find_gateway
 from toolway.errors import NotFound, ToolwayError
 

@@ -1,28 +1,29 @@
 """Admin API for agent runs: list, conversation, costs and budget of one run, and approval of its calls.
 
-Agent runs are workflow runs. The layer of agents is above the gateway. So `AgentReader` is the interface for what only
-that layer knows: how to read a conversation, and where the command `toolway agent` stores its runs.
+Agent runs are workflow runs. `AgentRunReader` knows how to read a conversation, and where the command `toolway agent`
+stores its runs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway.errors import NotFound, ToolwayError
 from toolway.events import Event, RunAction
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
-from toolway.gateway.admin.runs import MAX_RUNS_PER_REPLY, RunsAdmin
 from toolway.gateway.principals import Principal
+from toolway.parts.workflows.admin import MAX_RUNS_PER_REPLY, RunsAdmin
 from toolway.protocol.sanitize import remove_invisible
 from toolway.secrets.replacer import mask_and_cut
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.agents.run_reader import AgentRunReader
     from toolway.workflows.engine import Workflows
-    from toolway.workflows.journal import Entry, RunRecord
+    from toolway.workflows.journal import RunRecord
 
 MAX_SEARCHED_RUNS: Final = 1000
 MAX_MESSAGES: Final = 500
@@ -40,20 +41,6 @@ AGENT_QUERY: Final = {
 }
 
 
-class AgentReader(Protocol):
-    """Reader of agent runs for the gateway. `toolway.agents.run_reader` implements it."""
-
-    def open_command_journal(self) -> AbstractAsyncContextManager[Workflows | None]: ...
-
-    def is_agent(self, record: RunRecord) -> bool: ...
-
-    def describe(self, record: RunRecord, entries: Sequence[Entry], now: float) -> Json: ...
-
-    def read_messages(self, record: RunRecord, entries: Sequence[Entry]) -> list[Json]: ...
-
-    def find_call(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json | None: ...
-
-
 class AgentsAdmin:
     """Handlers of `/admin/agents`: list agent runs, show one, and act on one.
 
@@ -63,22 +50,24 @@ class AgentsAdmin:
         key_names: Returns the names of API keys by id.
         mask: Masks secrets in a text.
         emit: Reports an action of an administrator in a journal that is not the gateway's.
+        usages: What runs that have ended have used, by id. They are kept there.
     """
 
     def __init__(
         self,
-        get_reader: Callable[[], AgentReader | None],
+        get_reader: Callable[[], AgentRunReader | None],
         get_engine: Callable[[], Workflows | None],
         key_names: Callable[[], dict[str, str]],
         mask: Callable[[str], str],
         emit: Callable[[Event], None],
+        usages: dict[str, Json],
     ) -> None:
         self._get_reader = get_reader
         self._get_engine = get_engine
         self._key_names = key_names
         self._mask = mask
         self._emit = emit
-        self._usages: dict[str, Json] = {}  # of runs that have ended, by id
+        self._usages = usages
 
     async def list_runs(self, query: str) -> Json:
         """Return the newest agent runs that match the query; those that wait for an approval come first."""
@@ -144,7 +133,7 @@ class AgentsAdmin:
     # -- journals
 
     @asynccontextmanager
-    async def _engines(self, reader: AgentReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
+    async def _engines(self, reader: AgentRunReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
         """Open the journals with agent runs: that of the gateway, and that of the command `toolway agent`.
 
         Yield the engines that read them, and the reason why the journal of the command cannot be read ("" if it can).
@@ -163,7 +152,7 @@ class AgentsAdmin:
             await manager.__aexit__(None, None, None)
 
     @asynccontextmanager
-    async def _find(self, id: str) -> AsyncIterator[tuple[AgentReader, Workflows, str]]:
+    async def _find(self, id: str) -> AsyncIterator[tuple[AgentRunReader, Workflows, str]]:
         """Open the journal that contains an agent run. Raises `NotFound` if none does."""
         reader = self._get_reader()
         missing = NotFound(f"there is no agent run {id}", hint="toolway agent ls")
@@ -185,7 +174,7 @@ class AgentsAdmin:
 
     # -- JSON
 
-    async def _row(self, reader: AgentReader, engine: Workflows, place: str, record: RunRecord) -> Json:
+    async def _row(self, reader: AgentRunReader, engine: Workflows, place: str, record: RunRecord) -> Json:
         usage = self._usages.get(record.id)
         if usage is None:
             record, entries, _ = await engine.read(record.id)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-import os
-import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +20,26 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
-from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway, list_remote_runs, show_remote_run
-from toolway.cli.targets import load_masked_config, load_masked_file
-from toolway.config.locations import gateway_state_folder
-from toolway.errors import ConfigError
-from toolway.workflows.journal import CONFIG_VARIABLE, RESUMABLE_STATES
+from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
+from toolway.cli.run_journals import (
+    ASKS_EXIT_CODE,
+    TEMPORAL_URL,
+    JournalFile,
+    act_on_run,
+    answer_run,
+    journal_file,
+    journal_flag,
+    load_run_config,
+    open_reader,
+    open_temporal,
+    print_effect,
+    remember_config,
+    resume_flags,
+)
+from toolway.parts.workflows.remote import list_remote_runs, show_remote_run
+from toolway.workflows.journal import RESUMABLE_STATES
 
 if TYPE_CHECKING:
-    from toolway.config.loader import LoadedConfig
     from toolway.hub.hub import Hub
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
@@ -37,8 +47,6 @@ if TYPE_CHECKING:
     from toolway.workflows.python_workflow import PythonWorkflow
     from toolway.workflows.temporal import TemporalWorkflows
 
-TEMPORAL_URL = "temporal://"
-ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a person
 _STATE_STYLES = {
     "done": "green",
     "asks": "yellow",
@@ -58,15 +66,6 @@ RunFile = Annotated[
 CodeFile = Annotated[
     str | None,
     typer.Option("--code", metavar="FILE.py[:NAME]", help="Code of a Python workflow.", show_default=False),
-]
-JournalFile = Annotated[
-    str | None,
-    typer.Option(
-        "--journal",
-        metavar="FILE",
-        help="Journal of runs, or temporal://HOST:PORT. Default: runs.db.",
-        show_default=False,
-    ),
 ]
 
 
@@ -215,7 +214,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
     async with open_reader(journal) as reader:
         record, definition, entries, _ = await reader.load(id)
         if record.state in RESUMABLE_STATES and isinstance(reader, Workflows):
-            _print_effect(context.output, record, entries, "resume", None, {})
+            print_effect(context.output, record, entries, "resume", None, {})
             await reader.resume(id, by=getpass.getuser())
     if "python" in definition.body and code is None:
         raise UsageError(
@@ -333,22 +332,6 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     return ExitCode.OK
 
 
-async def answer_run(
-    context: CommandContext,
-    id: str,
-    step: str | None,
-    body: dict[str, Any],
-    journal: str | None,
-) -> ExitCode:
-    """Send a person's answer to the question of a run: to the gateway of --gateway, or into the journal."""
-    action = "answer" if "data" in body else "approve"
-
-    async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
-        await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(record))
-
-    return await _act(context, id, action, step, body, journal, perform)
-
-
 async def _settle(
     context: CommandContext, id: str, step: str | None, happened: bool, result: Any, journal: str | None
 ) -> ExitCode:
@@ -356,56 +339,14 @@ async def _settle(
         await reader.settle(id, step, happened=happened, result=result, by=getpass.getuser())
 
     body = {"happened": happened, **({"result": result} if result is not None else {})}
-    return await _act(context, id, "settle", step, body, journal, perform)
+    return await act_on_run(context, id, "settle", step, body, journal, perform)
 
 
 async def _cancel(context: CommandContext, id: str, undo: bool, journal: str | None) -> ExitCode:
     async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
         await reader.cancel(id, undo=undo, by=getpass.getuser())
 
-    return await _act(context, id, "cancel", None, {"undo": undo}, journal, perform)
-
-
-async def _act(
-    context: CommandContext,
-    id: str,
-    action: str,
-    step: str | None,
-    body: dict[str, Any],
-    journal: str | None,
-    perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
-) -> ExitCode:
-    """Print what an action on a run will cause, then perform it: at the gateway of --gateway, or in the journal."""
-    gateway = find_run_gateway(context, journal)
-    if gateway is not None:
-        return await act_on_remote_run(context.output, gateway, id, action, step, body)
-    async with open_reader(journal) as reader:
-        record, _, entries, _ = await reader.load(id)
-        _print_effect(context.output, record, entries, action, step, body)
-        await perform(reader, record)
-    return _print_next(context.output, record, journal)
-
-
-def _print_effect(
-    output: Output, record: RunRecord, entries: list[Entry], action: str, step: str | None, body: dict[str, Any]
-) -> None:
-    from toolway.gateway.admin.runs import find_effect, possible_actions
-
-    effect = find_effect(possible_actions(record, entries), action, step, body)
-    if effect:
-        output.info(effect)
-
-
-def _print_next(output: Output, record: RunRecord, journal: str | None) -> ExitCode:
-    from toolway.agents.agent import AGENT_WORKFLOW
-
-    if output.as_json:
-        output.print_json({"run": record.id, "stored": True})
-    else:
-        command = "agent" if record.workflow == AGENT_WORKFLOW else "workflow"
-        next_command = f"toolway {command} resume {record.id}{resume_flags(record, journal)}"
-        output.info(f"stored; if no process executes the run: {next_command}", "green")
-    return ExitCode.OK
+    return await act_on_run(context, id, "cancel", None, {"undo": undo}, journal, perform)
 
 
 @asynccontextmanager
@@ -439,104 +380,11 @@ async def _open_workflows(
     from toolway.workflows.engine import Workflows
 
     if journal is not None and journal.startswith(TEMPORAL_URL):
-        async with _open_temporal(hub, journal) as workflows:
+        async with open_temporal(hub, journal) as workflows:
             yield workflows
     else:
         async with Workflows(hub, journal_file(journal), code=[agent_workflow(hub), *code]) as local:
             yield local
-
-
-@asynccontextmanager
-async def open_reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
-    """Open a journal for reading runs and sending them messages, while another process may execute the runs."""
-    from toolway.workflows.engine import Workflows
-    from toolway.workflows.sqlite_journal import SqliteJournal
-
-    if journal is not None and journal.startswith(TEMPORAL_URL):
-        async with _open_temporal(None, journal) as workflows:
-            yield workflows
-        return
-    opened = await asyncio.to_thread(SqliteJournal, journal_file(journal), owner=False)
-    try:
-        yield Workflows.for_reading(opened)
-    finally:
-        await opened.close()
-
-
-@asynccontextmanager
-async def _open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWorkflows]:
-    """Connect to a Temporal server; the namespace is the path of the URL."""
-    try:
-        from temporalio.client import Client
-
-        from toolway.workflows.temporal import TemporalWorkflows
-    except ImportError as exc:
-        raise ConfigError(
-            "workflows on Temporal need the extra temporal", detail=str(exc), hint="pip install 'toolway[temporal]'"
-        ) from exc
-    address, _, namespace = url.removeprefix(TEMPORAL_URL).partition("/")
-    try:
-        client = await Client.connect(address, namespace=namespace or "default")
-    except RuntimeError as exc:
-        raise ConfigError(
-            f"the Temporal server {address} cannot be reached",
-            detail=str(exc)[:300],
-            hint="start one: temporal server start-dev",
-        ) from exc
-    async with TemporalWorkflows(hub, client) as workflows:
-        yield workflows
-
-
-def journal_file(journal: str | None) -> Path:
-    """Return the path of the journal of runs; by default `runs.db` in the state folder."""
-    if journal is not None:
-        return Path(journal)
-    folder = gateway_state_folder(os.environ)
-    if folder is None:
-        raise ConfigError("there is no folder for the journal of runs", hint="set HOME, or use --journal FILE")
-    return folder / "runs.db"
-
-
-def _local_roles(record: RunRecord) -> tuple[str, ...]:
-    """Return all roles that the questions of a run name: the local user owns the journal, so has every role."""
-    return tuple(str(role) for question in record.asks for role in question.get("who") or [])
-
-
-def remember_config(context: CommandContext) -> dict[str, str]:
-    """Return the variable with which a new run remembers its config file, or the folder whose files it uses."""
-    return {CONFIG_VARIABLE: os.path.abspath(context.config_file() or Path.cwd())}
-
-
-def load_run_config(context: CommandContext, record: RunRecord | None) -> LoadedConfig:
-    """Load the config file of --config, else the one that a stored run was started with.
-
-    Raises `ConfigError` if it cannot be used.
-    """
-    remembered = _remembered_config(record)
-    if remembered is None or context.target_options.config is not None:
-        return load_masked_config(context.output, context.target_options)
-    if remembered.is_dir():
-        return load_masked_file(context.output, None, directory=remembered)
-    context.output.info_once(f"using {remembered}, with which the run was started; another file: -c FILE", "dim")
-    return load_masked_file(context.output, remembered)
-
-
-def resume_flags(record: RunRecord, journal: str | None, context: CommandContext | None = None) -> str:
-    """Return the options for a printed command that resumes a run: its journal, and its config file if it has one."""
-    given = context.target_options.config if context is not None else None
-    file = given if given is not None else _remembered_config(record)
-    config = f" -c {shlex.quote(os.fspath(file))}" if file is not None and not file.is_dir() else ""
-    return f"{config}{journal_flag(journal)}"
-
-
-def _remembered_config(record: RunRecord | None) -> Path | None:
-    found = (record.variables or {}).get(CONFIG_VARIABLE) if record is not None else None
-    return Path(found) if isinstance(found, str) else None
-
-
-def journal_flag(journal: str | None) -> str:
-    """Return the `--journal` option for a printed command, so that it finds the same run; "" for the default file."""
-    return f" --journal {shlex.quote(journal)}" if journal is not None else ""
 
 
 def _print_questions(output: Output, record: RunRecord, journal: str | None) -> None:

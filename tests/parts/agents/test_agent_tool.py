@@ -16,13 +16,13 @@ pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is n
 
 from tests.agents.test_workflow_steps import Commands
 from tests.gateway.program import program
-from tests.gateway.test_workflows import WITH_ALL, client, effect_entry, tool_names, until_task
+from tests.parts.workflows.test_gateway import WITH_ALL, client, effect_entry, tool_names, until_task
 from tests.workflows.effect_server import read_effects
 from toolway.config.loader import parse_config
 from toolway.errors import ConfigError
 from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TURNS: list[Turn | str] = [Turn(calls=[ToolUse("s__pay", {"id": "p1"})]), "Paid."]
 
 

@@ -16,7 +16,12 @@ import msgspec
 import typer
 
 from toolway.agents.settings import AgentSettings
-from toolway.cli.commands.workflow import (
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.file_changes import confirm
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_age
+from toolway.cli.run_journals import (
     ASKS_EXIT_CODE,
     JournalFile,
     journal_file,
@@ -26,11 +31,6 @@ from toolway.cli.commands.workflow import (
     remember_config,
     resume_flags,
 )
-from toolway.cli.exit_codes import ExitCode, UsageError
-from toolway.cli.file_changes import confirm
-from toolway.cli.framework import CommandResult
-from toolway.cli.options import CommandContext
-from toolway.cli.output import Output, format_age
 from toolway.cli.targets import load_masked_config
 from toolway.config.agent_settings import read_agent_settings
 

@@ -22,12 +22,13 @@ from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.config.loader import load_file
 from toolway.config.settings import GatewaySettings
-from toolway.doctor.file_checks import check_workflows
 from toolway.errors import ConfigError
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.hub import Hub
-from toolway.serve.workflows import JOURNAL_NAME, GatewayRunAccess
+from toolway.parts.workflows.file_checks import check_workflows
+from toolway.parts.workflows.run_access import GatewayRunAccess
+from toolway.parts.workflows.service import JOURNAL_NAME
 from toolway.workflows import Workflows
 from toolway.workflows.mcp_tools import WorkflowServer
 from toolway.workflows.reader import read_value

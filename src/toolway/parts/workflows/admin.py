@@ -66,6 +66,8 @@ class RunsAdmin:
 
     def describe(self, record: RunRecord, entries: list[Entry], messages: list[RunMessage]) -> Json:
         """Return one workflow run as JSON."""
+        from toolway.workflows.run_actions import possible_actions  # loads the engine
+
         names = self._key_names()
         ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
         return {
@@ -188,60 +190,6 @@ class RunsAdmin:
     def masked(self, value: Any) -> Any:
         """Return a JSON value with secrets and invisible characters masked in all its texts."""
         return map_texts(value, lambda text: remove_invisible(self._mask(text)))
-
-
-def possible_actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
-    """Return the actions that an administrator can take on a run now.
-
-    Each has `action`, `step`, `label`, the `body` of its request, and a text about its `effect`.
-    """
-    from toolway.workflows.journal import FINAL_STATES, RESUMABLE_STATES
-
-    if record.state in RESUMABLE_STATES:
-        effect = "The run goes on where it stopped, if the cause is gone. Finished steps are not called again."
-        return [_action("resume", "", "Resume the run", {}, effect)]
-    if record.state in FINAL_STATES:
-        return []
-    found: list[Json] = []
-    for question in record.asks:
-        step, title = question["path"], question["title"]
-        if question["kind"] == "approve":
-            found += [
-                _action("approve", step, f"Approve: {title}", {"yes": True}, "The run goes on with the next step."),
-                _action("approve", step, f"Deny: {title}", {"yes": False}, "The step fails, and nothing is called."),
-            ]
-        elif question["kind"] == "ask":
-            text = "The data is stored as the result of the step, and the run goes on."
-            found.append({**_action("answer", step, f"Answer: {title}", {}, text), "form": question.get("form")})
-        else:
-            tool = next((each.tool for each in reversed(entries) if each.path == step), "the tool")
-            yes = f"The run goes on as if {tool} had returned the data that you give. {tool} is not called again."
-            no = f"{tool} is called now, with the same arguments. If it was executed before, it is executed twice."
-            found += [
-                _action("settle", step, f"{tool} was executed", {"happened": True}, yes),
-                _action("settle", step, f"{tool} was not executed", {"happened": False}, no),
-            ]
-    text = "Nothing new is called. A call under way ends; finished steps stay as they are."
-    undo = "Nothing new is called, and finished steps that have an undo are undone, the last one first."
-    found.append(_action("cancel", "", "Cancel the run", {"undo": False}, text))
-    found.append(_action("cancel", "", "Cancel the run and undo its steps", {"undo": True}, undo))
-    return found
-
-
-def find_effect(actions: list[Json], action: str, step: str | None, body: Json) -> str:
-    """Return the text that says what an action would do to a run; "" if no possible action matches, or several do."""
-    found = [
-        str(each["effect"])
-        for each in actions
-        if each["action"] == action
-        and step in (None, each["step"])
-        and all(body.get(name) == value for name, value in each["body"].items() if name != "step")
-    ]
-    return found[0] if len(found) == 1 else ""
-
-
-def _action(action: str, step: str, label: str, body: Json, effect: str) -> Json:
-    return {"action": action, "step": step, "label": label, "body": {**body, "step": step}, "effect": effect}
 
 
 def _matches(record: RunRecord, fields: dict[str, str]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.parts.identity.issuer import ACCESS, SETTINGS, Issuer
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
 from toolway.parts.identity.provider import RUN_RIGHTS_S, IdentityProvider
-from toolway.serve.workflows import GatewayRunAccess
+from toolway.parts.workflows.run_access import GatewayRunAccess
 from toolway.types import Json
 
 ADMINS = SETTINGS.__class__(SETTINGS.issuer, SETTINGS.audience, admins=("platform",))

@@ -18,8 +18,10 @@ from tests.gateway.test_openapi import _check as check_reply
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.agents import Agent, Budget
-from toolway.agents.run_reader import COMMAND_JOURNAL, AgentRunReader
+from toolway.agents.run_reader import COMMAND_JOURNAL
 from toolway.hub.hub import Hub
+from toolway.part_api.part import GatewayPlace
+from toolway.parts.workflows.service import WorkflowService
 from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
 from toolway.workflows import Workflows
 
@@ -35,7 +37,8 @@ TURNS: list[Turn | str] = [
 async def test_a_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     entry = {"command": sys.executable, "args": [str(SERVER_FILE), str(tmp_path / "effects")]}
-    async with edge(tmp_path, agents=lambda: AgentRunReader(tmp_path)) as found:
+    async with edge(tmp_path) as found:
+        found.gateway.parts.place = GatewayPlace(tmp_path)
         assert await _ask(found, "/admin/agents") == {"enabled": True, "runs": [], "problem": ""}
         with FakeLLM(TURNS) as llm:
             async with (
@@ -87,14 +90,14 @@ async def test_a_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: p
 
 async def test_runs_that_the_gateway_executes_are_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
-    engines: list[Workflows] = []
-    options: Json = {"agents": lambda: AgentRunReader(tmp_path), "workflows": lambda: engines[0] if engines else None}
     turns: list[Turn | str] = [Turn(calls=[ToolUse("a__echo", {"text": "hi"})]), "Done."]
-    async with edge(tmp_path, **options) as found:
+    async with edge(tmp_path) as found:
+        found.gateway.parts.place = GatewayPlace(tmp_path)
+        service = found.gateway.parts.runtime("workflows", WorkflowService)
         hub = Hub._from_core(found.hub)
         with FakeLLM(turns) as llm:
             async with Workflows(hub, tmp_path / "workflows.db") as engine:
-                engines.append(engine)
+                service.engine = engine
                 model: Json = {"base_url": llm.openai_url, "approve": "none", "tools": ["a.*"]}
                 async with Agent("openai-chat:gpt-4o", hub, journal=engine, **model) as agent:
                     run = await agent.start("Say it")
@@ -104,7 +107,7 @@ async def test_runs_that_the_gateway_executes_are_shown_too(tmp_path: Path, monk
                 detail = await _ask(found, f"/admin/agents/{run.id}")
                 assert detail["resume"] == "" and detail["conversation"][2]["tool"] == "a.echo"
                 assert (await _ask(found, f"/admin/runs/{run.id}"))["workflow"] == "agent"
-                engines.clear()
+                service.engine = None
 
 
 async def _ask(found: Edge, path: str) -> Json:

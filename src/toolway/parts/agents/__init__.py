@@ -1,0 +1,63 @@
+"""Agents of a gateway: offers those of the configuration as tools, and shows and answers their runs.
+
+The engine is the package `toolway.agents`, which programs use without a gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from toolway.part_api.part import Command, Part, PartContext, PartRuntime
+
+if TYPE_CHECKING:
+    from toolway.gateway.admin.routes import Route
+    from toolway.types import Json
+
+_CLI = "toolway.parts.agents.cli"
+_FILE = ("config",)
+
+
+class GatewayAgents(Part):
+    """Agents of a gateway. Their runs are workflow runs: they share the journal and the server of the workflows.
+
+    Their setting is not parsed here: each agent must be approved before it runs, and `toolway.config` decides that.
+    """
+
+    name = "agents"
+    needs = ("workflows",)
+    commands: ClassVar[Mapping[str, Command]] = {
+        "agent": Command(
+            "Run an agent with your tools.",
+            subcommands={
+                "run": Command("Give an agent a task.", f"{_CLI}:agent_run", options=_FILE),
+                "ls": Command("List recent agent runs.", f"{_CLI}:agent_ls", options=()),
+                "show": Command("Show the conversation of a run.", f"{_CLI}:agent_show", options=()),
+                "resume": Command("Resume a run.", f"{_CLI}:agent_resume", options=_FILE),
+                "replay": Command(
+                    "Replay a run from its journal, without a model.", f"{_CLI}:agent_replay", options=()
+                ),
+            },
+            section="Automate",
+            after="workflow",
+        )
+    }
+    former_commands: ClassVar[Mapping[str, str]] = {
+        "agent approve": "approvals approve",
+        "agent approve --no": "approvals deny",
+    }
+
+    def open(self, context: PartContext) -> PartRuntime:
+        from toolway.parts.agents.runtime import AgentsRuntime
+
+        return AgentsRuntime(context)
+
+    def routes(self) -> Sequence[Route]:
+        from toolway.parts.agents.routes import ROUTES
+
+        return ROUTES
+
+    def schemas(self) -> Mapping[str, Json]:
+        from toolway.parts.agents.schemas import SCHEMAS
+
+        return SCHEMAS

@@ -1,0 +1,47 @@
+"""Workflow files of a configuration outside of a running gateway: for the doctor, and for the nodes of a cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from toolway.config.approval.workflow_files import capture_workflows
+from toolway.config.schema import ConfigIssue
+from toolway.part_api import Check
+from toolway.types import Json
+from toolway.workflows.files import read_workflows, to_documents
+
+if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
+    from toolway.part_api import GatewaySettings
+
+_log = logging.getLogger("toolway.cluster")
+
+
+def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
+    """Check the workflow files that a gateway's settings name."""
+    if not gateway.workflows:
+        return
+    definitions, issues = read_workflows(capture_workflows(gateway.workflows))
+    for issue in issues:
+        detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
+        yield Check("workflows", "fail", issue.message, detail, issue.hint, code=issue.code)
+    if not issues and not definitions:
+        yield Check("workflows", "warn", "no workflow file was found", ", ".join(map(str, gateway.workflows)))
+    elif definitions:
+        yield Check("workflows", "ok", f"{len(definitions)} workflows can be used")
+
+
+def find_issues(config: LoadedConfig, *, only_approved: bool) -> Sequence[ConfigIssue]:
+    """Return what is wrong with the workflows of a configuration: all, or those that are approved."""
+    captured = config.capture_workflows() if only_approved else capture_workflows(config.gateway.workflows)
+    return read_workflows(captured)[1]
+
+
+def read_documents(config: LoadedConfig) -> list[Json]:
+    """Return the definitions of the workflows that may be used, without those that have an error."""
+    definitions, issues = read_workflows(config.capture_workflows())
+    for issue in issues:
+        _log.error("workflow not published to the cluster: %s", issue)
+    return to_documents(definitions)

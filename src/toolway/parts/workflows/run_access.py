@@ -1,0 +1,78 @@
+"""Access rights of workflow runs in a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolway.errors import AccessDenied, ToolwayError
+from toolway.gateway.principals import KEY_PREFIX, LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
+from toolway.types import Json
+
+
+class GatewayRunAccess:
+    """Access rights of workflow runs in a gateway: a run may call what the principal that started it may call now.
+
+    `find_person` returns the principal of a person as of its last login at this gateway. Without one, the runs of the
+    person call nothing.
+    """
+
+    def __init__(
+        self,
+        api_keys: ApiKeyStore | None,
+        may_call: Callable[[Principal, str, Json | None], bool],
+        may_see: Callable[[Principal, str], bool],
+        find_person: Callable[[str], Principal | None] = lambda id_: None,
+    ) -> None:
+        self._api_keys = api_keys
+        self._may_call = may_call
+        self._may_see = may_see
+        self._find_person = find_person
+
+    def caller_id(self, caller: str) -> str:
+        return caller if caller.startswith((KEY_PREFIX, PERSON_PREFIX)) else ""
+
+    def person_of(self, caller: str) -> str:
+        return self._api_keys.person_of(caller) if self._api_keys is not None else caller
+
+    def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
+        principal = self._find_principal(caller)
+        if principal is None and caller.startswith(PERSON_PREFIX):
+            return AccessDenied(
+                "the person who started the run is not logged in",
+                detail=f"{caller}: this gateway saw no valid token of the person in the last 24 hours",
+                hint="the person must log in again and call any tool; then resume the run",
+                code="E-WORKFLOW-STARTER",
+            )
+        if principal is None:
+            return AccessDenied(
+                "the API key that started the run was revoked",
+                detail=caller,
+                hint="start the workflow again with a valid key",
+                code="E-WORKFLOW-STARTER",
+            )
+        if not tool or self._may_call(principal, tool, arguments):
+            return None
+        starter = "person who" if principal.is_person else "API key that"
+        return AccessDenied(
+            f"{tool} is not allowed for the {starter} started the run",
+            detail=f"{principal.name}: its scopes or the policy of the gateway do not include the tool",
+            hint="add the tool to a group of the key or person, or start the workflow with another one",
+            code="E-WORKFLOW-STARTER",
+        )
+
+    def may_see(self, caller: str, tool: str) -> bool:
+        """Return True if the caller of a run may see a tool: so may the model of an agent run."""
+        principal = self._find_principal(caller)
+        return principal is not None and self._may_see(principal, tool)
+
+    def roles(self, caller: str) -> tuple[str, ...]:
+        """Return the names under which a caller may answer questions of runs."""
+        principal = self._find_principal(caller)
+        return principal.roles if principal is not None else ()
+
+    def _find_principal(self, caller: str) -> Principal | None:
+        if caller.startswith(PERSON_PREFIX):
+            return self._find_person(caller)
+        if self._api_keys is None or not caller.startswith(KEY_PREFIX):
+            return LOCAL_ADMIN
+        return self._api_keys.principal_for(caller.removeprefix(KEY_PREFIX))
