@@ -138,7 +138,7 @@ def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
 
 def _default(value: ast.expr) -> str:
     """Return the source of a default; of `field(default_factory=Limits)` the value, `Limits()`."""
-    return re.sub(r"^field\(default_factory=([A-Z]\w*)\)$", r"\1()", ast.unparse(value))
+    return re.sub(r"^(?:msgspec\.)?field\(default_factory=([A-Z]\w*)\)$", r"\1()", ast.unparse(value))
 
 
 def _markdown(text: str) -> Iterator[str]:

@@ -171,7 +171,7 @@ def _default(value: ast.expr | None, constants: dict[str, str]) -> str:
     text = text.removeprefix("msgspec.")
     if made := re.fullmatch(r"field\(default_factory=([A-Z]\w*)\)", text):
         return f"`{made[1]}()`"
-    if text.startswith("field("):
+    if text in ("{}", "[]") or text.startswith("field("):
         return "empty"
     return "–" if text == "None" else f"`{text}`"
 
