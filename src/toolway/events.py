@@ -25,7 +25,6 @@ AlertKind = Literal[
     "outcome-unknown",
     "audit",
     "definition-held",
-    "approval-waits",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -363,6 +362,9 @@ class PartCondition(Event, frozen=True):
     message: str = ""
     detail: str = ""
     hint: str = ""
+    tool: str = ""
+    call: str = ""  # id of what it is about, if several such conditions of one server can be open
+    caller: str = ""
 
 
 class DefinitionReviewed(Event, frozen=True):

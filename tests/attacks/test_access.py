@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import asking, call
 from tests.gateway.edge_lab import edge, message_of, modern
 from tests.gateway.test_dashboard import halves
+from tests.parts.approvals.lab import asking, call
 from tests.parts.policy.test_gateway import ruled
 from toolway.catalog.catalog import Item, Tool
 from toolway.config.exposure import find_rules

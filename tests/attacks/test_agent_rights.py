@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 
-from tests.gateway.approval_lab import asking
 from tests.gateway.program import Program, program
+from tests.parts.approvals.lab import asking
 from tests.parts.workflows.test_gateway import client
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE

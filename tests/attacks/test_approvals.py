@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import asking, call
 from tests.gateway.edge_lab import modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
 from tests.gateway.test_pins import toolway
+from tests.parts.approvals.lab import asking, call
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.catalog.test_pins import review
-from tests.gateway.approval_lab import asking, call, refusal
 from tests.gateway.edge_lab import edge, message_of
+from tests.parts.approvals.lab import asking, call, refusal
 from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from tests.parts.identity.issuer import SETTINGS, Issuer, guarded
 from tests.parts.policy.test_gateway import ruled

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import asking, call
 from tests.gateway.edge_lab import TOKEN, edge, message_of, modern
 from tests.http.raw_client import connected
+from tests.parts.approvals.lab import asking, call
 from toolway import Hub
 from toolway.parts.budgets.settings import CallBudget
 from toolway.testing import FakeHttp

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, message_of, modern
-from toolway.config.approval.approve_rules import parse_approve
+from tests.parts.approvals.lab import file_store, parts_with
 from toolway.config.server_entry import parse_entry
-from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import RequestSealer
-from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
 from toolway.part_api.database import SqliteDatabase
+from toolway.parts.approvals.gate import CallApprovals
+from toolway.parts.approvals.rules import parse_approve
 from toolway.parts.budgets.settings import CallBudget
 from toolway.parts.flows.call_flows import CallFlows
 from toolway.parts.flows.labels import WINDOW_S
@@ -148,17 +148,17 @@ async def office(
     keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
     limits = tuple(CallBudget.parse(each) for each in budgets)
     token, key = keyring.create_key_sync("staff", ["staff"], False, 0.0, budgets=limits)
-    gate = CallApprovals(SqliteApprovalStore(folder / "approvals.sqlite", RequestSealer(b"k" * 32)), hub.mask, hub.emit)
+    gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
     found: Office
     labels = CallFlows(
         FlowStore(SqliteDatabase(folder / "flows.sqlite", [WINDOWS])), lambda: hub.servers, hub.emit, lambda: found.time
     )
     gate.add_check(labels)
     labels.set_mode(flows)
-    hub.use_approvals(gate)
+    parts = PartSet(hub, keyring, parts=parts_with(gate))
     groups = {"staff": ToolFilter(("*",))}
     async with hub:
-        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, approvals=gate)
+        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, parts=parts)
         gateway.parts.permissions.source = lambda: found.policy
         found = Office(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups

@@ -28,7 +28,7 @@ NOT_COMMANDS = {"src/toolway/cli/help/other_names.py"}  # it names old commands 
 PROSE = {
     "src/toolway/auth/encrypted_token_store.py": "tokens",
     "src/toolway/upstream/upstream.py": "upstream",
-    "src/toolway/gateway/approvals/form.py": "gateway",
+    "src/toolway/middleware/approval.py": "gateway",
     "src/toolway/packages/malware.py": "malware",
     "src/toolway/hub/event_stream.py": "watchdog",
     "src/toolway/audit/mac.py": "audit",

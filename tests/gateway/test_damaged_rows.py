@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolway.errors import ConfigError
-from toolway.gateway.approvals import records
-from toolway.gateway.approvals.records import ApprovalRequest, RequestSealer, new_request_id
-from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.idempotency import IdempotencyKey
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
@@ -25,36 +21,6 @@ NOT_UTF8 = "CAST(x'ff' AS TEXT)"
 def damage(file: Path, statement: str) -> None:
     with sqlite3.connect(file) as db:
         assert db.execute(statement).rowcount == 1
-
-
-def a_request(key: str) -> ApprovalRequest:
-    now = time.time()
-    return ApprovalRequest(
-        *(new_request_id(), key, "pending", "anna", "bank", "pay", "unsafe", "digest", "definition"),
-        arguments=[],
-        call="c1",
-        asked_at=now,
-        until=now + records.APPROVAL_LIFETIME_S,
-    )
-
-
-@pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
-@pytest.mark.parametrize("column", ["sealed", "state", "caller"])
-async def test_a_bad_approval_stops_no_other_one(tmp_path: Path, column: str, value: str) -> None:
-    def store() -> SqliteApprovalStore:
-        return SqliteApprovalStore(tmp_path / "approvals", RequestSealer(b"k" * 32, time.time))
-
-    first = store()
-    bad, good = await first.claim(a_request("bad")), await first.claim(a_request("good"))
-    for each in (bad, good):
-        await first.decide(each.request.id, "approved", "boss", "")
-    await first.close()
-    damage(tmp_path / "approvals", f"UPDATE requests SET {column} = {value} WHERE id = '{bad.request.id}'")
-    later = store()
-    assert good.request.id in [each.id for each in await later.load()]
-    assert (await later.claim(a_request("good"))).outcome == "used"
-    assert (await later.claim(a_request("bad"))).outcome == ("used" if column == "caller" else "asked")
-    await later.close()
 
 
 @pytest.mark.parametrize("column", ["outcome", "caller", "state"])

@@ -39,6 +39,7 @@ from toolway.cluster.db.idempotency import DbIdempotencyStore
 from toolway.cluster.db.instances import InstanceStore
 from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
+from toolway.cluster.db.part_database import ClusterDatabase
 from toolway.cluster.db.poll import InstanceCounter
 from toolway.cluster.db.tokens import DbTokenStore
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, WORKER_LEASE_SETTINGS
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from toolway.cluster.db.vectors import DbVectorStore
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
-    from toolway.gateway.approvals.records import ApprovalStore, RequestSealer
     from toolway.part_api.database import Database
     from toolway.part_api.part import Part
 
@@ -210,17 +210,9 @@ class ClusterNode:
         )
         hub.set_pins(self._pins)
 
-    def open_approvals(self, sealer: RequestSealer) -> ApprovalStore:
-        """Return the store of calls that wait for approval, and of the answers, which all nodes share."""
-        from toolway.cluster.db.approvals import DbApprovalStore
-
-        return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
-
     def open_part_database(self, part: Part) -> Database:
         """Return the database of a part, which all nodes of the cluster share."""
-        from toolway.cluster.db.part_database import ClusterDatabase
-
-        return ClusterDatabase(self.engine, self.options.tenant)
+        return ClusterDatabase(self.engine, self.options.tenant, part.tables(), self.integrity)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.

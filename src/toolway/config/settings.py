@@ -23,6 +23,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
@@ -46,7 +47,6 @@ from toolway.part_api import registry
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
-    from toolway.config.approval.approve_rules import ApproveRule
     from toolway.part_api.part import Implied
     from toolway.types import Json
 
@@ -61,7 +61,7 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "modelUrls", "search"),
+    *("addresses", "agents", "alerts", "audit", "gateway", "groups", "modelUrls", "search"),
     *("telemetry", "timeout", "workflows"),
 )
 #: Keys of the block `gateway` that are not of a part.
@@ -225,7 +225,6 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if it is public
     sandbox: str = ""  # of entries that name none: guard or auto; "": guard if it is public and has bubblewrap
     min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
-    approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
     groups: Mapping[str, ToolGroup] = {}  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -299,7 +298,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         lock=fields.get_choice("lock", LOCK_RULES, ""),
         sandbox=fields.get_choice("sandbox", ("guard", "auto"), ""),
         min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
-        approve=_parse_approve(block),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -320,8 +318,6 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
 
 
 def _parse_networks(fields: FieldReader) -> tuple[str, ...]:
-    from ipaddress import ip_network
-
     networks = fields.get_texts("localTokenFrom")
     for network in networks:
         try:
@@ -332,8 +328,6 @@ def _parse_networks(fields: FieldReader) -> tuple[str, ...]:
 
 
 def _network_error(network: str) -> ConfigError:
-    from ipaddress import ip_network
-
     key, expected = "toolway.gateway.localTokenFrom", "networks such as 10.1.0.0/16"
     try:
         whole = ip_network(network, strict=False)
@@ -416,14 +410,6 @@ def _reject_misspelt_keys(block: Mapping[str, Any]) -> None:
     for issue in find_unknown_keys(block):
         if issue.severity == "error":
             raise ConfigError(issue.message, detail=issue.detail, hint=issue.hint, code=issue.code)
-
-
-def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
-    if block.get("approve") is None:
-        return {}
-    from toolway.config.approval.approve_rules import parse_approve
-
-    return parse_approve(block["approve"])
 
 
 def _parse_parts(block: Mapping[str, Any], gateway: FieldReader, variables: Mapping[str, str]) -> Mapping[str, Any]:
@@ -793,8 +779,6 @@ def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:
 
 
 def _is_private_address(host: str) -> bool:
-    from ipaddress import ip_address
-
     try:
         return host == "localhost" or ip_address(host).is_private
     except ValueError:

@@ -19,7 +19,6 @@ from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
-from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
@@ -29,7 +28,6 @@ from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
-from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
@@ -70,8 +68,7 @@ class Gateway:
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `local_token_from` are networks
     besides this machine from which the token of this machine is accepted. `cluster` connects the gateway to the other
-    nodes of a cluster. `approvals` is the gate of the hub, for administrators. `parts` are closed by their creator;
-    without them, the built-in parts keep their data in memory.
+    nodes of a cluster. `parts` are closed by their creator; without them, the built-in parts store nothing.
     """
 
     def __init__(
@@ -96,7 +93,6 @@ class Gateway:
         cluster: ClusterHooks = NO_CLUSTER,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
         drops_nulls: Callable[[], bool] = lambda: False,
-        approvals: CallApprovals | None = None,
         parts: PartSet | None = None,
     ) -> None:
         self._hub = hub
@@ -104,7 +100,7 @@ class Gateway:
         self._api_keys = api_keys
         sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
-        self.parts = parts if parts is not None else PartSet(hub, api_keys, approvals)
+        self.parts = parts if parts is not None else PartSet(hub, api_keys, key=key)
         self.parts.permissions.on_changed = self.on_access_changed
         self.parts.sealer = sealer
         self._dispatcher = RequestDispatcher(
@@ -124,8 +120,6 @@ class Gateway:
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._cluster = cluster
         legacy = LegacyHttpEndpoint(self.legacy_sessions)
-        if approvals is not None and api_keys is not None:
-            approvals.person_of = api_keys.person_of
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from, self.parts.credentials)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
@@ -151,7 +145,6 @@ class Gateway:
             overview,
             search,
             PinsAdmin(lambda: hub.pins, hub.mask),
-            ApprovalsAdmin(approvals, calls.key_names),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
@@ -169,7 +162,7 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, search, self.parts.read_gauges, cluster, approvals)
+            MetricsEndpoint(hub, metrics, self._stats, search, self.parts.read_gauges, cluster)
             if metrics is not None
             else None,
             cluster,

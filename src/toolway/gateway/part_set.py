@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,6 +15,7 @@ from toolway.gateway.credentials import Credentials
 from toolway.gateway.limits import CallLimits
 from toolway.gateway.permissions import Permissions
 from toolway.gateway.principals import ApiKeyStore
+from toolway.gateway.sealing import KEY_BYTES
 from toolway.hub.core import HubCore
 from toolway.middleware.approval import CheckedGate
 from toolway.part_api import registry
@@ -35,32 +38,36 @@ _log = logging.getLogger("toolway.gateway")
 class PartSet:
     """All parts of a gateway, and the context that they get (`PartContext`).
 
-    `open_database` returns the database of a part. Without it, and without a folder in `place`, parts store nothing.
-    The gateway, which is created later, sets `rights` and `report`.
+    `key` is that of the gateway; without it, parts get a random one. `open_database` returns the database of a part.
+    Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets `rights`
+    and `report`.
     """
 
     def __init__(
         self,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
-        gate: CheckedGate | None = None,
         *,
+        key: bytes | None = None,
         open_database: OpenDatabase = lambda part: None,
         node_count: Callable[[], int] = lambda: 1,
         config_file: Callable[[], str] = lambda: "",
+        gateway_url: Callable[[], str] = lambda: "",
         place: GatewayPlace = _ALONE,
         alerts: AlertSettings | None = None,
         parts: Iterable[Part] | None = None,
     ) -> None:
         self.hub = hub
         self.api_keys = api_keys
-        self.gate = gate
+        self.gate: CheckedGate | None = None
         self.limits = CallLimits()
         self.permissions = Permissions()
         self.credentials = Credentials()
         self.sealer: Sealer | None = None  # set by the gateway
         self.node_count = node_count
         self.config_file = config_file
+        self.gateway_url = gateway_url
+        self._key = key if key is not None else secrets.token_bytes(KEY_BYTES)
         self.open_database = open_database
         self.place = place
         self.alerts = alerts or AlertSettings()
@@ -75,6 +82,20 @@ class PartSet:
 
     def __iter__(self) -> Iterator[tuple[Part, PartRuntime]]:
         return iter(self._parts.values())
+
+    def set_gate(self, gate: CheckedGate) -> None:
+        """Let `gate` decide about every call of the hub before it is sent. Call it before the hub is opened.
+
+        Raises `LookupError` if another part decides already: which of the two would count?
+        """
+        if self.gate is not None:
+            raise LookupError("another part decides about calls already")
+        self.gate = gate
+        self.hub.use_gate(gate)
+
+    def derive_key(self, part: Part) -> bytes:
+        """Return the secret of a part. From it, neither the key of the gateway nor that of another part is computed."""
+        return hmac.digest(self._key, f"secret of the part {part.name}".encode(), "sha256")
 
     def runtime(self, name: str, kind: type[R]) -> R:
         """Return the runtime of a part. Raises `LookupError` if there is none, or if it is of another class."""

@@ -667,7 +667,7 @@ class HubCore:
 
     # -- approvals ----------------------------------------------------------------------------------------------------
 
-    def use_approvals(self, gate: CallGate) -> None:
+    def use_gate(self, gate: CallGate) -> None:
         """Let `gate` decide about every call before it is sent; the gate may ask a person for approval.
 
         Call this method before the hub is opened.

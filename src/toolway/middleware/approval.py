@@ -31,6 +31,8 @@ from toolway.types import Call, CallHandler, CallResult, Json, Middleware, ToolR
 from toolway.upstream.transport import SEND_TOO_LATE
 
 APPROVAL_DENIED_CODE: Final = "E-APPROVAL-DENIED"
+ASKER: Final = "toolway gateway"  # before the question, like the name of a server; no server can have this name
+ANSWER_KEY: Final = "toolway-approval"  # of the gate's question among the input requests of a result
 _UNBOUND_PARAMS: Final = ("_meta", "requestState", "inputResponses")  # differ between two requests for one call
 #: Keys of `_meta` that differ between two requests for one call, and that no tool acts on.
 _UNBOUND_META: Final = frozenset(

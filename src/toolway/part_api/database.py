@@ -26,14 +26,17 @@ class DatabaseError(Exception):
 class Table:
     """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT or DOUBLE.
 
-    In the database of a cluster each row belongs to a tenant, too.
+    In the database of a cluster each row belongs to a tenant, too. If the table `is_signed`, each row there has a MAC,
+    and all rows add up to the sealed state of the tenant: the table is refused if a row was removed or put back without
+    the key of the cluster, and a row that was changed is not read. It is empty after `toolway cluster trust`.
     """
 
-    __slots__ = ("columns", "name")
+    __slots__ = ("columns", "is_signed", "name")
 
-    def __init__(self, name: str, columns: Mapping[str, str]) -> None:
+    def __init__(self, name: str, columns: Mapping[str, str], *, is_signed: bool = False) -> None:
         self.name = name
         self.columns = columns
+        self.is_signed = is_signed
 
     def create_sql(self) -> str:
         """Return the statement that creates the table in a SQLite file."""
@@ -64,7 +67,14 @@ class Transaction(Protocol):
         ...
 
     def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
-        """Return the rows that meet an SQL condition on the columns, by key."""
+        """Return the rows that meet an SQL condition on the columns, by key.
+
+        A row of a signed table that was changed without the key is left out, and reported in the log.
+        """
+        ...
+
+    def count(self, table: Table, condition: str, **values: Any) -> int:
+        """Return the number of rows that meet an SQL condition, also of those that `select` leaves out."""
         ...
 
     def delete(self, table: Table, condition: str, **values: Any) -> int:
@@ -79,6 +89,13 @@ class Database(Protocol):
         """Return the result of `work`, which runs in a transaction. Raises `DatabaseError` if that fails."""
         ...
 
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Return the result of `work`, which only selects and counts. It waits for no other transaction.
+
+        Raises `DatabaseError` if that fails.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -91,14 +108,20 @@ class SqliteDatabase:
         self._file = SqliteFile(path, f"toolway-{path.stem}", self._prepare)
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        try:
-            return await self._file.run(lambda db: self._run(db, work))
-        except (sqlite3.Error, OSError) as exc:
-            raise DatabaseError(f"{self._file.path}: {exc}") from exc
+        return await self._in_thread(lambda db: self._run(db, work))
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        return await self._in_thread(lambda db: work(_SqliteTransaction(db, self._now)))
 
     async def close(self) -> None:
         """Wait for changes that are being written, then close the file."""
         await self._file.close()
+
+    async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await self._file.run(work)
+        except (sqlite3.Error, OSError) as exc:
+            raise DatabaseError(f"{self._file.path}: {exc}") from exc
 
     def _run(self, db: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
         with transaction(db):  # it holds the write lock from its beginning
@@ -130,6 +153,10 @@ class _SqliteTransaction:
     def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
         query = f'SELECT "key", {_names(table)} FROM {table.name} WHERE {condition}'
         return {row[0]: row[1:] for row in self._db.execute(query, values)}
+
+    def count(self, table: Table, condition: str, **values: Any) -> int:
+        query = f"SELECT count(*) FROM {table.name} WHERE {condition}"
+        return int(self._db.execute(query, values).fetchone()[0])
 
     def delete(self, table: Table, condition: str, **values: Any) -> int:
         return self._db.execute(f"DELETE FROM {table.name} WHERE {condition}", values).rowcount

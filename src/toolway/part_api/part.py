@@ -315,7 +315,16 @@ class PartContext(Protocol):
 
     @property
     def gate(self) -> CheckedGate | None:
-        """Gate before calls that can ask an operator; None if this gateway has none."""
+        """Gate before calls that can ask an operator; None if no part that was opened before has set one."""
+        ...
+
+    def set_gate(self, gate: CheckedGate) -> None:
+        """Let `gate` decide about every call before it is sent. Raises `LookupError` if there is another one."""
+        ...
+
+    @property
+    def gateway_url(self) -> Callable[[], str]:
+        """Function that returns the URL under which people reach this gateway; "" if it is not known."""
         ...
 
     @property
@@ -353,6 +362,10 @@ class PartContext(Protocol):
 
         None if this gateway stores nothing.
         """
+        ...
+
+    def derive_key(self, part: Part) -> bytes:
+        """Return a secret of the part of 32 bytes, the same in all processes, to seal what it stores."""
         ...
 
     def runtime(self, name: str, kind: type[R]) -> R:

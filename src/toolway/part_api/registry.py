@@ -12,11 +12,12 @@ from typing import Final
 
 from toolway.part_api.part import KeyAttribute, Metric, Part
 
-#: Built-in parts: name → class. A new part needs one line here.
+#: Built-in parts: name → class, in the order in which they are opened. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
     "identity": "toolway.parts.identity:Identity",
     "policy": "toolway.parts.policy:AccessPolicies",
     "budgets": "toolway.parts.budgets:Budgets",
+    "approvals": "toolway.parts.approvals:Approvals",
     "flows": "toolway.parts.flows:Flows",
     "workflows": "toolway.parts.workflows:GatewayWorkflows",
     "agents": "toolway.parts.agents:GatewayAgents",

@@ -28,7 +28,6 @@ from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import EndedSessions
 from toolway.gateway.admin.overview import RunDoctor
-from toolway.gateway.approvals.gate import compile_conditions
 from toolway.gateway.cluster_hooks import NO_CLUSTER
 from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
@@ -48,7 +47,7 @@ from toolway.serve.sockets import (
     no_auth_error,
     raise_file_limit,
 )
-from toolway.serve.wiring import Telemetry, create_approvals
+from toolway.serve.wiring import Telemetry
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -102,27 +101,22 @@ class GatewayProcess:
             options = self._cluster_node.hub_options
             self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts, **options)
         key = cluster.tenant_key if cluster is not None else state_dir.read_sealing_key()
-        self._approvals = create_approvals(
-            self.hub,
-            state_dir.folder,
-            key,
-            self._cluster_node if self._shares_config else None,
-            lambda: self._active_config.gateway.public_url or self._loopback_url,
-        )
-        self._apply_approve_rules(settings)
         node = self._cluster_node
         self._parts = PartSet(
             self.hub,
             self._api_keys,
-            self._approvals,
+            key=key,
             open_database=node.open_part_database if node and self._shares_config else file_database(state_dir.folder),
             node_count=node.context.node_count if node is not None else lambda: 1,
             config_file=lambda: self._config_path,
+            gateway_url=lambda: self._active_config.gateway.public_url or self._loopback_url,
             place=self._find_place(),
             alerts=alerts,
             parts=registry.in_use(),
         )
-        if not self._shares_config:
+        if self._shares_config:
+            self._parts.check(settings.parts)  # before they are given to all nodes
+        else:
             self._parts.start(settings.parts)
         self._apply_start_rules(settings)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
@@ -145,7 +139,6 @@ class GatewayProcess:
             rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
             ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
-            approvals=self._approvals,
             parts=self._parts,
         )
         if not settings.telemetry.calls:
@@ -175,14 +168,6 @@ class GatewayProcess:
             return GatewayPlace(folder, node.open_part_store, node.is_first)
         worker = node.options.worker if node is not None else None
         return GatewayPlace(folder, is_first_worker=worker is None or worker.is_first)
-
-    def _apply_approve_rules(self, settings: GatewaySettings) -> None:
-        """Apply the setting `toolway.approve`: rules that say which calls a person must approve.
-
-        Raises `ConfigError` if a condition is invalid; the old rules then stay.
-        """
-        if self._approvals.set_rules(settings.approve):
-            self.hub.on_approval_rules_changed()
 
     def _apply_start_rules(self, settings: GatewaySettings) -> None:
         """Apply what is required of a server process: its lock and its sandbox. Running servers stay as they are."""
@@ -301,7 +286,6 @@ class GatewayProcess:
                 await self._parts.finish(0.0 if self._fast_shutdown.is_set() else PART_DRAIN_S)
                 await self.telemetry.close()
                 await self._parts.close()
-                await self._approvals.close()
         if self._parent is not None:
             self._parent.clean_up()
 
@@ -362,7 +346,6 @@ class GatewayProcess:
 
     async def _start_cluster_node(self) -> None:
         if self._cluster_node is not None:
-            self._apply_approve_rules(self._active_config.gateway)
             self._apply_start_rules(self._active_config.gateway)
             if self._shares_config:
                 self._parts.start(self._active_config.gateway.parts)
@@ -426,7 +409,6 @@ class GatewayProcess:
             await self._parts.finish(0.0)
             await self.telemetry.close()
             await self._parts.close()
-            await self._approvals.close()
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -473,7 +455,7 @@ class GatewayProcess:
             self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
             if self._cluster_node is not None and self._shares_config:
                 # The change feed delivers it to this node too.
-                compile_conditions(loaded.gateway.approve)
+                self._parts.check(loaded.gateway.parts)
                 await _reject_broken_files(loaded)
                 await self._cluster_node.publish_config(loaded, force=True, only_changes=only_changes)
                 return {"changed": {}, "published_to": "all nodes"}
@@ -499,7 +481,6 @@ class GatewayProcess:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
         self._parts.check(loaded.gateway.parts)
-        self._apply_approve_rules(loaded.gateway)
         self._parts.apply(loaded.gateway.parts)
         await self._parts.load(loaded)
         servers = self._parts.with_servers(servers)

@@ -1,27 +1,20 @@
-"""Parts of a gateway, created from its settings: metrics and traces, approvals of calls."""
+"""Metrics and traces of a gateway, created from its settings."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolway.config.masking import name_secrets
 from toolway.config.settings import TelemetrySettings
 from toolway.errors import ConfigError
-from toolway.events import Alert
-from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import ApprovalLinks, RequestSealer
-from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
 from toolway.hub.core import HubCore
 from toolway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from toolway.cluster.node import ClusterNode
     from toolway.telemetry.otlp import MetricsPusher
 
 
@@ -88,28 +81,3 @@ class Telemetry:
             pending.append(run_with_deadline(self._provider.shutdown))
             self._provider = None
         await asyncio.gather(*pending)
-
-
-def create_approvals(
-    hub: HubCore, folder: Path, key: bytes, node: ClusterNode | None, gateway_url: Callable[[], str]
-) -> CallApprovals:
-    """Create the part of a gateway that asks people to approve calls, connect it to the hub, and return it.
-
-    Its requests are stored in the database of the cluster if `node` is given, else in a file of the state folder, which
-    all workers share. `key` seals them. `gateway_url` returns the URL for links in messages to operators, "" if it is
-    not known. The rules are set later, with `set_rules`.
-    """
-    sealer = RequestSealer(key)
-    store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
-    links = ApprovalLinks(key)
-    approvals = CallApprovals(
-        store, hub.mask, hub.emit, links=links, name_secrets=lambda text: name_secrets(hub.servers, text)
-    )
-
-    def link_of(alert: Alert) -> str:
-        url = gateway_url() if alert.kind == "approval-waits" else ""
-        return links.create_url(url, alert.call, alert.at) if url else ""
-
-    hub.use_alert_links(link_of)
-    hub.use_approvals(approvals)
-    return approvals

@@ -7,7 +7,6 @@
     outcome-unknown   a call may have been executed: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
     definition-held   a definition of a server changed or is new, and waits for an approval
-    approval-waits    a call waits for the approval of an operator
     cluster-database  the cluster database was changed without the cluster key
     workflow-asks     a workflow run waits for the answer of a person
     workflow-stuck    a workflow run cannot go on
@@ -38,7 +37,6 @@ from toolway.events import (
     Alert,
     AlertKind,
     AlertResolved,
-    ApprovalChanged,
     AuditFailed,
     AuditResumed,
     CallFinished,
@@ -99,10 +97,9 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         return Alert("", "cluster-database", message, event.reason, hint)
     if isinstance(event, DefinitionReviewed) and event.action == "held":
         return _held_alert(event)
-    if isinstance(event, ApprovalChanged):
-        return _approval_alert(event) if event.by == "operator" and event.action == "asked" else None
     if isinstance(event, PartCondition):
-        return Alert(event.server, event.kind, event.message, event.detail, event.hint)
+        texts = (event.message, event.detail, event.hint)
+        return Alert(event.server, event.kind, *texts, event.tool, event.call, event.caller)
     if isinstance(event, RunAsks):
         message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
@@ -182,14 +179,6 @@ def _held_alert(event: DefinitionReviewed) -> Alert:
     return Alert(event.server, "definition-held", f"a definition of {event.server} is held", detail, hint, event.name)
 
 
-def _approval_alert(event: ApprovalChanged) -> Alert:
-    hint = f"see its arguments: toolway approvals show {event.id}; then: toolway approvals approve {event.id}, or deny"
-    message = f"a call of {event.server}.{event.tool} waits for an approval"
-    return Alert(
-        *(event.server, "approval-waits", message, f"request {event.id}", hint, event.tool, event.id, event.caller)
-    )
-
-
 def _format_wait(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
 
@@ -251,16 +240,11 @@ class AlertDetector:
             self._detect(event)
             if not event.held:
                 self._resolve(Alert(event.server, "definition-held", "").key, event.server)
-        elif isinstance(event, ApprovalChanged):
-            if event.action == "asked":
-                self._detect(event)
-            elif event.by == "operator":
-                self._resolve(Alert(event.server, "approval-waits", "", call=event.id).key, event.server)
         elif isinstance(event, PartCondition):
             if event.is_open:
                 self._detect(event)
             else:
-                self._resolve(Alert(event.server, event.kind, "").key, event.server)
+                self._resolve(Alert(event.server, event.kind, "", call=event.call).key, event.server)
         elif isinstance(event, RunChanged):
             if event.state in ("stuck", "damaged"):
                 self._detect(event)

@@ -111,7 +111,6 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
         ("server", "action"),
         "Questions about calls: `asked`, `approved`, `denied`, `used`, `refused`, `expired`",
     ),
-    "toolway_approvals_pending": ("gauge", (), "Calls that wait for the approval of an operator"),
     "toolway_workflow_runs": (
         "counter",
         ("workflow", "state"),

@@ -5,16 +5,13 @@ from __future__ import annotations
 import psycopg
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import text, update
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.cluster.db.test_approvals import request, store
 from tests.cluster.db.test_run_journal import BODY, Nodes, a_run, an_entry
 from tests.cluster.db.test_run_journal import nodes as nodes  # a fixture
 from toolway.cluster.db.client_state import SessionState, SessionStateStore
 from toolway.cluster.db.tables import SessionRow
-from toolway.gateway.approvals import records
-from toolway.gateway.approvals.records import StoreError
 from toolway.workflows.journal import RunChange, RunDamaged, RunMessage, definition_hash
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]
@@ -69,25 +66,6 @@ async def test_a_bad_row_of_a_run_blocks_no_other_run(nodes: Nodes, damage: str)
     assert [each.id for each in await journal.take(9.0, 50)] == ["bad"]
     await journal.create(replace(bad, id="new"), OTHER)  # a new run repairs the definition that it shares
     assert (await journal.load("new"))[1] == OTHER
-
-
-@pytest.mark.parametrize("is_over", [False, True])
-async def test_a_bad_approval_stops_no_other_one(engine: AsyncEngine, is_over: bool) -> None:
-    asked = {name: (await store(engine).claim(request(name))).request for name in ("bad", "good")}
-    async with engine.begin() as db:
-        await db.execute(text("UPDATE approvals SET sealed = 'x' WHERE id = :id"), {"id": asked["bad"].id})
-    if is_over:  # what expired is removed at the next claim
-        later = store(engine, moved=records.APPROVAL_LIFETIME_S + 1)
-        outcome = await later.claim(replace(request("new"), until=request().until * 2))
-        assert outcome.outcome == "asked" and [each.id for each in outcome.expired] == [asked["good"].id]
-        return
-    assert [each.id for each in await store(engine).load()] == [asked["good"].id]
-    assert await store(engine).decide(asked["good"].id, "approved", "boss", "") is not None
-    assert (await store(engine).claim(request("good"))).outcome == "used"
-    with pytest.raises(StoreError):
-        await store(engine).decide(asked["bad"].id, "approved", "boss", "")
-    with pytest.raises(StoreError):
-        await store(engine).claim(request("bad"))
 
 
 async def test_a_session_that_cannot_be_read_has_ended_and_no_other_one(engine: AsyncEngine) -> None:

@@ -16,6 +16,7 @@ import httpx2
 from tests.cluster.nats_server import nats_server
 from tests.cluster.node.http_tap import Tap, tap
 from tests.gateway.bridge_lab import Lab, Raw, pipe_entry
+from tests.parts.approvals.lab import parts_with
 from toolway.catalog.pins import PinMode
 from toolway.cluster.db.instances import Ownership
 from toolway.cluster.lease_clock import LeaseSettings
@@ -23,14 +24,17 @@ from toolway.cluster.node import ClusterNode
 from toolway.cluster.node_auth import issue_node_credential
 from toolway.cluster.options import ClusterOptions
 from toolway.cluster.routing.call_cipher import CallCipher, join_request
-from toolway.config.approval.approve_rules import parse_approve
 from toolway.config.loader import LoadedConfig, load_file
-from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.part_set import PartSet
 from toolway.gateway.router import NODE_PATH
 from toolway.hub.core import HubCore
+from toolway.parts.approvals import Approvals
+from toolway.parts.approvals.gate import CallApprovals
+from toolway.parts.approvals.records import RequestSealer
+from toolway.parts.approvals.rules import parse_approve
+from toolway.parts.approvals.store import DatabaseApprovalStore
 from toolway.parts.policy.access_policy import AccessPolicy
 from toolway.parts.policy.engine import PolicyEngine
 
@@ -164,13 +168,15 @@ async def _node(
         stack.push_async_callback(replica.close)
         await replica.open(file)
         hub = HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options)
-        gate = CallApprovals(replica.open_approvals(RequestSealer(options.tenant_key)), hub.mask, hub.emit)
+        database = replica.open_part_database(Approvals())
+        store = DatabaseApprovalStore(database, RequestSealer(options.tenant_key))
+        gate = CallApprovals(store, hub.mask, hub.emit)
         if approve is not None:
             gate.set_rules(parse_approve(approve))
-            hub.use_approvals(gate)
+        parts = PartSet(hub, replica.api_keys, parts=parts_with(gate) if approve is not None else None)
         await stack.enter_async_context(hub)
         loaded_policy = AccessPolicy(PolicyEngine(policy), hub.emit) if policy is not None else None
-        gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
+        gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks, parts=parts)
         gateway.parts.permissions.source = lambda: loaded_policy
         if pins is not None:
             replica.use_pins(hub, lambda server: pins)

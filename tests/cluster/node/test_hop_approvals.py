@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.node.hop_lab import TOKEN, Node, cluster
-from tests.gateway.approval_lab import accept, ask, call, refusal, reply
 from tests.gateway.bridge_lab import Answer
 from tests.gateway.test_pins import write_tools
+from tests.parts.approvals.lab import accept, ask, call, refusal, reply
 
 pytestmark = pytest.mark.anyio
 

@@ -16,13 +16,11 @@ from urllib.parse import quote
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, message_of
+from tests.parts.approvals.lab import file_store, parts_with
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway
 from toolway.errors import AccessDenied, ConfigError
 from toolway.events import Event, PolicyDecision
-from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import RequestSealer
-from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.credentials import Credentials
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
@@ -31,6 +29,7 @@ from toolway.gateway.principals import FileApiKeyStore
 from toolway.hub.core import HubCore
 from toolway.part_api.database import SqliteDatabase
 from toolway.part_api.part import PartContext, PartRuntime
+from toolway.parts.approvals.gate import CallApprovals
 from toolway.parts.flows import Flows
 from toolway.parts.flows.call_flows import CallFlows
 from toolway.parts.flows.labels import (
@@ -130,15 +129,15 @@ async def _story(folder: Path, mode: Any, texts: dict[str, str], labels: dict[st
         {"s": parse_entry({"command": sys.executable, "args": args, "tools": labels})}, callbacks=NoHubCallbacks()
     )
     times = [1_800_000_000.0]
-    gate = CallApprovals(SqliteApprovalStore(folder / "approvals.sqlite", RequestSealer(b"k" * 32)), hub.mask, hub.emit)
+    gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
     flows = CallFlows(SqliteFlowStore(folder / "flows.sqlite"), lambda: hub.servers, hub.emit, lambda: times[0])
     gate.add_check(flows)
     flows.set_mode(mode)
-    hub.use_approvals(gate)
     keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
+    others = [each for each in parts_with(gate) if each.name != "flows"]
+    parts = PartSet(hub, keyring, parts=[*others, _FlowsOf(flows)])
     async with hub:
-        parts = PartSet(hub, keyring, gate, parts=[_FlowsOf(flows)])
-        gateway = Gateway(hub, b"k" * 32, keyring, approvals=gate, parts=parts)
+        gateway = Gateway(hub, b"k" * 32, keyring, parts=parts)
         story = Story(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         story.flows, story.gate, story.sent_file, story.decisions = flows, gate, sent, []
         story.times = times

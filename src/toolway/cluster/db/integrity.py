@@ -4,8 +4,8 @@ A row that grants or directs something (API keys, nodes, lists of tools) carries
 valid one is ignored and reported.
 
 A valid row can still be an old one. So each tenant has one sealed `TenantState`: for every kind of row (servers,
-settings, API keys, logins, pins, approvals) the sum of the marks of all rows. A mark is a keyed hash of a row's name
-and content.
+settings, API keys, logins, pins, each signed table of a part) the sum of the marks of all rows. A mark is a keyed hash
+of a row's name and content.
 Every change replaces the marks of what it changed and counts the state up, in the same transaction. A node that loads
 the rows adds up their marks: if one was changed, removed or put back, the sum differs, and what was loaded is not used.
 The whole state of a tenant can only be put back as a whole. A running node notices that too, by the count, and from
@@ -34,7 +34,7 @@ from toolway.cluster.keys import derive_key
 from toolway.errors import ConfigError
 from toolway.gateway.sealing import Sealer
 
-MarkedKind: TypeAlias = Literal["servers", "settings", "keys", "logins", "pins", "approvals"]
+MarkedKind: TypeAlias = Literal["servers", "settings", "keys", "logins", "pins"] | str  # or the name of a table
 
 NO_EXPIRY_S: Final = 100 * 366 * 86_400.0  # seconds
 MAX_FINDINGS: Final = 100  # reported rows of one table

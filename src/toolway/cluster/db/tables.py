@@ -317,31 +317,6 @@ class PinsRow(Base):
     revision: Mapped[int] = mapped_column(Number, index=True)  # of the last change
 
 
-class ApprovalRow(Base):
-    """One call that waits for the approval of an operator, or that an operator recently approved or denied."""
-
-    __tablename__ = "approvals"
-
-    tenant: Mapped[str] = mapped_column(primary_key=True)
-    id: Mapped[str] = mapped_column(primary_key=True)
-    key: Mapped[str]  # hash of what the approval is bound to
-    state: Mapped[str]  # pending, approved, denied or used
-    caller: Mapped[str]
-    until: Mapped[float]  # by the wall clock of the nodes
-    sealed: Mapped[str]  # the request, encrypted
-    mac: Mapped[str]  # of all columns (`integrity.py`)
-
-
-class SpentAnswerRow(Base):
-    """Nonce of an answer by which a client approved a call. It was used, and is not accepted a second time."""
-
-    __tablename__ = "spent_answers"
-
-    tenant: Mapped[str] = mapped_column(primary_key=True)
-    id: Mapped[str] = mapped_column(primary_key=True)  # nonce of the question
-    until: Mapped[float] = mapped_column(index=True)
-
-
 class RunDefinitionRow(Base):
     """Definition of a workflow, as it was when runs of it were started. The row never changes."""
 
@@ -435,6 +410,8 @@ def _add_table(table: database.Table) -> Table:
     columns: list[Column[Any]] = [
         Column(name, _PART_TYPES[type_], nullable=False) for name, type_ in table.columns.items()
     ]
+    if table.is_signed:
+        columns.append(Column("mac", Text(), nullable=False))  # of all columns (`integrity.py`)
     return Table(table.name, Base.metadata, *keys, *columns)
 
 

@@ -18,7 +18,6 @@ from toolway.cluster.db.instances import DesiredInstances, apply_desired_instanc
 from toolway.cluster.db.integrity import Integrity, MarkedKind, TenantState
 from toolway.cluster.db.tables import (
     ApiKeyRow,
-    ApprovalRow,
     CredentialRow,
     IdempotencyRow,
     NodeRow,
@@ -26,11 +25,13 @@ from toolway.cluster.db.tables import (
     ServerRow,
     TenantRow,
     TenantStateRow,
+    add_part_tables,
 )
 from toolway.cluster.db.tokens import DecryptionError, EnvelopeCipher, login_binding
 from toolway.cluster.keys import derive_tenant_key
 from toolway.errors import ConfigError
 from toolway.gateway.sealing import Sealer
+from toolway.part_api import registry
 
 TakeoverAction: TypeAlias = Literal["keep", "delete"]
 
@@ -102,7 +103,9 @@ class _Takeover:
         found = [*await self._settings(), *await self._servers(), *await self._keys(), *await self._logins()]
         found += await self._pins()
         await self._outcomes()
-        await self._db.execute(delete(ApprovalRow).where(ApprovalRow.tenant == self._tenant))  # they are asked again
+        for table in add_part_tables(registry.in_use()):
+            if "mac" in table.c:  # signed rows of parts
+                await self._db.execute(delete(table).where(table.c.tenant == self._tenant))
         state = TenantState().changed(self._sums)
         await self._integrity.write_state(self._db, self._tenant, state)
         return found

@@ -1,7 +1,6 @@
-"""Approval of config files and of calls: which programs and data an entry uses, and what a person has approved.
+"""Approval of config files: which programs and data an entry uses, and what a person has approved.
 
 accesses.py      what an entry runs, reads and sends
 trust_store.py   trusted project files and approved entries, by content
 held_entries.py  entries of the user's own files that wait for approval
-approve_rules.py which calls through the gateway need an approval
 """

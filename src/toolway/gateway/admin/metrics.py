@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from toolway.errors import ServerUnavailable
 from toolway.gateway.admin.search import SearchAdmin
-from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
@@ -44,14 +41,12 @@ class MetricsEndpoint:
         search: SearchAdmin,
         gauges_of_parts: Callable[[], Awaitable[Sequence[Gauge]]],
         cluster: ClusterHooks = NO_CLUSTER,
-        approvals: CallApprovals | None = None,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
         self._gateway_stats = gateway_stats
         self._search = search
         self._cluster = cluster
-        self._approvals = approvals
         self._gauges_of_parts = gauges_of_parts
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
@@ -81,10 +76,6 @@ class MetricsEndpoint:
         snapshot = self._metrics.snapshot()
         self._cluster.on_metrics_shown()
         gauges = [*self._gauges(GaugeValue), *self._search_gauges(GaugeValue, tokens)]
-        if self._approvals is not None and self._approvals.is_active:
-            with suppress(ServerUnavailable):  # the log has the cause
-                pending = await self._approvals.count_pending()
-                gauges.append(GaugeValue("toolway_approvals_pending", {}, pending))
         of_parts = await self._gauges_of_parts()
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept, of_parts)
 

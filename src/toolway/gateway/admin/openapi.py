@@ -176,16 +176,6 @@ _TOOL: Final = _object(
         "raw": _ANY_OBJECT,
     }
 )
-_APPROVAL: Final = _object(
-    {
-        **dict.fromkeys(("id", "state", "caller", "server", "tool", "effect"), _STRING),
-        **dict.fromkeys(("digest", "definition", "call", "who", "reason"), _STRING),
-        "arguments": _array(_object({"name": _STRING, "value": _STRING, "note": _STRING})),
-        "complete": _BOOLEAN,
-        "asked_at": _NUMBER,
-        "until": _NUMBER,
-    }
-)
 _KEY: Final = _object(
     {
         "id": _STRING,
@@ -348,9 +338,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
-    "Approval": _APPROVAL,
-    "ApprovalList": _object({"enabled": _BOOLEAN, "requests": _array(_ref("Approval"))}),
-    "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING, "link?": _STRING}),
     "PinList": _object(
         {
             "enabled": _BOOLEAN,

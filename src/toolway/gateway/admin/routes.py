@@ -20,7 +20,6 @@ from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
-from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
@@ -242,36 +241,6 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.calls.make_call(r.body, r.principal),
         body="NewCall",
     ),
-    # -- approvals of calls -------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/approvals",
-        "Calls that wait for the approval of an operator, and those answered in the last 15 minutes",
-        "ApprovalList",
-        lambda a, r: a.approvals.list_requests(),
-    ),
-    Route(
-        "GET",
-        "/admin/approvals/{id}",
-        "One call that waits, with its arguments",
-        "Approval",
-        lambda a, r: a.approvals.get_request(r.decoded("id")),
-    ),
-    Route(
-        "POST",
-        "/admin/approvals/{id}",
-        "Approve or deny one call",
-        "Approval",
-        lambda a, r: a.approvals.decide(r.decoded("id"), r.body, r.principal),
-        body="ApprovalAnswer",
-    ),
-    Route(
-        "GET",
-        "/admin/approval-links/{link}",
-        "The call that a link in a message to operators names; 404 if the link is forged or has expired",
-        "Approval",
-        lambda a, r: a.approvals.get_linked_request(r.decoded("link")),
-    ),
     # -- pinned definitions -------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -465,7 +434,6 @@ class AdminEndpoint:
         overview: OverviewAdmin,
         search: SearchAdmin,
         pins: PinsAdmin,
-        approvals: ApprovalsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -478,7 +446,6 @@ class AdminEndpoint:
         self.overview: OverviewAdmin = overview
         self.search: SearchAdmin = search
         self.pins: PinsAdmin = pins
-        self.approvals: ApprovalsAdmin = approvals
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

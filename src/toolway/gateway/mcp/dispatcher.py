@@ -28,7 +28,6 @@ from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
 from toolway.config.schema import passes_vendor_method
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
-from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
 from toolway.gateway.authenticator import ThrottleLog
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.legacy_schemas import adapt_result
@@ -55,7 +54,7 @@ from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
 from toolway.hub.core import HubCore
 from toolway.hub.taken_over import TakenOverCall
-from toolway.middleware.approval import ApprovalReply, ApprovalResult
+from toolway.middleware.approval import ANSWER_KEY, ASKER, ApprovalReply, ApprovalResult
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,

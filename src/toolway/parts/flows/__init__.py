@@ -19,6 +19,7 @@ class Flows(Part):
     """Labels of tools, and what happens if the calls of one caller have all three."""
 
     name = "flows"
+    needs = ("approvals",)  # its gate asks an operator
     setting_keys = ("flows",)
     table_file = "flows.sqlite"
     commands: ClassVar[Mapping[str, Command]] = {

@@ -10,20 +10,22 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.db.encryption_keys import an_integrity
-from toolway.cluster.db.approvals import DbApprovalStore
-from toolway.gateway.approvals import records
-from toolway.gateway.approvals.records import ApprovalRequest, RequestSealer, StoreError, new_request_id
+from toolway.cluster.db.part_database import ClusterDatabase
+from toolway.parts.approvals import records
+from toolway.parts.approvals.records import ApprovalRequest, RequestSealer, StoreError, new_request_id
+from toolway.parts.approvals.store import REQUESTS, SPENT, DatabaseApprovalStore
 
 pytestmark = pytest.mark.anyio
 
 
-def store(engine: AsyncEngine, tenant: str = "t", letter: bytes = b"k", moved: float = 0.0) -> DbApprovalStore:
+def store(engine: AsyncEngine, tenant: str = "t", letter: bytes = b"k", moved: float = 0.0) -> DatabaseApprovalStore:
     """As a node has it that was just started."""
 
     def now() -> float:
         return time.time() + moved
 
-    return DbApprovalStore(engine, tenant, an_integrity(letter), RequestSealer(letter * 32, now), now)
+    database = ClusterDatabase(engine, tenant, (REQUESTS, SPENT), an_integrity(letter))
+    return DatabaseApprovalStore(database, RequestSealer(letter * 32, now), now)
 
 
 def request(key: str = "k", caller: str = "anna") -> ApprovalRequest:
@@ -75,14 +77,14 @@ async def test_the_queue_is_bounded_over_all_nodes(engine: AsyncEngine, monkeypa
     "attack",
     [
         "UPDATE approvals SET state = 'approved'",
-        "UPDATE approvals SET key = 'k', state = 'approved'",
+        "UPDATE approvals SET binding = 'k', state = 'approved'",
         "UPDATE approvals SET sealed = 'x'",
         "UPDATE approvals SET until = until + 9000",
         "DELETE FROM approvals",
     ],
 )
 async def test_a_row_that_was_changed_approves_nothing(engine: AsyncEngine, attack: str) -> None:
-    await store(engine).claim(request("k" if "key" not in attack else "other"))
+    await store(engine).claim(request("k" if "binding" not in attack else "other"))
     async with engine.begin() as db:
         await db.execute(text(attack))
     with pytest.raises(StoreError):

@@ -42,9 +42,6 @@ class ApproveRule(msgspec.Struct, frozen=True):
     by: ApprovedBy  # client: the user of the calling client; operator: an administrator of the gateway; none
     when: str = ""  # CEL expression over `args`; "": every call
 
-    def to_json(self) -> str | dict[str, str]:
-        return {"by": self.by, "when": self.when} if self.when else self.by
-
 
 def parse_approve(block: Any) -> Mapping[str, ApproveRule]:
     """Return the rules of `toolway.approve` by key, in the order of the file.

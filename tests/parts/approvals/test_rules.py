@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolway.config.approval.approve_rules import ApproveRules, parse_approve
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
+from toolway.parts.approvals.rules import ApproveRules, parse_approve
 
 
 def approvers(rules: Any, name: str, *, destructive: bool = False) -> list[str]:
@@ -68,4 +68,4 @@ def test_a_misspelt_key_is_rejected(key: str) -> None:
 
 def test_a_condition_is_no_template() -> None:
     settings = parse_gateway({"approve": {"a.b": {"by": "client", "when": "args.x == '${HOME}'"}}}, {"HOME": "/h"})
-    assert settings.approve["a.b"].when == "args.x == '${HOME}'"
+    assert settings.parts["approvals"].approve["a.b"].when == "args.x == '${HOME}'"

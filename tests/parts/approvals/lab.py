@@ -11,20 +11,46 @@ from typing import Any
 
 from tests.gateway.bridge_lab import KEY, Answer, Json, Lab, Raw
 from tests.gateway.full_server import FullHttp
-from toolway.config.approval.approve_rules import parse_approve
 from toolway.config.server_entry import parse_entry
 from toolway.events import ApprovalChanged, Event
-from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import ApprovalLinks, ApprovalRequest, ApprovalStore, RequestSealer
-from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.hub.core import HubCore
+from toolway.part_api import Part, PartContext, PartRuntime, registry
+from toolway.part_api.database import SqliteDatabase
+from toolway.parts.approvals import Approvals
+from toolway.parts.approvals.gate import CallApprovals
+from toolway.parts.approvals.records import ApprovalLinks, ApprovalRequest, ApprovalStore, RequestSealer
+from toolway.parts.approvals.rules import parse_approve
+from toolway.parts.approvals.runtime import ApprovalsRuntime
+from toolway.parts.approvals.store import REQUESTS, SPENT, DatabaseApprovalStore
 from toolway.testing import FakeHttp
 
 ERAS = ("modern", "legacy")
 FORM: Json = {"elicitation": {"form": {}}}
+
+
+class _ApprovalsOf(Approvals):
+    """The part with a gate that a test has made."""
+
+    def __init__(self, gate: CallApprovals) -> None:
+        self._gate = gate
+
+    def open(self, context: PartContext) -> PartRuntime:
+        return ApprovalsRuntime.with_gate(context, self._gate)
+
+
+def parts_with(gate: CallApprovals) -> list[Part]:
+    """All built-in parts, of which one has this gate."""
+    return [_ApprovalsOf(gate) if each.name == "approvals" else each for each in registry.built_in()]
+
+
+def file_store(folder: Path, key: bytes = KEY, now: Callable[[], float] = time.time) -> DatabaseApprovalStore:
+    """A store in a file, as a gateway without a cluster has it."""
+    database = SqliteDatabase(folder / "approvals.sqlite", (REQUESTS, SPENT))
+    return DatabaseApprovalStore(database, RequestSealer(key, now), now)
 
 
 class Clock:
@@ -89,13 +115,13 @@ async def asking(
             yield lab
         return
     hub = HubCore({"bank": parse_entry({"url": fake.url})}, callbacks=NoHubCallbacks())
-    store = store or SqliteApprovalStore(folder / "approvals.sqlite", RequestSealer(KEY, now), now)
+    store = store or file_store(folder, now=now)
     links = ApprovalLinks(KEY, now)
     gate = CallApprovals(store, hub.mask, hub.emit, now, links)
     gate.set_rules(parse_approve(rules))
-    hub.use_approvals(gate)
+    parts = PartSet(hub, keyring, parts=parts_with(gate))
     async with hub:
-        gateway = Gateway(hub, KEY, keyring, approvals=gate)
+        gateway = Gateway(hub, KEY, keyring, parts=parts)
         found = Asking(hub, gateway, await gateway.listen("127.0.0.1", 0))
         found.fake, found.gate, found.sink, found.links = fake, gate, Sink(), links
         hub.add_sink(found.sink)

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import ERAS, Asking, Clock, asking, call, refusal
 from tests.gateway.bridge_lab import KEY, Raw, made
 from tests.gateway.program import program, until
-from tests.gateway.test_approvals_program import call as call_program
-from tests.gateway.test_call_approvals import OPERATOR, PAY, WAITS
 from tests.gateway.test_pins import write_tools
+from tests.parts.approvals.lab import ERAS, Asking, Clock, asking, call, refusal
+from tests.parts.approvals.test_operator import OPERATOR, PAY, WAITS
+from tests.parts.approvals.test_program import call as call_program
 from tests.telemetry.test_alerts import Hook
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
-from toolway.gateway.approvals.records import APPROVAL_LIFETIME_S, ApprovalLinks
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.sealing import Sealer
+from toolway.parts.approvals.records import APPROVAL_LIFETIME_S, ApprovalLinks
 from toolway.types import Json
 
 pytestmark = pytest.mark.anyio

@@ -23,32 +23,12 @@ import msgspec
 from msgspec.structs import replace
 
 from toolway.catalog.catalog import Tool
-from toolway.config.approval.approve_rules import ApproveRule, ApproveRules
-from toolway.errors import AccessDenied, CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
+from toolway.errors import Certainty, ConfigError, NotFound, ServerUnavailable
 from toolway.events import ApprovalChanged, Event
-from toolway.gateway.approvals.form import (
-    ANSWER_KEY,
-    ASKER,
-    ArgumentReader,
-    build_question,
-    cut_arguments,
-    describe_effect,
-    refusal_in,
-    size_of,
-)
-from toolway.gateway.approvals.records import (
-    APPROVAL_LIFETIME_S,
-    MAX_PENDING,
-    MAX_REVIEW_BYTES,
-    ApprovalLinks,
-    ApprovalRequest,
-    ApprovalStore,
-    StoreError,
-    new_nonce,
-    new_request_id,
-)
 from toolway.gateway.mcp.context import supports_server_request
 from toolway.middleware.approval import (
+    ANSWER_KEY,
+    ASKER,
     ApprovalBinding,
     ApprovalReply,
     ApprovalRequired,
@@ -59,6 +39,28 @@ from toolway.middleware.approval import (
     denied_call,
 )
 from toolway.middleware.replay import EarlierCall
+from toolway.parts.approvals.alerts import condition_of
+from toolway.parts.approvals.conditions import compile_conditions
+from toolway.parts.approvals.form import (
+    ArgumentReader,
+    build_question,
+    cut_arguments,
+    describe_effect,
+    refusal_in,
+    size_of,
+)
+from toolway.parts.approvals.records import (
+    APPROVAL_LIFETIME_S,
+    MAX_REVIEW_BYTES,
+    ApprovalLinks,
+    ApprovalRequest,
+    ApprovalStore,
+    StoreError,
+    new_nonce,
+    new_request_id,
+)
+from toolway.parts.approvals.refusals import queue_full, store_unavailable, too_long
+from toolway.parts.approvals.rules import ApproveRule, ApproveRules
 from toolway.types import Call, CallbackError, CallResult, Json
 
 if TYPE_CHECKING:
@@ -296,7 +298,7 @@ class CallApprovals:
         arguments = self._reader.describe(call)
         if size_of(arguments) > MAX_REVIEW_BYTES:
             self._report(call, binding, "refused", "", "its arguments are too long to review", by="operator")
-            raise _too_long(call, size_of(arguments))
+            raise too_long(call, size_of(arguments))
         request = ApprovalRequest(
             id=new_request_id(),
             key=binding.key,
@@ -321,7 +323,7 @@ class CallApprovals:
             return call
         if outcome == "full":
             self._report(call, binding, "refused", "", "too many requests wait", by="operator")
-            raise _queue_full(call)
+            raise queue_full(call)
         if outcome in ("denied", "used"):
             raise denied_call(call, found.reason or "an operator denied it")
         if outcome == "asked":
@@ -405,14 +407,14 @@ class CallApprovals:
         try:
             decided = await self._store.decide(id_, state, who, reason[:MAX_REASON_CHARS])
         except StoreError as exc:
-            raise _store_unavailable(exc) from exc
+            raise store_unavailable(exc) from exc
         if decided is None:
             raise NotFound(
                 f"the request {id_} does not wait",
                 detail=f"it was {request.state} or has expired",
                 hint="list what waits: toolway approvals ls",
             )
-        self._emit(_event(decided, state))
+        self._emit_change(_event(decided, state))
         return decided
 
     async def count_pending(self) -> int:
@@ -420,19 +422,19 @@ class CallApprovals:
         try:
             return await self._store.count_pending()
         except StoreError as exc:
-            raise _store_unavailable(exc) from exc
+            raise store_unavailable(exc) from exc
 
     async def _read(self) -> list[ApprovalRequest]:
         try:
             return await self._store.load()
         except StoreError as exc:
-            raise _store_unavailable(exc) from exc
+            raise store_unavailable(exc) from exc
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _report_expired(self, expired: Iterable[ApprovalRequest]) -> None:
         for each in expired:
-            self._emit(_event(each, "expired"))
+            self._emit_change(_event(each, "expired"))
 
     def _report(
         self,
@@ -445,9 +447,15 @@ class CallApprovals:
         who: str = "",
         by: str = "client",
     ) -> None:
-        self._emit(
+        self._emit_change(
             ApprovalChanged(call.server, action, by, id_, call.name, call.caller, who, reason, binding.digest, call.id)
         )
+
+    def _emit_change(self, event: ApprovalChanged) -> None:
+        self._emit(event)
+        condition = condition_of(event)
+        if condition is not None:
+            self._emit(condition)
 
 
 def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
@@ -455,64 +463,6 @@ def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
         *(request.server, action, "operator", request.id, request.tool, request.caller, request.who, request.reason),
         digest=request.digest,
         call=request.call,
-    )
-
-
-def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
-    """Compile the conditions in rules for approvals; None if no rule has one.
-
-    Raises `ConfigError` if one is invalid.
-    """
-    conditions = {key: rule.when for key, rule in rules.items() if rule.when}
-    if not conditions:
-        return None
-    from toolway.workflows.expressions import ExpressionError, Expressions
-
-    expressions = Expressions(frozenset({"args"}))
-    for key, condition in conditions.items():
-        try:
-            expressions.compile(condition)
-        except ExpressionError as exc:
-            raise ConfigError(
-                f"the condition of toolway.approve.{key[:80]} cannot be used",
-                detail=f"{exc.message}: {exc.detail}",
-                hint=exc.hint or "write a CEL expression over args, such as args.amount > 100",
-                code="E-CONFIG-KEY",
-            ) from None
-    return expressions
-
-
-def _too_long(call: Call, size: int) -> AccessDenied:
-    return AccessDenied(
-        f"the arguments of {call.server}.{call.name} are too long to be approved",
-        server=call.server,
-        tool=call.name,
-        certainty=Certainty.NOT_SENT,
-        detail=f"an operator would have to read {size:,} bytes; the limit is {MAX_REVIEW_BYTES:,}",
-        hint=f'send less in one call, or exempt the tool: "{call.server}.{call.name}": "none" in toolway.approve',
-        code="E-APPROVAL-SIZE",
-    )
-
-
-def _queue_full(call: Call) -> CallError:
-    return Overloaded(
-        f"{call.server}.{call.name} needs an approval, and too many calls wait for one",
-        server=call.server,
-        tool=call.name,
-        certainty=Certainty.NOT_SENT,
-        retry_after=60.0,
-        detail=f"at most {MAX_PENDING} calls wait, half of them of one caller",
-        hint="answer what waits: toolway approvals ls",
-        code="E-APPROVAL-QUEUE",
-    )
-
-
-def _store_unavailable(exc: StoreError) -> ServerUnavailable:
-    return ServerUnavailable(
-        "the store of the approvals is unavailable",
-        detail=str(exc)[:300],
-        hint="correct the cause, then try again",
-        code="E-APPROVAL-STORE",
     )
 
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from toolway.gateway.approvals.records import ShownArgument
 from toolway.middleware.approval import bound_meta
+from toolway.parts.approvals.records import ShownArgument
 from toolway.protocol.sanitize import escape_invisible
 from toolway.types import Call, Json
 
@@ -20,8 +20,6 @@ MAX_VALUE_CHARS: Final = 2000  # of one argument
 MAX_ALL_CHARS: Final = 8000  # of all arguments together
 MAX_NAMED: Final = 20  # arguments with secrets whose names are shown
 SHORT_DIGEST_CHARS: Final = 16
-ASKER: Final = "toolway gateway"  # before the question, like the name of a server; no server can have this name
-ANSWER_KEY: Final = "toolway-approval"  # of our question among the input requests of a result
 #: Parameters that an approval is not bound to (`bind_call`), and those that are shown in another way.
 _NOT_LISTED: Final = frozenset({"_meta", "requestState", "inputResponses", "name", "arguments"})
 _ANSWER_FIELD: Final = "approve"

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import ERAS, FORM, Clock, accept, ask, asking, call, refusal, reply
 from tests.gateway.bridge_lab import KEY, Answer, Raw, made
 from tests.gateway.full_server import FullHttp
-from toolway.gateway.approvals.form import (
+from tests.parts.approvals.lab import ERAS, FORM, Clock, accept, ask, asking, call, refusal, reply
+from toolway.gateway.mcp.pending_input import PENDING_TIMEOUT_S
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.gateway.sealing import ClientHandles, Sealer
+from toolway.parts.approvals.form import (
     MAX_ALL_CHARS,
     MAX_VALUE_CHARS,
     ArgumentReader,
     cut_arguments,
     size_of,
 )
-from toolway.gateway.approvals.records import ShownArgument
-from toolway.gateway.mcp.pending_input import PENDING_TIMEOUT_S
-from toolway.gateway.principals import FileApiKeyStore
-from toolway.gateway.sealing import ClientHandles, Sealer
+from toolway.parts.approvals.records import ShownArgument
 from toolway.types import Call, Json
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +162,7 @@ async def test_a_state_that_the_server_invents_is_no_answer(tmp_path: Path) -> N
 
 
 def _rules(block: Json) -> Any:
-    from toolway.config.approval.approve_rules import parse_approve
+    from toolway.parts.approvals.rules import parse_approve
 
     return parse_approve(block)
 

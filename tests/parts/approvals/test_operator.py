@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.approval_lab import ERAS, Asking, Clock, asking, call, refusal
 from tests.gateway.bridge_lab import made
 from tests.gateway.full_server import FullHttp
+from tests.parts.approvals.lab import ERAS, Asking, Clock, asking, call, refusal
 from toolway import Hub, ProtocolError
 from toolway.events import CallFinished
-from toolway.gateway.admin.openapi import SCHEMAS
-from toolway.gateway.approvals import records
-from toolway.gateway.approvals.records import ShownArgument
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.approval import ApprovalRequired
+from toolway.parts.approvals import records
+from toolway.parts.approvals.admin import SCHEMAS
+from toolway.parts.approvals.records import ShownArgument
 from toolway.telemetry.logging import LogSink
 from toolway.telemetry.metrics import Metrics, summarize_stats
 from toolway.telemetry.recent_calls import CallQuery, RecentCalls, call_to_json
@@ -145,7 +145,7 @@ async def test_a_changed_row_approves_nothing(tmp_path: Path, change: str) -> No
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await call(raw, "modern", "echo", PAY)
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
-            db.execute(f"UPDATE requests SET {change}")
+            db.execute(f"UPDATE approvals SET {change}")
         assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
         assert lab.executed() == 0
 
@@ -154,10 +154,10 @@ async def test_a_row_that_was_put_back_is_not_used_again(tmp_path: Path) -> None
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
-            rows = db.execute("SELECT * FROM requests").fetchall()
+            rows = db.execute("SELECT * FROM approvals").fetchall()
         assert "result" in (await call(raw, "modern", "echo", PAY)).last
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
-            db.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", rows)
+            db.executemany("INSERT OR REPLACE INTO approvals VALUES (?, ?, ?, ?, ?, ?)", rows)
         assert refusal(await call(raw, "modern", "echo", PAY)) == (-31010, "E-APPROVAL-DENIED")
         assert lab.executed() == 1
 
@@ -308,7 +308,7 @@ async def test_a_call_without_a_rule_has_its_plan_and_one_with_a_rule_has_none(t
         assert echo is not None and other is not None
         plan = lab.hub.find_plan(other, "")
         assert plan is not None and lab.hub.find_plan(echo, "") is None
-        from toolway.config.approval.approve_rules import parse_approve
+        from toolway.parts.approvals.rules import parse_approve
 
         assert lab.gate.set_rules(parse_approve({"bank.declared": "operator"}))
         lab.hub.on_approval_rules_changed()

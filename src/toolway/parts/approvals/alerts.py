@@ -1,0 +1,28 @@
+"""Alert about a call that waits for the approval of an operator, from the request to the answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from toolway.events import ApprovalChanged, PartCondition
+
+WAITS: Final = "approval-waits"
+
+
+def condition_of(event: ApprovalChanged) -> PartCondition | None:
+    """Return what has changed for the operator; None if an operator is not concerned."""
+    if event.by != "operator":
+        return None
+    if event.action != "asked":
+        return PartCondition(event.server, WAITS, is_open=False, call=event.id)
+    return PartCondition(
+        event.server,
+        WAITS,
+        message=f"a call of {event.server}.{event.tool} waits for an approval",
+        detail=f"request {event.id}",
+        hint=f"see its arguments: toolway approvals show {event.id}; "
+        f"then: toolway approvals approve {event.id}, or deny",
+        tool=event.tool,
+        call=event.id,
+        caller=event.caller,
+    )

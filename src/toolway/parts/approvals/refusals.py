@@ -1,0 +1,44 @@
+"""Errors of calls that no operator can be asked about, and of a store that cannot be used. Nothing was sent."""
+
+from __future__ import annotations
+
+from toolway.errors import AccessDenied, CallError, Certainty, Overloaded, ServerUnavailable
+from toolway.parts.approvals.records import MAX_PENDING, MAX_REVIEW_BYTES, StoreError
+from toolway.types import Call
+
+
+def too_long(call: Call, size: int) -> AccessDenied:
+    """Return the error of a call whose arguments are too long to be reviewed."""
+    return AccessDenied(
+        f"the arguments of {call.server}.{call.name} are too long to be approved",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail=f"an operator would have to read {size:,} bytes; the limit is {MAX_REVIEW_BYTES:,}",
+        hint=f'send less in one call, or exempt the tool: "{call.server}.{call.name}": "none" in toolway.approve',
+        code="E-APPROVAL-SIZE",
+    )
+
+
+def queue_full(call: Call) -> CallError:
+    """Return the error of a call that cannot be asked about, because too many wait."""
+    return Overloaded(
+        f"{call.server}.{call.name} needs an approval, and too many calls wait for one",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=60.0,
+        detail=f"at most {MAX_PENDING} calls wait, half of them of one caller",
+        hint="answer what waits: toolway approvals ls",
+        code="E-APPROVAL-QUEUE",
+    )
+
+
+def store_unavailable(exc: StoreError) -> ServerUnavailable:
+    """Return the error for an administrator if the requests cannot be read or written."""
+    return ServerUnavailable(
+        "the store of the approvals is unavailable",
+        detail=str(exc)[:300],
+        hint="correct the cause, then try again",
+        code="E-APPROVAL-STORE",
+    )

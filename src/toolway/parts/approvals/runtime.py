@@ -1,0 +1,93 @@
+"""Approvals in one running gateway: opens the gate, and gives it the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from toolway.config.masking import name_secrets
+from toolway.errors import ConfigError, ServerUnavailable
+from toolway.events import Alert
+from toolway.hub.core import HubCore
+from toolway.part_api.part import Gauge, Part, PartContext, PartRuntime
+from toolway.parts.approvals.alerts import WAITS
+from toolway.parts.approvals.conditions import compile_conditions
+from toolway.parts.approvals.gate import CallApprovals
+from toolway.parts.approvals.records import ApprovalLinks, RequestSealer
+from toolway.parts.approvals.rules import ApproveRule
+from toolway.parts.approvals.settings import ApprovalSettings
+from toolway.parts.approvals.store import DatabaseApprovalStore
+
+
+class ApprovalsRuntime(PartRuntime):
+    """Approvals of a gateway. `gate` is None if the gateway stores nothing: then no call can be asked about."""
+
+    def __init__(self, hub: HubCore, gate: CallApprovals | None) -> None:
+        self.hub = hub
+        self.gate = gate
+
+    @staticmethod
+    def open(part: Part, context: PartContext) -> ApprovalsRuntime:
+        """Make the gate of a gateway, which stores requests in the database of the part."""
+        hub, database, key = context.hub, context.open_database(part), context.derive_key(part)
+        if database is None:
+            return ApprovalsRuntime(hub, None)
+        store, links = DatabaseApprovalStore(database, RequestSealer(key)), ApprovalLinks(key)
+        gate = CallApprovals(
+            store, hub.mask, hub.emit, links=links, name_secrets=lambda text: name_secrets(hub.servers, text)
+        )
+        hub.use_alert_links(_links_of(links, context.gateway_url))
+        return ApprovalsRuntime.with_gate(context, gate)
+
+    @staticmethod
+    def with_gate(context: PartContext, gate: CallApprovals) -> ApprovalsRuntime:
+        """Let this gate decide about every call of a gateway."""
+        if context.api_keys is not None:
+            gate.person_of = context.api_keys.person_of
+        context.set_gate(gate)
+        return ApprovalsRuntime(context.hub, gate)
+
+    def start(self, settings: Any) -> None:
+        self.check(settings)
+        self.apply(settings)
+
+    def check(self, settings: Any) -> None:
+        rules = _rules_of(settings)
+        if self.gate is None and rules:
+            raise ConfigError(
+                "toolway.approve cannot be used here", detail="this gateway stores no requests for approval"
+            )
+        expressions = compile_conditions(rules)
+        if expressions is not None:
+            expressions.close()
+
+    def apply(self, settings: Any) -> None:
+        if self.gate is not None and self.gate.set_rules(_rules_of(settings)):
+            self.hub.on_approval_rules_changed()
+
+    async def read_gauges(self) -> Iterable[Gauge]:
+        if self.gate is None or not self.gate.is_active:
+            return ()
+        try:
+            return [Gauge("toolway_approvals_pending", await self.gate.count_pending())]
+        except ServerUnavailable:  # the log has the cause
+            return ()
+
+    async def close(self) -> None:
+        if self.gate is not None:
+            await self.gate.close()
+
+
+def _rules_of(settings: Any) -> Mapping[str, ApproveRule]:
+    found: ApprovalSettings | None = settings
+    return found.approve if found is not None else {}
+
+
+def _links_of(links: ApprovalLinks, gateway_url: Callable[[], str]) -> Callable[[Alert], str]:
+    """Return the function that returns the URL of the page about an alert; "" if it is not about a request."""
+
+    def link_of(alert: Alert) -> str:
+        url = gateway_url() if alert.kind == WAITS else ""
+        return links.create_url(url, alert.call, alert.at) if url else ""
+
+    return link_of

@@ -1,0 +1,150 @@
+"""Requests for approval in the database of the part, which all processes of a gateway share.
+
+Every change is one transaction, and is stored before a call is sent. So of two calls that use one approval at once, on
+any node, one gets it; and an approval is used once, also if the gateway is killed.
+
+In a cluster the table of requests is signed. Used answers of clients are not: who can delete rows in the database can
+replay an answer that a client itself gave.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+from msgspec.structs import replace
+
+from toolway.part_api.database import Database, DatabaseError, Row, Table, Transaction
+from toolway.parts.approvals.records import (
+    APPROVAL_LIFETIME_S,
+    MAX_SPENT,
+    ApprovalRequest,
+    ClaimOutcome,
+    RequestSealer,
+    StoreError,
+    decide_claim,
+)
+
+#: By id. `binding` is the hash of what the approval is bound to, `until` is by the wall clock, `sealed` the request.
+REQUESTS: Final = Table(
+    "approvals",
+    {"binding": "TEXT", "state": "TEXT", "caller": "TEXT", "until": "DOUBLE", "sealed": "TEXT"},
+    is_signed=True,
+)
+SPENT: Final = Table("spent_answers", {"until": "DOUBLE"})  # by the nonce of the question
+_NOT_SPENT: Final = (0.0,)
+T = TypeVar("T")
+_log = logging.getLogger("toolway.gateway")
+
+
+class DatabaseApprovalStore:
+    """Store of requests for approval in the database of the part (`ApprovalStore`). `now` returns wall time."""
+
+    def __init__(self, database: Database, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._now = now
+
+    async def close(self) -> None:
+        """Wait for changes that are being written, then close the database."""
+        await self._database.close()
+
+    async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
+        return await self._reporting(self._database.run(partial(self._claim, request)))
+
+    async def spend(self, nonce: str) -> bool:
+        return await self._reporting(self._database.run(partial(self._spend, nonce)))
+
+    async def decide(
+        self, id: str, state: Literal["approved", "denied"], who: str, reason: str
+    ) -> ApprovalRequest | None:
+        return await self._reporting(self._database.run(partial(self._decide, id, state, who, reason)))
+
+    async def load(self) -> list[ApprovalRequest]:
+        found = await self._reporting(self._database.read(lambda db: self._select(db, "until > :now", now=self._now())))
+        return sorted(found, key=lambda each: each.asked_at)
+
+    async def count_pending(self) -> int:
+        def work(db: Transaction) -> int:
+            return db.count(REQUESTS, "state = 'pending' AND until > :now", now=self._now())
+
+        return await self._reporting(self._database.read(work))
+
+    async def _reporting(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except DatabaseError as exc:
+            raise StoreError(str(exc)) from exc
+
+    # -- in a transaction ---------------------------------------------------------------------------------------------
+
+    def _claim(self, request: ApprovalRequest, db: Transaction) -> ClaimOutcome:
+        expired = self._remove_expired(db)
+        pending = db.count(REQUESTS, "state = 'pending'")
+        own = db.count(REQUESTS, "state = 'pending' AND caller = :caller", caller=request.caller)
+        known = [
+            each
+            for each in self._select_all(db, "binding = :binding", binding=request.key)
+            if each.key == request.key  # the column may have been changed
+        ]
+        outcome = decide_claim(known, request, pending, own)
+        if outcome.outcome in ("used", "asked"):
+            self._write(db, outcome.request)
+        return outcome._replace(expired=expired)
+
+    def _spend(self, nonce: str, db: Transaction) -> bool:
+        db.delete(SPENT, "until < :now", now=self._now())
+        if db.count(SPENT, "until > 0") >= MAX_SPENT or db.lock_rows(SPENT, [nonce], _NOT_SPENT)[nonce] != _NOT_SPENT:
+            return False
+        # Twice the lifetime: no clock that differs a little makes an answer usable again.
+        db.put_rows(SPENT, {nonce: (self._now() + 2 * APPROVAL_LIFETIME_S,)})
+        return True
+
+    def _decide(
+        self, id: str, state: Literal["approved", "denied"], who: str, reason: str, db: Transaction
+    ) -> ApprovalRequest | None:
+        found, now = self._select_all(db, '"key" = :id', id=id), self._now()
+        if not found or found[0].state != "pending" or found[0].until <= now:
+            return None
+        decided = replace(found[0], state=state, who=who, reason=reason, until=now + APPROVAL_LIFETIME_S)
+        self._write(db, decided)
+        return decided
+
+    def _remove_expired(self, db: Transaction) -> list[ApprovalRequest]:
+        """Delete expired requests. Return those of them that were never answered."""
+        now = self._now()
+        found = self._select(db, "until <= :now", now=now)
+        db.delete(REQUESTS, "until <= :now", now=now)
+        return [replace(each, state="expired") for each in found if each.state == "pending"]
+
+    def _write(self, db: Transaction, request: ApprovalRequest) -> None:
+        row = (request.key, request.state, request.caller, request.until, self._sealer.seal(request))
+        db.put_rows(REQUESTS, {request.id: row})
+
+    def _select_all(self, db: Transaction, condition: str, **values: str) -> list[ApprovalRequest]:
+        """Return the requests that meet a condition. Raises `StoreError` if a row was changed without its signature.
+
+        What such a row said is not known: it may have been the answer of the operator.
+        """
+        rows = db.select(REQUESTS, condition, **values)
+        if len(rows) != db.count(REQUESTS, condition, **values):
+            raise StoreError("a request was changed without the key of the cluster")
+        return self._open_rows(rows)
+
+    def _select(self, db: Transaction, condition: str, **values: float) -> list[ApprovalRequest]:
+        """Return the requests that meet a condition, without those that were changed."""
+        return self._open_rows(db.select(REQUESTS, condition, **values))
+
+    def _open_rows(self, rows: Mapping[str, Row]) -> list[ApprovalRequest]:
+        return [found for id, row in rows.items() if (found := self._open(id, row)) is not None]
+
+    def _open(self, id: str, row: Row) -> ApprovalRequest | None:
+        """Decrypt the request in a row; None, and a line in the log, if the row was not written by this gateway."""
+        found = self._sealer.open(row[-1])
+        if found is None or (found.id, found.state) != (id, row[1]):
+            _log.error("E-APPROVAL-STORE: a request for approval is ignored: %r was changed without the key", id)
+            return None
+        return found
