@@ -132,6 +132,9 @@ def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             comments = [line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno]]
             text = " ".join(part for part in comments if part).replace("|", "\\|")
+            made = re.search(r"default_factory=(\w+)", ast.unparse(node))
+            if made and not text and made[1] not in toolway.__all__:
+                continue  # for our own use: programs do not set it
             default = f" Default: `{_default(node.value)}`." if node.value is not None else ""
             yield node.target.id, (text + "." if text and not text.endswith(".") else text) + default
 

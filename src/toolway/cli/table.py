@@ -57,7 +57,6 @@ KEYS_COMMANDS: Final = {
     "ls": CommandSpec("List API keys.", "keys:keys_ls"),
     "revoke": CommandSpec("Revoke an API key.", "keys:keys_revoke"),
     "local-token": CommandSpec("Print this machine's gateway token.", "keys:keys_local_token", OUTPUT_OPTIONS),
-    "budgets": CommandSpec("Show budgets and what is left of them.", "approvals.budgets:budgets"),
 }
 
 AUDIT_COMMANDS: Final = {
