@@ -9,10 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
-from toolway.cli.help.other_names import ALIASES, RENAMED, RENAMED_OPTIONS
+from toolway.cli.help.other_names import ALIASES, renamed_commands, renamed_options
 from toolway.cli.help.pages import FIRST_COMMANDS, all_commands, find_command
 from toolway.cli.table import COMMANDS
-from toolway.part_api import registry
 
 ROOT = typer.main.get_command(app)
 
@@ -153,10 +152,10 @@ def test_the_words_of_others_lead_to_commands_that_exist():
     for ours in ALIASES.values():
         assert toolway(*ours.split(), "--help").exit_code == 0
     assert not ALIASES.keys() & COMMANDS.keys()
-    assert not ALIASES.keys() & RENAMED.keys()
+    assert not ALIASES.keys() & renamed_commands().keys()
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@pytest.mark.parametrize(("old", "new"), renamed_commands().items())
 def test_an_old_name_is_refused_with_the_new_one(old, new):
     assert find_command(old) is None
     for words in (old.split(), [*old.split(), "x"]):
@@ -174,10 +173,10 @@ def test_every_command_before_the_renaming_is_kept_or_renamed():
     before += " prompts resources codegen workflow agent doctor config secrets login logout trust pins policy sandbox"
     before += " lock update top calls trace logs ps explain serve ui keys who sessions budgets flows approvals audit"
     before += " cluster completion agent-help list lint"
-    assert set(before.split()) <= COMMANDS.keys() | RENAMED.keys() | registry.former_commands().keys()
+    assert set(before.split()) <= COMMANDS.keys() | renamed_commands().keys()
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items(), ids=lambda each: "".join(each))
+@pytest.mark.parametrize(("old", "new"), renamed_options().items(), ids=lambda each: "".join(each))
 def test_an_old_option_is_refused_with_the_new_command(old, new):
     command, option = old
     result = toolway(*command.split(), "x", option)

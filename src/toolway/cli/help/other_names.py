@@ -98,7 +98,7 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
     """
     words = [*path.split()[1:], *args]
     depth = len(path.split())
-    renamed, options = {**RENAMED, **registry.former_commands()}, _renamed_options()
+    renamed, options = renamed_commands(), renamed_options()
     for length in (depth + 1, depth):
         old = " ".join(words[:length])
         if len(words) >= length and old in renamed:
@@ -113,7 +113,7 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
 
 def find_moved_option(path: str, option: str) -> str:
     """Return the message about an option that is elsewhere now, or means something else; "" for another option."""
-    new = _renamed_options().get((path.partition(" ")[2], option))
+    new = renamed_options().get((path.partition(" ")[2], option))
     if new is not None:
         return f"unknown option {option} of {path}: use `toolway {new}`"
     if (path, option) == ("toolway", "--config"):  # without a file, in any command
@@ -121,11 +121,15 @@ def find_moved_option(path: str, option: str) -> str:
     return ""
 
 
-def _renamed_options() -> dict[tuple[str, str], str]:
-    """Return `RENAMED_OPTIONS`, and the former commands of parts that have an option."""
-    words = {old.rpartition(" "): new for old, new in registry.former_commands().items()}
-    of_parts = {(command, last): new for (command, _, last), new in words.items() if last.startswith("-")}
-    return {**RENAMED_OPTIONS, **of_parts}
+def renamed_commands() -> dict[str, str]:
+    """Return the former names of all commands, those of parts too."""
+    return {**RENAMED, **{old: new for old, new in registry.former_commands().items() if " -" not in old}}
+
+
+def renamed_options() -> dict[tuple[str, str], str]:
+    """Return the former options of all commands: `RENAMED_OPTIONS`, and former commands of parts with an option."""
+    words = {old.rpartition(" "): new for old, new in registry.former_commands().items() if " -" in old}
+    return {**RENAMED_OPTIONS, **{(command, option): new for (command, _, option), new in words.items()}}
 
 
 def _show_usage(command: str) -> str:

@@ -120,12 +120,13 @@ class WorkflowService(PartRuntime):
         Workflows that wait for approval are not among those of `config`. None of its servers may be called `workflows`.
         """
         self._is_configured = bool(config.gateway.workflows)
+        definitions: list[Definition] = []
         issues: list[ConfigIssue] = []
-        self._definitions = []
         if self._is_configured:
-            self._definitions, issues = await asyncio.to_thread(_read_definitions, config)
-        taken = {each.name for each in self._definitions}
-        self._agents, problems = await self.agents.load(config, taken) if self.agents is not None else ({}, [])
+            definitions, issues = await asyncio.to_thread(_read_definitions, config)
+        taken = {each.name for each in definitions}
+        agents, problems = await self.agents.load(config, taken) if self.agents is not None else ({}, [])
+        self._definitions, self._agents = definitions, agents  # at once: `_open` may run meanwhile
         if SERVER_NAME in config.servers and (self._has_tools or problems):
             issues.append(_name_taken_issue())
         known = {each.message for each in self._file_issues}
