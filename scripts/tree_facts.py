@@ -3,24 +3,23 @@
     python scripts/tree_facts.py                    print the facts and the bounds
     python scripts/tree_facts.py --docstrings 60    print 60 docstrings, drawn at random (--seed 2: others)
 
-The banned words and their exceptions are in scripts/language.toml.
+Phrases that sound translated are in scripts/words.toml.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import io
 import random
 import re
 import statistics
 import sys
-import tokenize
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import words
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -181,14 +180,6 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def python_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of all comments and string literals of a module with their line numbers."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
-            for offset, line in enumerate(token.string.split("\n")):
-                yield token.start[0] + offset, line
-
-
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield (line, name, docstring) of a module, its classes and functions."""
     for node in ast.walk(tree):
@@ -196,35 +187,6 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             text = ast.get_docstring(node)
             if text is not None:
                 yield node.body[0].lineno, getattr(node, "name", "(module)"), text
-
-
-def language_problems() -> list[str]:
-    """Return every use of a banned word and every docstring with a banned first word."""
-    rules = tomllib.loads((ROOT / "scripts" / "language.toml").read_text())
-    banned = re.compile(r"\b(?:" + "|".join(rules["banned"]["words"]) + r")\b", re.IGNORECASE)
-    first = re.compile(r"(?:" + "|".join(rules["banned"]["first_words"]) + r")\b")
-    excepted = {(each["file"], each["word"].lower()) for each in rules.get("exception", ())}
-    used: set[tuple[str, str]] = set()
-    problems = []
-    for path in sorted(
-        path for pattern in rules["files"] for path in ROOT.glob(pattern) if "node_modules" not in path.parts
-    ):
-        name, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        if any(re.fullmatch(each, name) for each in rules["skipped"]):
-            continue
-        lines = python_texts(text) if path.suffix == ".py" else enumerate(text.split("\n"), 1)
-        for number, line in lines:
-            for match in banned.finditer(line):
-                if (name, match[0].lower()) in excepted:
-                    used.add((name, match[0].lower()))
-                else:
-                    problems.append(f"{name}:{number}: {match[0]!r} in: {line.strip()[:100]}")
-        if path.suffix == ".py":
-            for number, _, doc in docstrings(ast.parse(text)):
-                if first.match(doc):
-                    problems.append(f"{name}:{number}: first word in: {doc.splitlines()[0][:100]}")
-    problems += [f"{name}: the exception for {word!r} is not needed" for name, word in sorted(excepted - used)]
-    return problems
 
 
 def facts() -> list[Fact]:
@@ -244,7 +206,6 @@ def facts() -> list[Fact]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(name)
     twice = {name: homes for name, homes in classes.items() if len(homes) > 1}
-    language = language_problems()
     repeated = [f"{name} ({count})" for name, count in basenames.items() if count > MAX_SAME_BASENAME]
     low, high = MEDIAN_LINES
     total = sum(len(text.splitlines()) for text in sources.values())
@@ -307,8 +268,15 @@ def facts() -> list[Fact]:
             not twice,
             tuple(f"{name}: {', '.join(homes)}" for name, homes in sorted(twice.items())),
         ),
-        Fact("language problems", str(len(language)), "0", not language, tuple(language)),
+        *(_phrases(area) for area in words.AREAS),
     ]
+
+
+def _phrases(area: str) -> Fact:
+    count, most = len(words.hits(area)), words.rules()["most"][area]
+    return Fact(
+        f"phrases that sound translated, {area}", str(count), f"at most {most}: scripts/words.py {area}", count <= most
+    )
 
 
 def _lazy_imports(tree: ast.Module) -> int:

@@ -3,7 +3,7 @@
     async with Hub("mcp.json") as hub:
         result = await hub.call_tool("github.search_issues", {"query": "is:open"})
 
-Public names are imported on first use, so that a program that needs only one of them stays small.
+Public names are imported on first use, so a program that needs only one of them stays small.
 """
 
 from __future__ import annotations

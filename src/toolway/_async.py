@@ -39,7 +39,7 @@ async def run_in_slices(steps: Generator[None, None, T]) -> T:
 
 
 async def gather_all(work: Iterable[Awaitable[None]]) -> None:
-    """Wait for all awaitables, even if the caller is cancelled meanwhile.
+    """Wait for all awaitables, even if the caller is cancelled.
 
     None is cancelled, so each awaitable must end by itself. Their exceptions are ignored.
     """
@@ -77,7 +77,7 @@ async def wait_until_settled(timeout: float | None, futures: Sequence[asyncio.Fu
         return
     try:
         await asyncio.wait(futures, timeout=timeout)
-    finally:  # also after cancellation: otherwise they keep running and log unretrieved exceptions
+    finally:  # even after cancellation: otherwise they keep running and log unretrieved exceptions
         for future in futures:
             future.cancel()
             future.add_done_callback(_consume_exception)
@@ -85,7 +85,7 @@ async def wait_until_settled(timeout: float | None, futures: Sequence[asyncio.Fu
 
 
 def _consume_exception(done: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a future, so that asyncio does not log it."""
+    """Retrieve a future's exception, so asyncio does not log it."""
     if not done.cancelled():
         done.exception()
 
@@ -374,4 +374,4 @@ def settle_future(future: asyncio.Future[None], error: Exception | None) -> None
         future.set_result(None)
     else:
         future.set_exception(error)
-        future.exception()  # so that an error without a waiter is not logged
+        future.exception()  # so an error without a waiter is not logged

@@ -1,8 +1,8 @@
 """Threads that do the blocking work of a process, one job after the other: the audit log, the journal, SQLite files.
 
-The error of a job goes to the one who asked for it, and the thread goes on. If the thread itself ends, that is never
-silent: it is logged with a code, every job that waits fails at once, later jobs fail at once too, and the process is no
-longer ready for traffic (`dead_workers`, which `/readyz` asks).
+The error of a job goes to the caller who asked for it, and the thread continues. If the thread itself ends, that is
+never silent: it is logged with a code, every job that waits fails at once, later jobs fail at once too, and the process
+is no longer ready for traffic (`dead_workers`, which `/readyz` asks).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("toolway")
 
 
 class WorkerDied(ToolwayError):
-    """Raised for a job whose worker thread has ended. The job may have been executed partly."""
+    """Raised for a job whose worker thread has ended. The job may have run in part."""
 
     code = WORKER_CODE
 

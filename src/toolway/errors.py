@@ -6,10 +6,10 @@
         ├── NotFound                unknown server, tool, prompt or resource
         ├── InvalidArguments        the arguments do not match the tool's schema (.violations); nothing was sent
         ├── AccessDenied            rejected before it was sent
-        ├── ServerUnavailable       the server could not be reached; nothing was executed
-        ├── Overloaded              too many calls are running or queued; nothing was executed
+        ├── ServerUnavailable       the server could not be reached; nothing ran
+        ├── Overloaded              too many calls are running or queued; nothing ran
         ├── CallTimeout             the deadline passed (.phase names the phase)
-        ├── OutcomeUnknown          the connection was lost after the request was sent: it may have been executed
+        ├── OutcomeUnknown          the connection was lost after the request was sent: it may have run
         ├── ProtocolError           the server replied with an error (.rpc_code) or with an invalid message
         └── ToolError               the tool ran and reported a failure (.result)
 
@@ -205,7 +205,7 @@ class ArgumentViolation(NamedTuple):
 class InvalidArguments(CallError):
     """Raised if the arguments of a call do not match the tool's `inputSchema`. Nothing was sent.
 
-    `violations` lists at most 20 positions; `omitted` is the number of further ones.
+    `violations` lists at most 20 positions; `omitted` is the number of positions left out.
 
     Example:
         try:
@@ -245,7 +245,7 @@ def invalid_arguments(
 
 
 class AccessDenied(CallError):
-    """Raised if a call is not allowed, for instance without a login. It was not executed.
+    """Raised if a call is not allowed, for example without a login. It did not run.
 
     Example:
         try:
@@ -279,7 +279,7 @@ class StoreUnavailable(ServerUnavailable):
 
 
 class Overloaded(CallError):
-    """Raised if too many calls to a server are running or queued. The call was not executed.
+    """Raised if too many calls to a server are running or queued. The call did not run.
 
     Example:
         try:

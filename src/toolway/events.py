@@ -229,7 +229,7 @@ class CallFinished(Event, frozen=True, gc=False):
     attempts: int = 0
     certainty: Certainty = Certainty.NOT_SENT
     effect: str = ""  # read, idempotent or unsafe; empty if unknown
-    source: str = ""  # cache, replay or shared, if the result is that of another call
+    source: str = ""  # cache, replay or shared, if the result comes from another call
     message: str = ""  # of the error, like the two below; secrets are masked in `hub.events()`, not for sinks
     detail: str = ""
     hint: str = ""
@@ -250,7 +250,7 @@ class CallFinished(Event, frozen=True, gc=False):
 
     @property
     def failed(self) -> bool:
-        """Return True unless the call has its result, or waits for an approval or input."""
+        """Return True unless the call has its result, or needs approval or input."""
         return outcome_of(self.code, self.executed).is_failure
 
     @property
@@ -345,7 +345,7 @@ class PolicyChanged(Event, frozen=True):
     """The policy file of the gateway was loaded, or could not be used.
 
     `rejected`: the file is invalid, and the policies that were loaded before stay. `unfit`: a policy is not valid for
-    the arguments of a tool, so that the calls that it is about are denied.
+    a tool's arguments, so the calls it covers are denied.
     """
 
     action: str  # loaded, rejected or unfit
@@ -355,7 +355,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class PartCondition(Event, frozen=True):
-    """A condition of a part that a person must resolve began, or has ended. An open one becomes an `Alert`."""
+    """A part's condition that a user must resolve began or has ended. An open one becomes an `Alert`."""
 
     kind: str  # such as policy-rejected
     is_open: bool = True
@@ -375,13 +375,13 @@ class DefinitionReviewed(Event, frozen=True):
     name: str
     reason: str = ""  # changed, new, not approved or suspicious
     digest: str = ""  # SHA-256 of the definition
-    finding: str = ""  # of the rules for texts, the first one
+    finding: str = ""  # of the content rules, the first one
     who: str = ""  # principal id of the approver; "" for the command line
     held: int = 0  # held definitions of the server after this
 
 
 class ApprovalChanged(Event, frozen=True):
-    """The approval of a call changed: a person was asked, has answered, or the call was made with the answer."""
+    """A call's approval changed: someone was asked or has answered, or the call was made with the answer."""
 
     action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
     by: str  # client or operator
@@ -406,7 +406,7 @@ class AuditFailed(Event, frozen=True):
 class AuditResumed(Event, frozen=True):
     """The audit log can be written again. `server` is empty."""
 
-    lost_records: int  # records that could not be buffered meanwhile
+    lost_records: int  # records that could not be buffered
 
 
 class ClusterDatabaseRefused(Event, frozen=True):
@@ -420,7 +420,7 @@ class ClusterDatabaseAccepted(Event, frozen=True):
 
 
 class CallRecovered(Event, frozen=True):
-    """The audit log of an earlier run contains a call without an end. Its outcome is unknown."""
+    """The audit log of an earlier run contains a call that never finished. Its outcome is unknown."""
 
     id: str
     tool: str
@@ -434,7 +434,7 @@ class RunChanged(Event, frozen=True):
     workflow: str
     state: str
     seconds: float = 0.0  # since the run was created
-    questions: int = 0  # open questions to a person
+    questions: int = 0  # open questions to a user
     caller: str = ""  # caller id of the starter; "" for the local owner
     code: str = ""  # of the error, if the run failed
 
@@ -451,7 +451,7 @@ class RunStepEnded(Event, frozen=True):
 
 
 class RunAction(Event, frozen=True):
-    """A person or program started, answered, settled, resumed or cancelled a workflow run."""
+    """A user or program started, answered, settled, resumed or cancelled a workflow run."""
 
     run: str
     action: str  # started, approved, denied, answered, settled, resumed or cancelled
@@ -460,7 +460,7 @@ class RunAction(Event, frozen=True):
 
 
 class RunAsks(Event, frozen=True):
-    """A workflow run has waited for the answer of a person for a long time."""
+    """A workflow run has waited for a user's answer for a long time."""
 
     run: str
     workflow: str
@@ -469,7 +469,7 @@ class RunAsks(Event, frozen=True):
 
 
 class Alert(Event, frozen=True):
-    """A condition that a person must resolve, with the fix in `hint`. Emitted once per cause.
+    """A condition that a user must resolve, with the fix in `hint`. Emitted once per cause.
 
     Secrets are masked. An unresolved condition is reported again after a day.
 
@@ -495,7 +495,7 @@ class Alert(Event, frozen=True):
 
 
 class AlertResolved(Event, frozen=True):
-    """The condition of an alert ended by itself, for instance because the server is connected again.
+    """The condition of an alert ended by itself, for example because the server is connected again.
 
     Example:
         async for alert in hub.events(Alert, AlertResolved):
@@ -525,7 +525,7 @@ class EventSink(Protocol):
     It must return quickly and never block. An exception it raises is logged and has no other effect.
 
     Optional attributes: `wants_forwarded = True` also requests calls that another node forwarded; that node reports
-    them itself. `wants_calls = False` declares that a sink needs no call events; calls then skip the work for it.
+    them itself. `wants_calls = False` declares that a sink does without call events; calls then skip the work for it.
     `wants_successes = False` declares that `on_call` needs only calls that did not succeed.
 
     Example:
@@ -559,7 +559,7 @@ class EventSink(Protocol):
 class BatchSink(EventSink, Protocol):
     """Event sink that receives finished calls in batches, which costs a call less than `on_call`.
 
-    A call arrives at most 30 calls or a second late. Large arguments and long texts of it are left out.
+    A call arrives at most 30 calls or a second late. Its large arguments and long strings are left out.
     """
 
     take_waiting: Callable[[], None]  # set by the hub; delivers all waiting calls. Call it before counts are read

@@ -7,7 +7,7 @@
     unknown      yes      unknown       call may have run     unknown
     waiting      no       waiting       call is waiting       input_required, task
 
-`calls`, the dashboard, metrics, traces, the log, and the audit log ask this module; none of them has a rule of its own.
+`calls`, the dashboard, metrics, traces, the log, and the audit log ask this module; none of them has its own rule.
 A call that needs an approval or input, or that became a task, has not failed: it is `waiting`.
 """
 
@@ -25,7 +25,7 @@ TOOL_ERROR_CODE: Final = "tool_error"
 CANCELLED_CODE: Final = "cancelled"
 INPUT_REQUIRED_CODE: Final = "input_required"
 TASK_CODE: Final = "task"
-APPROVAL_CODE: Final = "E-APPROVAL"  # the call waits for an approval
+APPROVAL_CODE: Final = "E-APPROVAL"  # the call needs approval
 _WAITING_CODES: Final = frozenset({APPROVAL_CODE, INPUT_REQUIRED_CODE, TASK_CODE})
 _RESULT_CODES: Final = frozenset({OK_CODE, TOOL_ERROR_CODE, INPUT_REQUIRED_CODE, TASK_CODE})
 _CALLER_CODES: Final = frozenset({CANCELLED_CODE, "E-NOT-FOUND"})  # the caller's doing: not worth a warning
@@ -51,7 +51,7 @@ _BY_EXECUTED: Final[dict[Executed, CallOutcome]] = {"no": NOT_RUN, "unknown": UN
 
 
 def outcome_of(code: str, executed: Executed) -> CallOutcome:
-    """Return the outcome of a call that ended with `code`: one of the codes above, or that of an error.
+    """Return the outcome of a call that ended with `code`: one of the codes above, or an error's code.
 
     `executed` says whether the call ran. A call that ran and ended with an error of its server is a tool error.
     """

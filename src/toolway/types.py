@@ -60,7 +60,7 @@ class ToolRef(msgspec.Struct, frozen=True):
 
 
 class Effect(enum.StrEnum):
-    """Effect class of a call: decides if the call may be run again.
+    """Effect class of a call, which decides whether the call may run again.
 
     Example:
         Server(url="https://shop.example/mcp", tools={"list_*": ToolSettings(effect=Effect.READ)})
@@ -72,7 +72,7 @@ class Effect(enum.StrEnum):
 
 
 class CallState(msgspec.Struct, eq=False):
-    """Mutable state of one running call: phase, attempts, and certainty that it was executed.
+    """Mutable state of one running call: phase, attempts, and certainty that it ran.
 
     Each component records a fact here as soon as it knows it. A deadline or cancellation that ends the call from
     outside can then report the truth about it.
@@ -138,7 +138,7 @@ class CallState(msgspec.Struct, eq=False):
     def begin_user_wait(self, now: float) -> None:
         """Record that the server waits for the caller to answer a server request.
 
-        Releases the concurrency slot. The waiting time does not count for the deadline.
+        Releases the concurrency slot. The waiting time does not count toward the call's deadline.
         """
         if not self._open_user_waits:
             self._user_wait_since = now
@@ -181,7 +181,7 @@ class CallState(msgspec.Struct, eq=False):
     def current_phase(self) -> str:
         """Return the current phase of the call, such as `queue` or `send`.
 
-        If the call shares the result of another call, the phase is that of the other call.
+        If the call shares another call's result, this is the other call's phase.
         """
         return self.phase if self.shared_with is None else self.shared_with.current_phase
 
@@ -291,7 +291,7 @@ class Authorizer(Protocol):
         ...
 
     async def authorization_header(self) -> str:
-        """Return the Authorization header for the next request, or "" if there is no credential.
+        """Return the Authorization header for the next request, or "" without a credential.
 
         Waits only for a due token refresh. Raises `AuthError` if the refresh fails and the token has expired.
         """
@@ -311,7 +311,7 @@ class Authorizer(Protocol):
 
 
 class AuthError(Exception):
-    """Raised if there is no credential for a server and none could be obtained.
+    """Raised if a server has no credential and none could be obtained.
 
     Never contains a secret.
     """
@@ -330,7 +330,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         server: Name of the server.
         name: Name of the tool or prompt, or URI of the resource, as the server names it.
         method: MCP method, such as `tools/call` or `resources/read`.
-        effect: Effect class of the tool, which decides if the call may run again.
+        effect: Effect class of the tool, which decides whether the call may run again.
         timeout: Seconds for the whole call; None uses the server's setting.
         idempotency_key: Idempotency key of the caller, or None.
         caller: Id of the caller at a gateway; empty in a library.
@@ -351,7 +351,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     effect: Effect = Effect.UNSAFE  # set by the `resolve` middleware
     idempotent: bool | None = None  # the caller declares that the call may run again
     max_attempts: int | None = None  # None = the server's setting
-    retry: Any = None  # `RetryPolicy` of this call; None = that of the tool or the server
+    retry: Any = None  # `RetryPolicy` of this call; None = the tool's or the server's
     attempt_timeout: float | None = None  # seconds for one attempt; set by the `resolve` middleware
     idempotency_key: str | None = None  # the caller's idempotency key
     caller: str = ""  # caller id, the authorization context; "" for the local owner
@@ -431,7 +431,7 @@ class CallResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return the text of all content blocks, resource contents or prompt messages.
 
-        The texts are joined by newlines. An embedded resource counts with its text, a link with its name and URI as
+        The strings are joined by newlines. An embedded resource counts with its text, a link with its name and URI as
         in Markdown. Images, sound and other binary content have no text.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
@@ -449,7 +449,7 @@ class ToolResult(CallResult, frozen=True):
         duration: Seconds that the call took, with all attempts.
         attempts: Attempts that were made.
         from_cache: True if the result is a cached one.
-        replayed: True if the result is that of an earlier call with the same idempotency key.
+        replayed: True if the result comes from an earlier call with the same idempotency key.
 
     Example:
         result = await hub.call_tool("weather.forecast", {"city": "Oslo"})
@@ -463,14 +463,14 @@ class ToolResult(CallResult, frozen=True):
 
     @property
     def content(self) -> list[Json]:
-        """Return the content blocks of the tool result, such as texts and images, as dictionaries."""
+        """Return the content blocks of the tool result, such as text and images, as dictionaries."""
         return _dicts_in(self.raw.get("content"))
 
     @property
     def structured_content(self) -> JsonValue:
         """Return the structured content of the tool result, or None if it has none.
 
-        An object, or any other JSON value: its type is that of the tool's `outputSchema`.
+        An object, or any other JSON value: the tool's `outputSchema` defines its type.
         """
         return self.raw.get("structuredContent")
 

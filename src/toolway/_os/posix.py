@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # every command loads this module: it imports little
 SYSTEM_NAME: Final[Literal["linux", "darwin", "win32"]] = "darwin" if sys.platform == "darwin" else "linux"
 HAS_DRIVES: Final = False  # paths begin with a drive, such as C:
 O_UNSHARED: Final = os.O_CLOEXEC  # flags of a file that no child process inherits, read and written byte by byte
-O_PRIVATE: Final = O_UNSHARED | os.O_NOFOLLOW  # and whose name is no symbolic link
+O_PRIVATE: Final = O_UNSHARED | os.O_NOFOLLOW  # and whose name is not a symbolic link
 O_NONBLOCK: Final = O_UNSHARED | os.O_NONBLOCK  # to open a file that a user names and that may be a pipe
 
 # -- locks --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ SYSTEM_NAME: Final[Literal["linux", "darwin", "win32"]] = "win32"
 HAS_DRIVES: Final = True
 O_UNSHARED: Final = os.O_BINARY | os.O_NOINHERIT
 O_PRIVATE: Final = O_UNSHARED
-O_NONBLOCK: Final = O_UNSHARED  # a named pipe of Windows is no path that a config file names
+O_NONBLOCK: Final = O_UNSHARED  # a Windows named pipe is not a path that a config file names
 
 kernel32: Final = ctypes.WinDLL("kernel32", use_last_error=True)
 
@@ -85,7 +85,7 @@ def unlock_handle(handle: int) -> None:
 
 
 def lock_folder_handle(folder: Path) -> int:
-    """Return a handle whose lock excludes other writers in a folder: that of a file in it."""
+    """Return a handle whose lock excludes other writers in a folder: the handle of a file in it."""
     return os.open(folder / ".toolway.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
 
 
@@ -108,7 +108,7 @@ def restrict_to_owner(handle: int) -> None:
 
 
 def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
-    """Do nothing: `os.replace` keeps the access list of the new file, which is that of its folder."""
+    """Do nothing: `os.replace` keeps the new file's access list, which comes from its folder."""
 
 
 def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
@@ -126,7 +126,7 @@ def max_open_files() -> int:
 
 
 def raise_open_files() -> None:
-    """Do nothing: there is no limit to raise."""
+    """Do nothing: Windows has no limit to raise."""
 
 
 def usable_cores() -> int:

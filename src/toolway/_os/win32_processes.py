@@ -272,5 +272,5 @@ async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
 
 
 def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
-    """Limit this process for the rest of its life, by a job of its own."""
+    """Limit this process for the rest of its life, with its own job."""
     win32_job.limit_own_process(memory, cpu_seconds)

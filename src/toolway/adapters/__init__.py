@@ -24,7 +24,7 @@ def require(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
-            raise  # the framework is there, and lacks something of its own
+            raise  # the framework is there, but lacks something it needs
         raise ToolwayError(
             f"this adapter needs the package {package}",
             detail=f"there is no module {exc.name}",

@@ -63,7 +63,7 @@ def _toolset_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> Any:
-    """Return tools of a hub as a toolset of ADK. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub as a toolset of ADK. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     `approve` works without `ask`: calls that need an approval ask for a confirmation.
 

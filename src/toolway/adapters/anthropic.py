@@ -95,7 +95,7 @@ def _plain(value: Any) -> Json:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> AnthropicTools:
-    """Return tools of a hub for the Anthropic API. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub for the Anthropic API. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         tools = await anthropic.tools(hub, "github.*", approve="unsafe", ask=ask_in_terminal)

@@ -72,7 +72,7 @@ def _workbench_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> Any:
-    """Return tools of a hub as a workbench. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub as a workbench. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = AssistantAgent("helper", model_client, workbench=await autogen.tools(hub, "github.*"))

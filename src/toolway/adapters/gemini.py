@@ -65,7 +65,7 @@ class GeminiTools:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> GeminiTools:
-    """Return tools of a hub for google-genai. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub for google-genai. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Raises:
         ToolwayError: google-genai is missing (`E-ADAPTER-MISSING`), or as in `toolway.adapters.openai.tools`.

@@ -41,7 +41,7 @@ def _tool_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as LangChain tools. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub as LangChain tools. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = create_agent(model, await langchain.tools(hub, "github.*"))

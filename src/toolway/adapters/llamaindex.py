@@ -59,7 +59,7 @@ def _tool_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as LlamaIndex tools. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub as LlamaIndex tools. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = FunctionAgent(tools=await llamaindex.tools(hub, "github.*"), llm=llm)

@@ -50,7 +50,7 @@ class AdaptedSchema:
 def adapt_schema(schema: Any, providers: Sequence[Provider] = lint.PROVIDERS) -> AdaptedSchema:
     """Return a copy of an input schema that all of `providers` accept.
 
-    Raises `UnusableSchema` if it is no valid JSON Schema.
+    Raises `UnusableSchema` if it is not a valid JSON Schema.
     """
     if not isinstance(schema, dict):
         raise UnusableSchema("inputSchema is not an object")
@@ -139,7 +139,7 @@ _REPAIRS: Final[Mapping[lint.SchemaRule, Callable[[Json, dict[str, str]], None]]
 def _safe_name(key: str) -> str:
     """Return a name for a property that all providers accept.
 
-    It ends with a hash, so that no two properties get the same.
+    It ends with a hash, so each property's name is unique.
     """
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{_INVALID_NAME_CHARS.sub('_', key)[: _MAX_PROPERTY_NAME - 9]}_{digest}"

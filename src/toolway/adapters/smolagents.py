@@ -53,7 +53,7 @@ def _tool_class() -> Any:
 
 
 def tools(hub: SyncHub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as tools of smolagents. The arguments are those of `toolway.adapters.openai.tools`.
+    """Return tools of a hub as smolagents tools. Takes the same arguments as `toolway.adapters.openai.tools`.
 
     Not a coroutine: the hub is a `SyncHub`. `ask` runs in the thread of its event loop.
 

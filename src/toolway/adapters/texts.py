@@ -1,6 +1,6 @@
-"""Texts that a model reads about the result of a call: what failed, if it was executed, what to do next. Pure.
+"""Messages that a model reads about the result of a call: what failed, whether it ran, what to do next. Pure.
 
-The hint of an error is for the operator; a model gets a sentence of its own.
+The hint of an error is for the operator; a model gets its own sentence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _UNKNOWN_SAFE: Final = "It may have been executed. Calling it again does no harm
 
 
 def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
-    """Return the text that a model reads about a call that has no result.
+    """Return the message that a model reads about a call that has no result.
 
-    The text names the failure, and says if the call was executed and what to do next.
+    It names the failure, and says whether the call ran and what to do next.
     """
     cause = f"{error.message}: {error.detail}" if error.detail else error.message
     executed = error.executed if isinstance(error, CallError) else "no"
@@ -79,7 +79,7 @@ def broken_arguments_text(tool: str, problem: str) -> str:
 
 
 def result_text(result: ToolResult) -> str:
-    """Return the text of a tool result: its texts, else its structured content. Images and the like are only named."""
+    """Return a tool result as one string: its text blocks, else its structured content. Images are only named."""
     parts = [part for block in result.content if (part := _block_text(block))]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

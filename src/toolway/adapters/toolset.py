@@ -274,7 +274,7 @@ class Toolset:
         return Reply(texts.result_text(result), result.is_error, "yes", result)
 
     async def _refusal(self, tool: ModelTool, arguments: Json) -> str | None:
-        """Ask if a tool call that needs an approval may be made.
+        """Ask whether a tool call that needs approval may run.
 
         Return None if it is approved, else the reason, or "" if none was given.
         """
@@ -290,7 +290,7 @@ class Toolset:
     async def call_all(self, calls: Sequence[ModelCall]) -> list[Reply]:
         """Execute all tool calls of one turn of a model; return the answers in the same order.
 
-        Calls that may be repeated run at once. Unsafe calls run one after another in the order of the model, so that a
+        Calls that may be repeated run at the same time. Unsafe calls run one by one in the model's order, so a
         crash leaves at most one of them with an unknown outcome.
         """
         replies: dict[int, Reply] = {}

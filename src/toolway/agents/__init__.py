@@ -1,4 +1,4 @@
-"""Agents: a model that calls tools, in runs that go on after a crash and repeat no unsafe call.
+"""Agents: a model that calls tools, in runs that continue after a crash and repeat no unsafe call.
 
 Example:
     async with Hub("mcp.json") as hub, Agent("openai:gpt-5", hub, tools=["github.*"]) as agent:

@@ -50,9 +50,9 @@ class Agent:
         hub: The hub whose tools the model may call.
         tools: Patterns of tools, such as `github.*`.
         instructions: System prompt.
-        approve: Calls that a person must approve: `unsafe`, `all`, `none`, or patterns of tools.
-        on_unknown: If a call may have been executed: `tell` the model, or `ask` a person.
-        untrusted: Servers whose results may contain instructions of strangers, besides those with `untrusted` in the
+        approve: Calls that a user must approve: `unsafe`, `all`, `none`, or patterns of tools.
+        on_unknown: If a call may have run: `tell` the model, or `ask` a user.
+        untrusted: Servers whose results may contain untrusted instructions, besides those with `untrusted` in the
             configuration. After a result of one, unsafe calls of other servers need approval. `none` switches it off.
         budget: Limits of a run.
         output: JSON Schema of the output. Without it the output is text.
@@ -61,8 +61,8 @@ class Agent:
         temperature: Temperature of the model.
         max_tokens: Length of one answer.
         prices: USD for a million input and output tokens, by model, if they are not in the table of `genai-prices`.
-        stream: Report texts while they arrive.
-        agents: Agents that this one may call as tools, by name. What they use counts for the budget of this one too.
+        stream: Report text while it arrives.
+        agents: Agents that this one may call as tools, by name. What they use counts against this one's budget too.
         description: What the agent does, for an agent that calls it.
 
     Example:
@@ -214,7 +214,7 @@ class AgentRun:
         return await self._run.status()
 
     async def wait(self) -> RunRecord:
-        """Wait until the run has ended or waits for the answer of a person; return its state."""
+        """Wait until the run has ended or waits for a user's answer; return its state."""
         return await self._run.wait()
 
     async def result(self) -> AgentResult:
@@ -233,13 +233,13 @@ class AgentRun:
     async def approve(self, step: str | None = None, *, yes: bool = True, note: str = "", by: str = "") -> None:
         """Approve the tool call that the run waits for, or deny it if `yes` is False.
 
-        `step` is that of the event `asks`; it may be left out if this run has only one question. `by` is who decided.
+        `step` comes from the `asks` event; it may be left out if this run has only one question. `by` is who decided.
         """
         run, path = self._split(step)
         await self._workflows.answer(run, path, {"yes": yes, "note": note}, by=by)
 
     async def settle(self, step: str | None = None, *, happened: bool, by: str = "") -> None:
-        """State if a tool call with an unknown outcome was executed (`happened`), so that the run continues.
+        """State whether a tool call with an unknown outcome ran (`happened`), to let the run continue.
 
         Needed if the agent has `on_unknown="ask"`.
         """
@@ -255,11 +255,11 @@ class AgentRun:
         return (run, path) if separator else (self.id, step)
 
     async def asking(self) -> list[RunRecord]:
-        """Return this run and its child runs, as far as they wait for the answer of a person now."""
+        """Return this run and its child runs, if they are waiting for a user's answer."""
         return await find_asking_runs(self._workflows, self.id)
 
     async def events(self) -> AsyncIterator[AgentEvent]:
-        """Yield the events of the run, from its beginning to its end. A question to a person is an event `asks`."""
+        """Yield the events of the run, from its beginning to its end. A question to a user is an event `asks`."""
         seen = 0
         asked: set[str] = set()
         while True:

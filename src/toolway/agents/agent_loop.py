@@ -1,7 +1,7 @@
 """The workflow function of an agent run: a model that calls tools until it has an answer.
 
 pydantic-ai has the loop and the wire formats of the providers. Each answer of the model and each tool call is a step of
-the run, so that a run that was interrupted goes on where it stopped: the loop runs again, and the journal answers.
+the run, so a run that was interrupted continues where it stopped: the loop runs again, and the journal answers.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     """Return the tools that the agent may use, by `server.tool`. A server that does not answer in time has none.
 
-    Tools that start agents are left out: so an agent cannot start itself, and all its requests count for its budget.
+    Tools that start agents are left out: an agent cannot start itself, and all its requests count against its budget.
     """
     servers = [name for name in hub.status() if any(may_match(name, pattern) for pattern in settings.tools)]
     lists = [hub.list_tools(server=name, wait=LIST_TIMEOUT_S) for name in servers]
@@ -144,7 +144,7 @@ def _is_offered(tool: Tool, settings: AgentSettings) -> bool:
 
 
 async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:
-    """Return the effect class of each tool, and the servers whose results may contain instructions of strangers."""
+    """Return the effect class of each tool, and the servers whose results may contain untrusted instructions."""
     terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
     effects = {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
     untrusted = {tools[name].server for name, found in terms.items() if found is not None and found.untrusted}

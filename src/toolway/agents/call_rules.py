@@ -1,6 +1,6 @@
-"""Rules for the tool calls of one agent run: what is called, what a person must approve, what is refused. Pure.
+"""Rules for the tool calls of one agent run: what is called, what a user must approve, what is refused. Pure.
 
-All state follows from the order of the calls and their outcomes, so that a replay decides the same again.
+All state follows from the order of the calls and their outcomes, so a replay decides the same again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolway.types import Effect, Json
 WARN_AFTER: Final = 3  # equal calls with equal results, after which the model gets a note
 STOP_AFTER: Final = 8  # … after which the run ends
 MAX_CALLS_OF_TURN: Final = 128
-MAX_REVIEW_CHARS: Final = 65_536  # of a call that a person must approve
+MAX_REVIEW_CHARS: Final = 65_536  # of a call that a user must approve
 
 
 class CallDecision(NamedTuple):
@@ -34,7 +34,7 @@ class CallRules:
 
     Args:
         settings: Settings of the run.
-        untrusted: Servers whose results may contain instructions of strangers. Default: those of the settings.
+        untrusted: Servers whose results may contain untrusted instructions. Default: the servers in the settings.
 
     With `untrusted="none"` in the settings, no call needs approval because of what was read. It is recorded all the
     same: another agent may get the answer.
@@ -45,7 +45,7 @@ class CallRules:
         own = () if settings.untrusted == "none" else settings.untrusted
         self._untrusted = frozenset(own if untrusted is None else untrusted)
         self._guards = settings.untrusted != "none"
-        self._unknown: set[str] = set()  # unsafe calls that may have been executed
+        self._unknown: set[str] = set()  # unsafe calls that may have run
         #: Untrusted servers that the model has read from, and the turn of the first result; 0 if it is in the prompt.
         self._read_untrusted = {
             name: 0 for name in sorted(self._untrusted) if any(may_match(name, each) for each in settings.has_read)
@@ -65,7 +65,7 @@ class CallRules:
             )
 
     def add_calls(self, count: int, turn: int) -> None:
-        """Add tool calls that were made in turn `turn`, by this run or by a child run, to those of the budget."""
+        """Count tool calls that this run or a child run made in turn `turn` against the budget."""
         self.calls += count
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget and self._used_up_in is None:
@@ -93,9 +93,9 @@ class CallRules:
         return None
 
     def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
-        """Return the decision about a call that the model requests: make it, ask a person first, or refuse it.
+        """Return the decision about a call that the model requests: make it, ask a user first, or refuse it.
 
-        A person sees the whole call. One that is too long to be read is refused.
+        A user sees the whole call. One that is too long to be read is refused.
         """
         decision = self._decide(tool, args, effect, turn)
         size = len(decision.text)
@@ -136,7 +136,7 @@ class CallRules:
         return sorted(self._read_untrusted)
 
     def mark_read(self, servers: Iterable[str], turn: int) -> None:
-        """Record that the model reads texts of these untrusted servers in the results of turn `turn`."""
+        """Record that the model reads content from these untrusted servers in the results of turn `turn`."""
         for server in servers:
             self._read_untrusted.setdefault(server, turn)
 
@@ -157,9 +157,9 @@ class CallRules:
         return f"{text}\n\n[You made this call {count} times with the same result. Do something else.]"
 
     def add_unknown(self, tool: str, args: Json) -> None:
-        """Record a tool call that may have been executed, because its outcome is unknown.
+        """Record a tool call that may have run, because its outcome is unknown.
 
-        If the model requests it again, a person is asked, or it is refused.
+        If the model requests it again, a user is asked, or it is refused.
         """
         self._unknown.add(_digest(tool, args))
 

@@ -1,4 +1,4 @@
-"""Events of agent runs: texts, calls, results and questions, in the order in which they happen.
+"""Events of agent runs: text, calls, results and questions, in order.
 
 After a crash the loop of a run is replayed, and its earlier events come again. Each is kept once.
 """
@@ -17,7 +17,7 @@ MAX_RUNS: Final = 200  # whose events are in memory
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event of an agent run, such as a text, a tool call or a question.
 
-    `kind` is `text` (a part of a text while it arrives), `answer` (a whole text), `call`, `result`, `asks` (a person
+    `kind` is `text` (a part of a text while it arrives), `answer` (a whole text), `call`, `result`, `asks` (a user
     must answer) or `end`.
     """
 
@@ -30,10 +30,10 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEventLog:
-    """Log of the events of the agent runs of this process, in memory and bounded.
+    """Log of this process's agent run events, in memory and bounded.
 
     Args:
-        streams: True if texts are reported while they arrive.
+        streams: True if text is reported while it arrives.
     """
 
     def __init__(self, streams: bool = False) -> None:

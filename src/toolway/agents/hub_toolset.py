@@ -61,7 +61,7 @@ class HubToolset(AbstractToolset[Any]):
         settings: Which tools may be used, and which calls need approval.
         tools: The definitions of the tools, as of the start of this process.
         effects: Names and effects of the tools at the start of the run, from the journal.
-        untrusted: Servers whose results may contain instructions of strangers, from the journal.
+        untrusted: Servers whose results may contain untrusted instructions, from the journal.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HubToolset(AbstractToolset[Any]):
                     hint="rename the agent, or leave the tool out of the patterns",
                     code="E-AGENT-SETTINGS",
                 )
-            self._effects[name] = Effect.IDEMPOTENT  # a call starts one child run, also if it is made again
+            self._effects[name] = Effect.IDEMPOTENT  # a call starts one child run, even if it is made again
             self._schemas[name] = adapt_schema(SCHEMA)
             text = agent.description or f"Agent with the tools {', '.join(agent.settings.tools) or 'none'}."
             definition = ToolDefinition(
@@ -136,7 +136,7 @@ class HubToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: ModelContext[Any], tool: ToolsetTool[Any]
     ) -> str:
-        """Execute a tool call that the model requested; return the text for the model, also if the call failed."""
+        """Execute a tool call that the model requested; return the text for the model, even if the call failed."""
         path = self._model.calls[ctx.tool_call_id or ""]
         turn = _turn_of(path)
         if (refusal := self.rules.find_surplus(int(path.rpartition(".")[2]))) is not None:
@@ -161,7 +161,7 @@ class HubToolset(AbstractToolset[Any]):
             return await self._call(path, qualified, args, effect)
 
     def _effect_of(self, tool: str) -> Effect:
-        """Return the effect class of a tool as of the start of the run, or `UNSAFE` if the hub now says so."""
+        """Return a tool's effect class as of the start of the run, or `UNSAFE` if the hub now says so."""
         terms = self._hub._core.call_terms(tool)
         return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
@@ -179,7 +179,7 @@ class HubToolset(AbstractToolset[Any]):
         return self.rules.add_call_note(self._cut(path, self.rules.add_result(tool, args, text, turn)))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Ask a person about a tool call if the rules demand it; return the text for the model if the call is refused.
+        """Ask a user about a tool call if the rules demand it; return the text for the model if the call is refused.
 
         None if the call may be made.
         """

@@ -1,7 +1,7 @@
 """Agents that an agent may call as tools. Each call is a child run, which uses the budget of its caller.
 
-A child gets no more than is left of its caller's budget. What it uses counts for both. If it does not say what it has
-used, all that it was given counts. Texts of strangers stay marked: what the caller has read counts as read by the
+A child gets at most what is left of its caller's budget. What it uses counts against both. If it does not say what it
+has used, all that it was given counts. Untrusted content stays marked: what the caller has read counts as read by the
 child, and the other way round.
 """
 
@@ -78,7 +78,7 @@ class InnerAgents:
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
     def _marks(self, settings: AgentSettings, turn: int) -> Json:
-        """Return the settings that tell a child run from which untrusted servers its prompt may contain texts."""
+        """Return the settings that tell a child run from which untrusted servers its prompt may contain content."""
         sources = self._rules.sources(turn)  # also those of which only another child knows that they are untrusted
         has_read = (*settings.has_read, *sources)
         if settings.untrusted == "none":
@@ -87,7 +87,7 @@ class InnerAgents:
 
     def _count(self, path: str, ended: Json, settings: AgentSettings, turn: int) -> None:
         usage, seconds = ended.get("usage"), ended.get("seconds")
-        if seconds is not None:  # without the times in which the child waited for a person
+        if seconds is not None:  # without the times in which the child waited for a user
             self._model.add_pause(self._run.times(path), seconds)
         if usage is None:
             self._model.spending.add_reservation(settings.budget)

@@ -1,7 +1,7 @@
-"""Journalled model: each answer of a model is a step of the run, so that a replay does not ask the model again.
+"""Journalled model: each answer of a model is a step of the run, so a replay does not ask the model again.
 
 A request that a crash interrupted is sent again, because it has no effect: it only costs money. Each one that was sent
-counts for the budget, which ends a run whose process crashes again and again. A provider that is overloaded or too slow
+counts against the budget, which ends a run whose process keeps crashing. A provider that is overloaded or too slow
 is asked again after a wait, which is a step too.
 """
 
@@ -93,7 +93,7 @@ class JournalledModel(WrapperModel):
         self._began = run.now() if settings.budget.seconds is not None else 0.0
         self._ids: set[str] = set()
         self.on_answer: Callable[[str, str, list[Json]], None] | None = None  # step, text, tool calls
-        self.calls: dict[str, str] = {}  # name of the step of a tool call, by the id of the call
+        self.calls: dict[str, str] = {}  # step name of a tool call, by call id
         self.call_ids: dict[str, str] = {}  # … and the other way round
         self.responses: list[ModelResponse] = []
         self.spending = Spending(settings)
@@ -260,7 +260,7 @@ class JournalledModel(WrapperModel):
         return id
 
     def _check_budget(self) -> None:
-        """Raise `BudgetUsed` if the budget of the run is used up, so that no further request may be sent."""
+        """Raise `BudgetUsed` if the budget of the run is used up, so no more requests may be sent."""
         used = self.spending.find_exceeded(seconds=self.seconds())
         if used is not None:
             raise used
@@ -276,9 +276,9 @@ class JournalledModel(WrapperModel):
         return self._run.now() - self._began - _total_length(self._pauses) + self._used_in_pauses
 
     def add_pause(self, times: tuple[float, float] | None, used: float = 0.0) -> None:
-        """Record a time (begin, end) in which the run waited for a person or a child run.
+        """Record a time (begin, end) in which the run waited for a user or a child run.
 
-        This time does not count for the budget, except `used`: the seconds in which the child run worked.
+        This time does not count against the budget, except `used`: the seconds in which the child run worked.
         """
         if times is not None:
             self._pauses.append(times)
@@ -304,7 +304,7 @@ def _total_length(times: list[tuple[float, float]]) -> float:
 
 
 def _describe_answer(answer: Json) -> Json:
-    """Return the span attributes of an answer. Texts are left out, because they may be confidential."""
+    """Return the span attributes of an answer. Text is left out, because it may be confidential."""
     if "error" in answer:
         return {otel_attributes.ATTR_ERROR_TYPE: "budget" if answer["error"].get("budget") else "no_answer"}
     response: Json = answer["response"]

@@ -1,6 +1,6 @@
 """Which addresses a model may be asked at, and the HTTP clients that reach no other address.
 
-A provider's API key goes to the provider's own address, which may be set in the environment beside the key
+A provider's API key goes to the provider's own address, which may be set in the environment next to the key
 (`OPENAI_BASE_URL`), and to addresses that the operator listed: in `toolway.modelUrls`, by `--base-url`, or in a program
 by `Agent(base_url=…)`. A workflow or an agent of a file that names another address is not asked at all.
 
@@ -35,7 +35,7 @@ class ModelAccess:
     policy: NetworkPolicy = PUBLIC_ONLY
 
     def listing(self, urls: Iterable[str]) -> ModelAccess:
-        """Return an access that has further addresses, which the operator has named."""
+        """Return an access with more addresses, which the operator listed."""
         return ModelAccess((*self.urls, *urls), self.policy)
 
     def policy_for(self, settings: AgentSettings, own_url: Callable[[], str]) -> NetworkPolicy:
@@ -61,7 +61,7 @@ class ModelAccess:
 
 
 def base_urls(settings: AgentSettings) -> list[str]:
-    """Return the addresses that an agent, and the agents inside of it, name."""
+    """Return the addresses that an agent, and the agents inside it, name."""
     inner = [url for each in settings.agents.values() for url in base_urls(each.settings)]
     return [settings.base_url, *inner] if settings.base_url is not None else inner
 

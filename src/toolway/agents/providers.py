@@ -33,7 +33,7 @@ def resolve_model(settings: AgentSettings, access: ModelAccess = ModelAccess()) 
     """Return the model of a provider by its name, such as `openai:gpt-5`.
 
     Raises:
-        AgentError: The name is not known, the package of the provider is missing, there is no API key, or the settings
+        AgentError: The name is not known, the provider's package is missing, there is no API key, or the settings
             name an address that must not get it.
     """
     try:
@@ -54,7 +54,7 @@ def _create_provider(name: str, settings: AgentSettings, access: ModelAccess) ->
         return _create_bedrock(settings, access)
     build = _find_builder(name)
     policy = access.policy_for(settings, partial(_own_url, build))
-    # As the provider would do with a client of its own, so that it is closed and replaced with the event loop.
+    # As the provider would do with its own client, so it is closed and replaced with the event loop.
     create = partial(create_http_client, policy)
     client = create()
     options = {} if settings.base_url is None else {"base_url": settings.base_url}
@@ -66,7 +66,7 @@ def _create_provider(name: str, settings: AgentSettings, access: ModelAccess) ->
 def _find_builder(name: str) -> Callable[..., Provider[Any]]:
     """Return the class or function that creates a provider with a given HTTP client.
 
-    Raises `AgentError` for a provider with a client of its own, which would connect past the address check.
+    Raises `AgentError` for a provider with its own client, which would connect past the address check.
     """
     if name.startswith(_GATEWAY_PREFIX):
         from pydantic_ai.providers.gateway import gateway_provider
@@ -165,7 +165,7 @@ def _check_connections(client: Any, policy: NetworkPolicy) -> None:
 def require_one_attempt(model: Model) -> None:
     """Raise `AgentError` if the client of a model repeats failed requests by itself.
 
-    Such requests would not count for the budget.
+    Such requests would not count against the budget.
     """
     config = getattr(getattr(getattr(model, "client", None), "meta", None), "config", None)
     retries = getattr(config, "retries", None)

@@ -21,7 +21,7 @@ from toolway.workflows.step_planner import CallAction, RunMemory
 
 
 class Replay(NamedTuple):
-    """Result of the replay of a run: its state and output. `missing` are the steps that the journal does not have."""
+    """Result of replaying a run: its state and output. `missing` are the steps that the journal does not have."""
 
     state: str  # "done", "failed", or "incomplete"
     output: Any

@@ -36,7 +36,7 @@ class AgentRunReader:
     async def open_command_journal(self) -> AsyncIterator[Workflows | None]:
         """Open the journal of `toolway agent` for reading, while other processes may execute its runs.
 
-        Yields None if there is no such journal. Raises `JournalError` if it cannot be opened.
+        Yields None if the journal does not exist. Raises `JournalError` if it cannot be opened.
         """
         if not self._file.exists():
             yield None
@@ -64,7 +64,7 @@ class AgentRunReader:
     def describe(self, record: RunRecord, entries: Sequence[Entry], now: float) -> Json:
         """Return the task of a run and what it has used so far: turns, calls, tokens, price, and each limit.
 
-        `usd` is None if the price of an answer is not known. Prices are those of the time of the answer.
+        `usd` is None if the price of an answer is not known. Prices are from the time of the answer.
         """
         settings = msgspec.convert(record.input["settings"], AgentSettings)
         answers = [each for each in read_messages(record, entries) if each["role"] == "assistant" and "model" in each]
@@ -100,7 +100,7 @@ class AgentRunReader:
         }
 
     def find_call(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json | None:
-        """Return the tool call that a person is asked to approve at `step`: tool, arguments, effect.
+        """Return the tool call that a user is asked to approve at `step`: tool, arguments, effect.
 
         None if the question at `step` is not about a call.
         """

@@ -49,7 +49,7 @@ class AgentRunner:
         max_iterations: int = 10,
         base_url: str | None = None,
     ) -> Json:
-        """Let a model work on a prompt with some tools. Its calls need no approval.
+        """Let a model work on a prompt with some tools. Its calls do not need approval.
 
         Args:
             prompt: The task.

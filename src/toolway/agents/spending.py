@@ -1,7 +1,7 @@
 """Spending of an agent run: what its answers and its child runs have used, compared with its budget. Pure.
 
-Tokens and prices are those of the provider's usage numbers. Two kinds of requests have none: one whose answer was lost
-in a crash, and one whose answer has no usage numbers. They count for the budget by an estimate, and are reported apart
+Tokens and prices come from the provider's usage numbers. Two kinds of requests have none: one whose answer was lost
+in a crash, and one whose answer has no usage numbers. They count against the budget by estimate, and are reported apart
 (`uncounted_tokens`, `uncounted_usd`).
 """
 
@@ -23,8 +23,8 @@ class Spending:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self.requests = 0  # also those that were lost
-        self.input_tokens = 0  # with those of the cache
-        self.output_tokens = 0  # with those of the reasoning
+        self.input_tokens = 0  # including the cache
+        self.output_tokens = 0  # including reasoning
         self.cached_tokens = 0
         self.reasoning_tokens = 0
         self.cost: Decimal | None = Decimal(0)  # None: the price of an answer is not known

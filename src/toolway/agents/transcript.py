@@ -21,7 +21,7 @@ def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
     """Return the conversation of a run: the prompt, the answers of the model, and the results of its calls.
 
     Each message has `role` (user, assistant, tool), `content`, and its `step`. An answer has `tool_calls`, its tokens,
-    its price (`usd`) and its model; a result has `tool`, `executed` and, if a person was asked, `approved_by`.
+    its price (`usd`) and its model; a result has `tool`, `executed` and, if a user was asked, `approved_by`.
     """
     last: dict[str, Entry] = {}
     for entry in entries:

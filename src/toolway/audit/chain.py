@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from toolway.audit.checkpoint_notes import CheckpointNotes
     from toolway.audit.journal import Journal
 
-MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
+MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least the last run's records
 MAX_RECORDS_PER_WRITE: Final = 4_000
 _log = logging.getLogger("toolway.audit")
 _COPIED_FIELDS: Final = ("call", "caller", "server", "tool", "method", "effect", "key", "arguments")
@@ -164,7 +164,7 @@ class AuditChain:
     def prune(self, keep_s: float) -> bool:
         """Remove one batch of audit records older than `keep_s` seconds.
 
-        Return True if records were removed, so that there may be more.
+        Return True if records were removed, so there may be more.
         """
         if self._needs_reopen:
             return False
@@ -191,7 +191,7 @@ class AuditChain:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
 
     def _reopen(self) -> None:
-        """Reopen the sink after a failed write and find out if the records of that write are stored.
+        """Reopen the sink after a failed write and find out whether the records of that write are stored.
 
         Starts a new log if another writer continued the old one, or if it was removed before its first checkpoint.
         Raises `MissingLog` if it was removed later, `SinkBroken` if it ends with an unexpected record.

@@ -1,4 +1,4 @@
-"""Notes of checkpoints: the newest signatures of each audit log, in files beside the private key, not beside the log.
+"""Notes of checkpoints: the newest signatures of each audit log, next to the private key and not next to the log.
 
 A log that lacks the record of its newest note was cut off, is an older copy, or was removed. If it is in a file, it is
 then not opened. If an operator begins it again (`restart.py`), its first record names that note, and the notes are put
@@ -30,10 +30,10 @@ MAX_NOTES_BYTES: Final = 1024 * 1024
 
 
 class CheckpointNotes:
-    """Files with the newest checkpoints of each audit log, stored beside the private key and not beside the log."""
+    """Files with the newest checkpoints of each audit log, stored next to the private key and not next to the log."""
 
     def __init__(self, key_file: Path | None, *, in_files: bool = True) -> None:
-        """Create the notes of checkpoints, in files beside `key_file`. If it is None, nothing is stored.
+        """Create the notes of checkpoints, in files next to `key_file`. If it is None, nothing is stored.
 
         `in_files`: the logs are files, so a log that lacks a noted record is not opened. A log in a database is opened,
         because another node may have continued or replaced it.

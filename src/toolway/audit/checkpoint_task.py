@@ -31,7 +31,7 @@ _log = logging.getLogger("toolway.audit")
 class CheckpointTask:
     """Task that signs the end of the audit log every hour and at close.
 
-    A failure is logged and retried; calls go on.
+    A failure is logged and retried; calls continue.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CheckpointTask:
         return True
 
     def _sign(self, location: str, head: ChainHead, timeout: float | None) -> Checkpoint:
-        """Return a signed checkpoint of a log that ends with `head`, and store it in the notes beside the signing key.
+        """Return a signed checkpoint of a log that ends with `head`, and store it in the notes next to the signing key.
 
         Runs in a thread, because a signer may block.
         """

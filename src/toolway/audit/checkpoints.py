@@ -1,10 +1,10 @@
-"""Checkpoints of an audit log: signatures of its end, made every hour, so that a removed end is found.
+"""Checkpoints of an audit log: hourly signatures of its end, which reveal a removed end.
 
 A checkpoint names a record by number and hash. The hash covers all records before it, so the signature does too.
 
     {"log":"audit.sqlite","through":48212,"hash":"9f1c…","time":"2026-11-15T12:00:00.000000Z","key":"…","signature":"…"}
 
-Each is stored as a record of the log (`log.checkpoint`), noted in a file beside the private key
+Each is stored as a record of the log (`log.checkpoint`), noted in a file next to the private key
 (`checkpoint_notes.py`), and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is
 an older copy.
 
@@ -46,7 +46,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def to_record(self) -> RecordFields:
         """Return the checkpoint as fields of an audit record.
 
-        Every audit record has its own `time` and `hash`, so those of the checkpoint are named `at` and `head`.
+        Every audit record has its own `time` and `hash`, so the checkpoint names its own `at` and `head`.
         """
         return {_RECORD_NAMES.get(name, name): value for name, value in msgspec.structs.asdict(self).items()}
 
@@ -54,7 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def from_record(cls, fields: RecordFields) -> Checkpoint:
         """Return the checkpoint in the fields of an audit record.
 
-        Raises `ValueError` if the fields are no checkpoint.
+        Raises `ValueError` if the fields are not a checkpoint.
         """
         named = {name: fields.get(_RECORD_NAMES.get(name, name)) for name in cls.__struct_fields__}
         return msgspec.convert(named, cls)
@@ -66,7 +66,7 @@ _RECORD_NAMES: Final = {"time": "at", "hash": "head"}
 def read_checkpoints(data: bytes) -> list[Checkpoint]:
     """Read checkpoints from JSON lines, the form that a webhook receives.
 
-    Raises `ValueError` if a line is no checkpoint.
+    Raises `ValueError` if a line is not a checkpoint.
     """
     return [msgspec.json.decode(line, type=Checkpoint) for line in data.splitlines() if line.strip()]
 
@@ -93,7 +93,7 @@ class CheckpointChecker:
     """
 
     def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:
-        """Create the checker. `noted` are checkpoints that are stored outside of the log.
+        """Create the checker. `noted` are checkpoints that are stored outside the log.
 
         Signatures are checked with `keys`; without keys, only the hashes of records are compared.
         """
@@ -124,7 +124,7 @@ class CheckpointChecker:
         self.check_end(head)
 
     def check_end(self, head: ChainHead) -> None:
-        """Check the checkpoints from outside of the log. Raises `TamperedLog` if one names a record after `head`."""
+        """Check the checkpoints from outside the log. Raises `TamperedLog` if one names a record after `head`."""
         for each in self._noted[::-1]:
             self._check_signature(each, each.through)
             if each.through > head.seq:

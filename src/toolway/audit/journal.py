@@ -27,7 +27,7 @@ from toolway._os import O_PRIVATE, sync_data
 from toolway.audit.sink import SinkBroken, create_private_file, is_same_file, sync_folder
 
 MAX_SEGMENT_BYTES: Final = 8 * 1024 * 1024
-RUN_BYTES: Final = 16  # of the name of a run
+RUN_BYTES: Final = 16  # length of a run's name
 _MAGIC: Final = b"TWAUDIT1"
 _MAC_BYTES: Final = 32
 _HEADER: Final = struct.Struct(f">8s{RUN_BYTES}sQ{_MAC_BYTES}s")
@@ -44,7 +44,7 @@ class JournalContent(NamedTuple):
 
     run: str  # hex; names the run in its `log.open` record
     entries: list[tuple[int, bytes]]  # number and record, in order
-    torn_bytes: int = 0  # of a last group that was not written completely, so that no call was sent because of it
+    torn_bytes: int = 0  # bytes of a last group that was only partly written, so no call was sent because of it
 
 
 class _Segment(NamedTuple):
@@ -68,7 +68,7 @@ class Journal:
     def __init__(
         self, log: str | os.PathLike[str], key: bytes = b"", max_segment_bytes: int = MAX_SEGMENT_BYTES
     ) -> None:
-        """Create the journal of the audit log `log`. Its files (segments) are beside the log, with MACs under `key`."""
+        """Create the journal of the audit log `log`. Its segment files are next to the log, with MACs under `key`."""
         self._log = Path(log)
         self._key = hmac.digest(key, b"toolway audit journal", "sha256")
         self._max_segment_bytes = max_segment_bytes
@@ -215,7 +215,7 @@ class Journal:
             yield _Group(first, records, mac, end)
 
     def set_aside(self) -> str:
-        """Rename journal files (segments) that belong to another audit log, so that they are kept but not read again.
+        """Rename journal files (segments) that belong to another audit log, so they are kept but not read again.
 
         Return the new path of the first one.
         """
@@ -259,7 +259,7 @@ def _group_end(data: bytes, at: int) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write all data at once. Raises `OSError` if only a part was written, for instance on a full disk."""
+    """Write all data at once. Raises `OSError` if only part of it was written, for example on a full disk."""
     written = os.write(file, data)
     if written < len(data):
         raise OSError(f"only {written} of {len(data)} bytes were written")

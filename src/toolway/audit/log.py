@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from toolway.audit.checkpoint_task import CheckpointTask
     from toolway.audit.journal import Journal, JournalContent
 
-READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes meanwhile
+READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes at the same time
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
 #: Kind of log → module and function that create its sink. Imported on use: PostgreSQL needs an optional package.
@@ -72,16 +72,16 @@ def create_journal(settings: AuditSettings) -> Journal | None:
 
 
 def read_journal(settings: AuditSettings) -> JournalContent | None:
-    """Return the records that are now in the journal of an audit log; None if there is no journal.
+    """Return the records that are now in the journal of an audit log; None if the log has no journal.
 
-    Call this before you read the log: a record that is moved to the log meanwhile is then found twice, and not missed.
+    Call this before you read the log: a record that is moved to the log in between is then found twice, not missed.
     Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
     """
     for attempt in range(READ_ATTEMPTS):
         journal = create_journal(settings)
         try:
             return journal.read() if journal is not None else None
-        except FileNotFoundError:  # a running gateway removed a segment meanwhile
+        except FileNotFoundError:  # a running gateway removed a segment in between
             if attempt == READ_ATTEMPTS - 1:
                 raise
     return None
@@ -108,7 +108,7 @@ def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
 
 
 def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
-    """Read the journal, and return those of its records that are not in the log yet.
+    """Read the journal and return its records that are not in the log yet.
 
     A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. Raises
     `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
@@ -117,7 +117,7 @@ def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields
 
 
 def create_notes(settings: AuditSettings) -> CheckpointNotes:
-    """Create the notes of checkpoints, in files beside the private key that the settings name.
+    """Create the notes of checkpoints, in files next to the private key that the settings name.
 
     A log in a database is not refused because of them: another node may have continued or replaced it.
     """

@@ -1,6 +1,6 @@
 """MACs (message authentication codes) of audit records, and the key of an audit log.
 
-A hash chain shows that a record was changed, but not who wrote it: a person who can write to the log can compute every
+A hash chain shows that a record was changed, but not who wrote it: anyone who can write to the log can compute every
 hash again. So each record ends with a MAC under the key of the log. Without this key no record can be added, and no
 removal recorded.
 

@@ -52,7 +52,7 @@ class MerkleTree:
 def prove_inclusion(leaves: Sequence[bytes], index: int) -> list[bytes]:
     """Return the inclusion proof of the leaf at `index`: the sibling hashes on its path to the root, lowest first.
 
-    Raises `IndexError` if there is no such leaf.
+    Raises `IndexError` if the leaf does not exist.
     """
     if not 0 <= index < len(leaves):
         raise IndexError(index)

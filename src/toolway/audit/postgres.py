@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import psycopg
 
 MAX_LOGS: Final = 2000  # concurrent writers of one name
-_MAX_NAME_GAP: Final = 20  # unused names after which no further log is expected
+_MAX_NAME_GAP: Final = 20  # unused names after which no more logs are expected
 ROWS_PER_PAGE: Final = 1000
 MAX_ROWS_PER_PRUNE: Final = 5000
 LOCK_TIMEOUT_S: Final = 5.0  # the server may not have noticed yet that the last writer is gone

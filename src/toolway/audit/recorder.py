@@ -1,7 +1,7 @@
 """Conversion of calls and events into audit records.
 
 A record of a call names the caller, the tool, the time and the outcome. It does not contain the payload. Arguments are
-stored as a digest, or redacted if the operator enables that. Results and error texts, which servers write, are never
+stored as a digest, or redacted if the operator enables that. Results and error messages, which servers write, are never
 stored.
 
 A call that changes something, or has an idempotency key, gets two records: the intent, on disk before the call is sent,
@@ -131,7 +131,7 @@ class AuditRecorder:
         return b"call.intent", fields
 
     def _add_open(self, id: str) -> None:
-        """Remember that the call `id` has an intent, so that `on_call` does not record its outcome a second time.
+        """Remember that the call `id` has an intent, so `on_call` does not record its outcome a second time.
 
         The methods `record_…` record that outcome.
         """
@@ -363,7 +363,7 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
 
 
 def _encoded_call_id(id: str) -> bytes:
-    """Return the call id as bytes that need no escaping in JSON.
+    """Return the call id as bytes that do not need escaping in JSON.
 
     Ids that Toolway generates are alphanumeric; any other id is hex-encoded.
     """

@@ -6,7 +6,7 @@ begins a new log:
     1   log.restart      the last signed record of the earlier log, the operator, the reason, and the folder
     2   log.checkpoint   the signature of record 1
 
-The second record is also noted, so that the new log cannot be removed unseen either. The notes of the earlier log are
+The second record is also noted, so the new log cannot be removed unseen either. The notes of the earlier log are
 kept. A crash leaves either no log, which is still refused, or the whole new one.
 """
 

@@ -54,7 +54,7 @@ class ExportCheckpoint(msgspec.Struct, frozen=True):
 
 
 class CheckedExport(NamedTuple):
-    """Result of the check of an export or a proof: the signed last line, and the number of records."""
+    """Result of checking an export or a proof: the signed last line, and the number of records."""
 
     checkpoint: ExportCheckpoint
     records: int
@@ -231,7 +231,7 @@ class _Ids(msgspec.Struct):
 def write_proofs(file: IO[bytes], wanted: str) -> list[bytes]:
     """Return a proof for each record of a signed export with this number, hash or call id.
 
-    Needs no key. Raises `AlteredExport` if the records do not have the root of the last line.
+    Works without a key. Raises `AlteredExport` if the records do not have the root of the last line.
     """
     leaves: list[bytes] = []
     found: list[tuple[int, bytes]] = []

@@ -1,7 +1,7 @@
 """Ed25519 keys that sign exports and checkpoints of an audit log.
 
     file      a private key in the state folder, created once
-    cluster   a key derived from the key of the tenant, so that all nodes sign with the same one
+    cluster   a key derived from the tenant's key, so all nodes sign with the same one
     command   `"signer": "command:…"`: a program of an HSM or KMS. It gets the bytes on stdin and writes the signature
 
 The signature of a command is checked with the public key (`signerKey`) before it is used.
@@ -138,7 +138,7 @@ def _decode_signature(output: bytes) -> bytes | None:
 def load_signer(settings: AuditSettings, *, create: bool = False) -> Signer:
     """Return the signer of an audit log; with `create`, a missing private key is created.
 
-    Raises `ConfigError` (`E-AUDIT-KEY`) if there is no usable key.
+    Raises `ConfigError` (`E-AUDIT-KEY`) if no key is usable.
     """
     if settings.signer_held:
         raise ConfigError(
@@ -172,7 +172,7 @@ def _new_private_key() -> bytes:
 
 
 def signing_key_file(settings: AuditSettings) -> Path:
-    """Return the path of the private key: in the state folder of a gateway, or beside the log of a program."""
+    """Return the path of the private key: in the state folder of a gateway, or next to the log of a program."""
     return Path(settings.signing_key_file or f"{settings.file or 'audit'}.signing.pem")
 
 

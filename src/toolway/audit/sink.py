@@ -9,7 +9,7 @@ The hash of a record is the SHA-256 of its stored bytes, which contain the hash 
 removing or inserting a record requires a change of every later record, and of the last hash. The MAC at its end
 (`mac.py`) requires the key of the log.
 
-A record is encoded when its event happens, so that only its bytes are queued for the disk. `seq` and `prev` are added
+A record is encoded when its event happens, so only its bytes are queued for the disk. `seq` and `prev` are added
 when it is written.
 """
 

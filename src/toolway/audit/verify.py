@@ -296,7 +296,7 @@ def unstored_to_json(record: bytes) -> RecordFields:
 def record_to_json(row: StoredRecord) -> RecordFields:
     """Return the fields of a stored audit record and its hash as a JSON object.
 
-    A record that cannot be decoded becomes an entry of kind `damaged`, so that later records are still listed.
+    A record that cannot be decoded becomes an entry of kind `damaged`, so later records are still listed.
     """
     try:
         return {**row.fields(), "hash": row.hash}

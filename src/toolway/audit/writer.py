@@ -8,9 +8,9 @@ record is on disk (`start_commit`; `commit` is the same with a future). All othe
 kind has its own queue.
 
 A write takes everything that is queued, up to `GROUP_SIZE` of each kind, and stores it with one fsync. Only one write
-is in progress at a time. Records that arrive meanwhile form the next group, so the group size adapts to the load: one
+is in progress at a time. Records that arrive during it form the next group, so the group size adapts to the load: one
 call pays one fsync, a thousand concurrent calls share it. Three things start a write: an intent at the end of the
-current loop iteration, so that calls of the same iteration share it; a record without waiter after `FLUSH_DELAY_S`; and
+current loop iteration, so calls of the same iteration share it; a record without waiter after `FLUSH_DELAY_S`; and
 the end of the previous write. In a group the intents precede the other records, so no outcome precedes its intent.
 
 With a journal (`journal.py`), a write goes there, and the records are then stored in the log in large batches, each one
@@ -18,7 +18,7 @@ transaction. So a call waits only for the journal. Records that are not in the l
 `MAX_UNSTORED`; beyond that no write starts until the log has caught up. Without a journal a write goes to the log.
 
 Writes may block for as long as the disk does. Journal and log each have a `WorkerThread`, which reports the end of each
-write to the loop. All state is changed in the event loop only, so there are no locks.
+write to the loop. All state is changed in the event loop only, so it works without locks.
 
 The log has two states, distinguished by `failure`:
 
@@ -73,7 +73,7 @@ _log = logging.getLogger("toolway.audit")
 
 
 class AuditUnavailable(Exception):
-    """Raised when the audit log cannot be written now, so that a record is not stored."""
+    """Raised when the audit log cannot be written now, so a record is not stored."""
 
 
 class _Group(NamedTuple):
@@ -478,7 +478,7 @@ def _ignore_result(result: None, error: Exception | None) -> None:
 def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
     """Call the callbacks in `waiters` after the end of a write: with None, or with an error if `failure` is not "".
 
-    The list is emptied first, so that no callback is called twice.
+    The list is emptied first, so no callback is called twice.
     """
     ended = waiters[:]
     waiters.clear()

@@ -1,7 +1,7 @@
-"""Authorizer that exchanges the token of one caller for a token of one server, and keeps it until its end.
+"""Authorizer that exchanges one caller's token for a token of one server, and keeps it until it expires.
 
-Tokens are in memory only, one per issuer, server and principal. All calls share one exchange (single flight). A token
-is renewed 60 s before its end; if the issuer does not respond then, the token is used until its end. There is no other
+Tokens stay in memory only, one per issuer, server and principal. All calls share one exchange (single flight). A token
+is renewed 60 s early; if the issuer does not respond then, the token is used until it expires. There is no other
 credential: if the exchange fails, the call fails.
 """
 
@@ -168,7 +168,7 @@ class ExchangeManager:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if there is no token that could be used again, and none is being fetched."""
+        """Return True if no token could be used again, and none is being fetched."""
         return not self._task.is_running and (self._token is None or self._now() >= self._token.expires_at)
 
     @property
@@ -176,7 +176,7 @@ class ExchangeManager:
         return f"Bearer {self._token.token}" if self._token is not None else ""
 
     def _require_login(self) -> None:
-        """Raise `AuthError`, and forget the token, if the caller did not log in as a person or its login was ended.
+        """Raise `AuthError`, and forget the token, if the caller did not log in as a user or its login was ended.
 
         The token of an ended login is also forgotten if the caller has logged in again since.
         """
@@ -200,7 +200,7 @@ class ExchangeManager:
             self._failure = self._now() + FAILURE_COOLDOWN_S, error
             raise
         self._failure = None
-        remember_secret(self._token.token)  # mask it in texts of the server
+        remember_secret(self._token.token)  # mask it in strings from the server
 
     def _require_subject(self) -> SubjectToken:
         subjects = self._subjects()

@@ -5,7 +5,7 @@ Loaded on first use.
 The steps are the SDK's. The SDK flow expects to send the original request itself and to see its 401. Here the transport
 has sent that request, so the flow is fed with a copy of the 401 response. Each request that the flow yields is checked
 before it is sent. Toolway adds what the SDK leaves open: URLs are checked, an issuer without PKCE is rejected, an
-issuer other than the configured one receives nothing, and error texts of the authorization server are not repeated.
+issuer other than the configured one receives nothing, and the authorization server's error messages are not repeated.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AuthorizationRequest:
 async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: NetworkPolicy) -> AuthChallenge:
     """Send a request without credential and return the server's auth challenge.
 
-    Raises `AuthError` if the server accepts the request, since it then needs no login, or if it cannot be reached.
+    Raises `AuthError` if the server accepts the request, which means that it has no login, or if it cannot be reached.
     """
     protocol_headers = {
         "Accept": "application/json, text/event-stream",
@@ -345,7 +345,7 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
 
 
 def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationFull | None:
-    """Return the configured OAuth client, else that of the previous credential; None if there is neither.
+    """Return the configured OAuth client, else the previous credential's; None if both are missing.
 
     A client that was registered with another redirect URI is not used again.
     """
@@ -370,7 +370,7 @@ def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationF
 
 
 def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
-    """Return the previous access token of the server, so that the flow extends its scope; None if there is none.
+    """Return the previous access token of the server, so the flow extends its scope; None without one.
 
     Its refresh token is left out, because the flow would use it.
     """

@@ -47,7 +47,7 @@ class RedirectServer:
     async def wait_for_redirect(self, url: str) -> str:
         """Wait for the browser's redirect after the login page at `url`; return the redirect URL.
 
-        There is no time limit here.
+        The wait has no time limit.
         """
         state = state_from_url(url)
         redirect: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -31,7 +31,7 @@ def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, s
 def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
     """Return form and headers of the request that revokes `credential` at its issuer.
 
-    The request names the refresh token, or the access token if there is no refresh token.
+    The request names the refresh token, or the access token without a refresh token.
     """
     if credential.refresh is not None:
         return _add_client_auth(credential.client, {"token": credential.refresh, "token_type_hint": "refresh_token"})
@@ -41,7 +41,7 @@ def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str
 def _add_client_auth(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return form and headers of a request, with the OAuth client's id and secret added.
 
-    The client's authentication method decides if the secret is sent in the form or in the Authorization header.
+    The client's authentication method decides whether the secret is sent in the form or in the Authorization header.
     """
     form = {**form, "client_id": client.id}
     headers = {"Accept": "application/json"}

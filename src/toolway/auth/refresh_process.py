@@ -20,7 +20,7 @@ def main() -> None:
     Signals that would end the process are ignored from the order on; after `MAX_LIFETIME_S` seconds it ends by itself.
     """
     order = json.load(sys.stdin)  # ends if the parent has ended: then nothing was sent, and nothing is lost
-    sys.path[:] = order["path"]  # of the parent process, so that the same code is imported
+    sys.path[:] = order["path"]  # the parent process's, so the same code is imported
     try:
         from toolway._os import limit_lifetime, outlive_stop_signals
 

@@ -1,7 +1,7 @@
 """Token slot (stored credential of a server and principal) on disk: one process refreshes it for all of a user.
 
 An issuer that rotates refresh tokens accepts each token once. It takes a second use for theft, and ends every login of
-that token family. So only one process at a time may refresh, and the next one first checks if that is already done.
+that token family. So only one process at a time may refresh, and the next one first checks whether that is done.
 Between the issuer's response and the write to disk, the only copy of the new token is in memory. So the refresh runs
 in a separate process that holds the lock (`refresh_process.py`). It finishes even if its parent is killed.
 """
@@ -210,7 +210,7 @@ async def refresh_stored_token(
         new = await request_refresh(old, network_policy, now)
     except AuthError as error:
         if error.code == "E-AUTH-LOGIN":
-            store_new(replace(old, refresh=None))  # so that no process sends the rejected refresh token again
+            store_new(replace(old, refresh=None))  # so no process sends the rejected refresh token again
         raise
     try:
         store_new(new)

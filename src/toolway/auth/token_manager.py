@@ -66,7 +66,7 @@ class TokenManager:
         self._on_activated = on_activated
         self._on_login_needed = on_login_needed
         self.login_needed = False  # True after an error asked the user to log in
-        #: True if there is no credential and none was requested; transports then skip this object.
+        #: True if no credential exists and none was requested; transports then skip this object.
         self.is_inactive = login is None and settings == OAuth() and not slot.may_have_token
         self._challenge_limiter = ChallengeLimiter()
         self._loaded = False
@@ -121,7 +121,7 @@ class TokenManager:
             self._challenge_limiter.block(challenge.sent_authorization, self._now())
 
     def reset_failures(self) -> None:
-        """Forget rejected credentials and failed refreshes and logins, so that a retry is allowed."""
+        """Forget rejected credentials and failed refreshes and logins, which allows a retry."""
         self._challenge_limiter = ChallengeLimiter()
         self._rejected_refresh_token = self._refresh_failure = self._authorize_failure = None
 
@@ -130,7 +130,7 @@ class TokenManager:
         return self._credential.header if self._credential is not None else ""
 
     def detect_login(self) -> bool:
-        """Return True, and forget failures, if another process has meanwhile stored the login that was missing."""
+        """Return True, and forget failures, if another process has since stored the login that was missing."""
         if self.login_needed and self._slot.has_changed() and self._slot.may_have_token:
             self.login_needed = False
             self.reset_failures()
@@ -201,7 +201,7 @@ class TokenManager:
         self._rejected_refresh_token = self._refresh_failure = self._authorize_failure = None
         if credential is not None:
             for secret in (credential.access, credential.refresh, credential.client.secret):
-                remember_secret(secret or "")  # mask it in texts of the server
+                remember_secret(secret or "")  # mask it in strings from the server
                 secrets_of(self.owner.server).add_token(secret or "")  # and in results of the server
             self.login_needed = False
             self.activate()
@@ -279,9 +279,9 @@ class TokenManager:
             raise
 
     async def _authorize_exclusively(self, auth_request: Any) -> None:
-        """Run the OAuth flow while other processes wait, so that only one of them requests a token.
+        """Run the OAuth flow while other processes wait, so only one requests a token.
 
-        If another process has stored a new credential meanwhile, that is used.
+        If another process has stored a new credential in the meantime, that one is used.
         """
         flow = await import_lazily("oauth_flow")
         async with self._slot.exclusive():
@@ -366,7 +366,7 @@ class ChallengeLimiter(msgspec.Struct):
         return True
 
     def block(self, credential: str, now: float) -> None:
-        """Reject challenges for `credential` for `BLOCK_S` seconds, so that it is not replaced again.
+        """Reject challenges for `credential` for `BLOCK_S` seconds, to keep it from being replaced again.
 
         Called if the server rejects a credential again right after its replacement.
         """

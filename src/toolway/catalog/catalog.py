@@ -1,7 +1,7 @@
 """In-memory catalog of the tools, prompts and resources of all servers, as received, except that secrets are masked.
 
-An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that the allow and deny
-lists of a server deny, and items whose definition waits for an approval (`pins.py`), are kept apart: no list or lookup
+An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that a server's allow and
+deny lists deny, and items whose definition needs review (`pins.py`), are kept apart: no list or lookup
 returns them.
 """
 
@@ -52,7 +52,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """A tool of a server. People use `qualified_name` (`server.tool`), models `model_name`.
+    """A tool of a server. Users see `qualified_name` (`server.tool`), models `model_name`.
 
     Example:
         for tool in hub.known_tools():
@@ -139,8 +139,8 @@ _NO_ITEMS: Final[Mapping[str, Item]] = {}
 class _ServerList(msgspec.Struct):
     items: dict[str, Item] = {}
     received: dict[str, Item] = {}  # `items` and what is denied or held, in the server's order
-    held: frozenset[str] = frozenset()  # names of items that wait for an approval, or until their pin is stored
-    unstored: frozenset[str] = frozenset()  # those of `held` that need no approval: their pin is not stored yet
+    held: frozenset[str] = frozenset()  # names of items that need review, or whose pin is not stored yet
+    unstored: frozenset[str] = frozenset()  # items of `held` that wait only until their pin is stored
     problems: tuple[str, ...] = ()
     stale: bool = False
     loaded: bool = False
@@ -211,7 +211,7 @@ class Catalog:
         return changes
 
     def usable_instructions(self, server: str, text: str) -> str:
-        """Return the instructions of a server, or "" if they wait for an approval."""
+        """Return the instructions of a server, or "" if they need review."""
         if self.pins is None or server not in self._lists:
             return text
         known = self._instructions.get(server)
@@ -235,12 +235,12 @@ class Catalog:
         return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
 
     def is_held(self, server: str, kind: ListKind, name: str) -> bool:
-        """Return True if the definition of an item waits for an approval."""
+        """Return True if the definition of an item needs review."""
         lists = self._lists.get(server)
         return lists is not None and name in lists[kind].held
 
     def held_tools(self, server: str) -> list[Item]:
-        """Return the tools of a server whose definitions wait for an approval, without the denied ones."""
+        """Return the tools of a server whose definitions need review, without the denied ones."""
         lists = self._lists.get(server)
         held = lists["tools"].held - lists["tools"].unstored if lists is not None else None
         if lists is None or not held:
@@ -302,7 +302,7 @@ class Catalog:
         """
         items, item_problems = _validate_items(server, kind, raw, stale, check_item)
         old = self._lists[server][kind]
-        # Unchanged items stay the same objects, so that code with derived data sees that nothing changed.
+        # Unchanged items stay the same objects, so code with derived data sees that nothing changed.
         received = {key: old.received[key] if old.received.get(key) == item else item for key, item in items.items()}
         held, unstored = self._held_items(server, kind, received)
         items = self._usable_items(server, kind, received, held)
@@ -332,7 +332,7 @@ class Catalog:
                 yield from lists[kind].items.values()
 
     def received_items(self, kind: ListKind, server: str) -> list[Item]:
-        """Return all items of a list that a server has sent, including those that are denied or wait for approval.
+        """Return all items of a list that a server has sent, including denied items and items that need review.
 
         For storage only: never show them.
         """
@@ -401,7 +401,7 @@ class Catalog:
             return cached
         ref = tool_names.parse_tool_name(name)
         if ref is None or self.tool(ref) is None:
-            ref = self._shortened_names.get(name, ref)  # also of a denied tool, so that the error says so
+            ref = self._shortened_names.get(name, ref)  # even for a denied tool, so the error says so
         if ref is not None and self.tool(ref) is not None:
             self._ref_cache[name] = ref
         return ref
@@ -517,8 +517,8 @@ _DATA_KEYWORDS: Final = frozenset({"default", "const", "enum", "examples"})
 def check_schema(schema: Any) -> str | None:
     """Return why a tool's schema is too deep, too large or has external references, or None.
 
-    Nothing is evaluated. A `$ref` inside data (`default`, `enum`) is no reference. A property named like such a keyword
-    is a schema.
+    Nothing is evaluated. A `$ref` inside data (`default`, `enum`) is not a reference. A property named like such a
+    keyword is a schema.
     """
     level: list[Any] = [schema]
     named: list[Any] = []  # mappings of names to schemas

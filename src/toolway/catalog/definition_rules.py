@@ -1,7 +1,7 @@
-"""Rules for the text of definitions: what a person cannot see, commands in disguise, and phrases that address a model.
+"""Rules for the text of definitions: what users cannot see, commands in disguise, and phrases that address a model.
 
-Structural rules (`hold`) found nothing in over 1,000 definitions of real servers, so a match is no accident. Phrases
-also occur in honest definitions, above all of security tools, so they are only noted.
+Structural rules (`hold`) found nothing in over 1,000 definitions of real servers, so a match is not an accident.
+Phrases also occur in honest definitions, above all in security tools, so they are only noted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RuleMatch:
 class ToolNames:
     """Index of the tool names of all servers.
 
-    Finds texts that mention, and names that resemble, another server's tool.
+    Finds text that mentions, and names that resemble, another server's tool.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def _inspect_text(path: str, text: str) -> Iterator[RuleMatch]:
             yield RuleMatch(rule, "note", path, _visible(text[max(0, match.start() - 20) : match.end() + 60]))
 
 
-# -- characters that a person does not see -----------------------------------------------------------------------------
+# -- characters that users do not see ---------------------------------------------------------------------------------
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BIDI: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -182,7 +182,7 @@ def _joins(text: str, place: int, character: str) -> bool:
 
 
 def _visible(text: str) -> str:
-    """Return a text for display as evidence: invisible characters are escaped, and long texts are cut."""
+    """Return a text for display as evidence: with invisible characters escaped, cut if it is long."""
     shown = "".join(c if c == " " or (c.isprintable() and c not in _BLANK_LETTERS) else ascii(c)[1:-1] for c in text)
     return shown[:_MAX_EVIDENCE_CHARS]
 
@@ -244,7 +244,7 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _skeleton(name: str) -> str:
-    """Return a form of a name that is equal for names that a person can confuse, such as `rn` and `m`."""
+    """Return a form of a name that is equal for names that users can confuse, such as `rn` and `m`."""
     name = name.replace("I", "l").lower().replace("rn", "m").replace("vv", "w")
     return name.translate(_LOOK_ALIKES)
 

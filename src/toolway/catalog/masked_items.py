@@ -27,7 +27,7 @@ class _SecretName(Exception):
 
 
 def mask_items(server: str, kind: ListKind, items: Iterable[Any]) -> tuple[list[Any], list[str]]:
-    """Mask the secrets of a server in all texts of the items that it listed. Return the items and the problems.
+    """Mask a server's secrets in all strings of the items that it listed. Return the items and the problems.
 
     An item without secrets is the same object. An item whose name, URI or property name contains a secret is left out.
     """

@@ -1,8 +1,8 @@
 """Rules that exempt parts of definitions from pins, for servers whose definitions vary legitimately, as with the date.
 
-A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that continues below a text with
-`date` or `number` exempts only the dates and times, or the numbers, in that text: `description.date`. What is exempt is
-still read by the rules for texts.
+A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that continues below a string
+with `date` or `number` exempts only the dates and times, or the numbers, in that string: `description.date`. What is
+exempt is still read by the content rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MASKED: Final = {
 
 
 def ignored_paths(rules: Mapping[str, Sequence[str]], server: str, name: str) -> tuple[str, ...]:
-    """Return the paths of the parts of an item that are exempt from pins.
+    """Return the paths of an item's parts that are exempt from pins.
 
     Keys of `rules` are patterns of `server.name`.
     """

@@ -1,8 +1,8 @@
 """Storage of pins (approved definitions) in a file of the state folder, and the review of received lists with them.
 
-The file holds the pins and what deviates from them, so that `toolway trust tools` works without a running hub. A
+The file holds the pins and what deviates from them, so `toolway trust tools` works without a running hub. A
 hub that holds something reads the file again once a second if it changed. Several processes use one file: each writes
-only the servers whose lists it reviewed, and no pin in the file is replaced except by an approval.
+only the servers whose lists it reviewed, and only an approval replaces a pin in the file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PinFile:
     def save(self, reviews: Sequence[ReviewedServer]) -> Saved:
         """Write the results of reviews (new pins and deviations) to the pin file.
 
-        Return, for each server, the stored pins, and False if a proposed pin was rejected, for instance because another
+        Return, for each server, the stored pins, and False if a proposed pin was rejected, for example because another
         process has stored a different one. Raises `OSError` and `DamagedPinsError`.
         """
         saved = []
@@ -91,10 +91,10 @@ class PinFile:
         return saved
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-        """Store definitions that a person approved as the new pins of a server.
+        """Store the definitions that the user approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
-        person has seen. Raises `ConfigError` if the file cannot be read or written.
+        user has seen. Raises `ConfigError` if the file cannot be read or written.
         """
         try:
             with locked(self.path):
@@ -232,10 +232,10 @@ class PinKeeper:
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Store definitions that a person approved as the new pins of a server.
+        """Store the definitions that the user approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
-        person has seen. `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
+        user has seen. `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
         """
         own = self.review_state.servers[server]
         if self._file is None:
@@ -264,7 +264,7 @@ class PinKeeper:
     def _save(self) -> bool:
         """Store the pins and deviations that reviews changed, and use what is stored then.
 
-        Return False if a proposed pin was rejected, for instance because another process has stored a different one:
+        Return False if a proposed pin was rejected, for example because another process has stored a different one:
         then the list must be reviewed again.
         """
         state = self.review_state
@@ -292,7 +292,7 @@ class PinKeeper:
         return saved
 
     def _save_soon(self) -> None:
-        """Schedule a write of changed pins after a short delay, so that reviews of many servers share a write."""
+        """Schedule a write of changed pins after a short delay, so reviews of many servers share a write."""
         if self.review_state.changed and self._save_timer is None and not self._saving:
             self._save_timer = self._call_later(SAVE_DELAY_S, self._start_save)
 
@@ -338,7 +338,7 @@ class PinKeeper:
     def _use_next(self) -> None:
         """Take the stored pins of one server from `_unused`, and review the lists of that server with these pins.
 
-        The next server follows in another callback, so that the event loop is free between them.
+        The next server follows in another callback, which frees the event loop between them.
         """
         if self._is_closed:
             return
@@ -358,7 +358,7 @@ class PinKeeper:
     def _poll(self) -> None:
         """Read the pin file again if another process changed it.
 
-        Called once a second while a definition waits for an approval.
+        Called once a second while a definition needs review.
         """
         assert self._file is not None
         self._timer = None

@@ -1,6 +1,6 @@
-"""Pins as JSON for people: what deviates, what differs, and which digest an approval needs.
+"""Pins as JSON for users: what deviates, what differs, and which digest to approve.
 
-Values of definitions are JSON texts in ASCII, so that nothing in them stays invisible.
+Values of definitions are ASCII JSON, so nothing in them stays invisible.
 """
 
 from __future__ import annotations

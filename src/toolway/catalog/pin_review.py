@@ -1,4 +1,4 @@
-"""Review of received definitions: each is compared with its pin and read by the rules for texts.
+"""Review of received definitions: each is compared with its pin and checked by the content rules.
 
 Decides only. A store (`pin_keeper.py`, in a cluster `cluster/replication/shared_pins.py`) saves what a review changed.
 """
@@ -45,7 +45,7 @@ class ReviewedServer(NamedTuple):
 
 
 class PinReview:
-    """Compares received items with their pins and decides if each may be used.
+    """Compares received items with their pins and decides whether each may be used.
 
     A store saves `changed` and `proposed`.
     """
@@ -88,7 +88,7 @@ class PinReview:
     def start_server(self, server: str, identity: str) -> None:
         """Load the pins (approved definitions) of a server that starts; its tools are compared with them.
 
-        `identity` is a digest of its command or URL. A server with another identity has pins of its own.
+        `identity` is a digest of its command or URL. A server with another identity has its own pins.
         """
         known = self.servers.get(server)
         if known is None or known.identity != identity:
@@ -131,7 +131,7 @@ class PinReview:
         for key in [key for key in pins.deviations if key.startswith(f"{kind}/")]:
             if key.partition("/")[2] not in items:  # the server no longer offers it
                 self._end_deviation(server, key)
-        if kind == "tools" and held:  # an honest tool is no look-alike of one that is held
+        if kind == "tools" and held:  # an honest tool is not a look-alike of one that is held
             self._tool_names.replace(server, items.keys() - held.keys())
         return held
 
@@ -176,7 +176,7 @@ class PinReview:
         pin = self.servers[server].pins.get(f"{kind}/{name}")
         is_pinned = pin is not None and self._is_pinned(pin, server, kind, name, definition, digest)
         if pin is not None and pin.digest == digest and pin.approved:
-            return None  # a person has seen this very text
+            return None  # the user has seen this exact text
         findings = self._inspect(server, kind, name, definition, digest)
         if kind == "tools" and not is_pinned:
             alike = self._tool_names.find_alike(server, name)  # the pinned one of two names was there first
@@ -254,10 +254,10 @@ class PinReview:
 
 
 def _kept(definition: Json) -> Json | None:
-    """Return a definition if it is small enough to be stored with its pin, for people to compare; else None."""
+    """Return a definition if it is small enough to be stored with its pin, for users to compare; else None."""
     return definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
 
 
 def count_held(servers: Sequence[ServerPins]) -> int:
-    """Return the number of definitions of these servers that must not be used until a person approves them."""
+    """Return how many definitions of these servers must not be used until the user approves them."""
     return sum(each.held for pins in servers for each in pins.deviations.values())

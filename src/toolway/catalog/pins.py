@@ -15,9 +15,9 @@ import msgspec
 from toolway.types import Json
 
 PinMode = Literal["note", "hold", "approve"]
-#: Kind and name of the instructions of a server, which are pinned like an item of a list.
+#: Kind and name of a server's instructions, which are pinned like an item of a list.
 INSTRUCTIONS: Final = "instructions"
-#: Parts of each pinned kind that a model sees: the rules for texts apply to them. All parts are compared, because
+#: Parts of each pinned kind that a model sees: the content rules apply to them. All parts are compared, because
 #: clients get all (`_meta`, `icons`, `execution`, parts of later versions). Resources are data: they come and go.
 SHOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("name", "title", "description", "inputSchema", "outputSchema", "annotations"),
@@ -36,7 +36,7 @@ class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
 
     digest: str
     since: float  # Unix time of the first sight or the approval
-    approved: bool = False  # by a person
+    approved: bool = False  # by a user
     definition: Json | None = None  # None if it is too large to keep
 
 
@@ -80,7 +80,7 @@ def shown_parts(kind: str, definition: Json) -> Json:
 
 
 def item_name(server: str, key: str) -> str:
-    """Return the name of a pinned item for people: `server.tool`, or `server/instructions`."""
+    """Return the display name of a pinned item: `server.tool`, or `server/instructions`."""
     kind, _, name = key.partition("/")
     return f"{server}/{name}" if kind == INSTRUCTIONS else f"{server}.{name}"
 
@@ -175,10 +175,10 @@ class Pins(ItemPins, Protocol):
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
-        """Store definitions that a person approved as the new pins of a server.
+        """Store the definitions that the user approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
-        person has seen. `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
+        user has seen. `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
         """
         ...
 
@@ -186,9 +186,9 @@ class Pins(ItemPins, Protocol):
 
 
 def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-    """Replace pins of a server by the deviating definitions that a person approved. Return their keys (`kind/name`).
+    """Replace pins of a server by the deviating definitions that the user approved. Return their keys (`kind/name`).
 
-    `digests` has, by key, the digest of the definition that the person has seen. Another definition is not approved.
+    `digests` has, by key, the digest of the definition that the user has seen. No other definition is approved.
     """
     approved = []
     for key, digest in digests.items():

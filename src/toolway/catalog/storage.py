@@ -2,10 +2,10 @@
 
 With them, the lists are available before the server answers.
 
-One file per server. Its name depends on the server's fingerprint, so that another server under the same name starts
+One file per server. Its name depends on the server's fingerprint, so another server under the same name starts
 without old lists. An unreadable file counts as missing.
 
-Other programs can write the cache folder: a server of the same user, also one that cannot read Toolway's own folders.
+Other programs can write the cache folder: a server of the same user, even one that cannot read Toolway's own folders.
 So each file begins with a MAC of its content and of the server that it belongs to. Its key is in the state folder.
 """
 
@@ -129,11 +129,11 @@ class FileCatalogStorage:
         return max(0.0, LATE_MEMORY_S - max(0.0, now - marked_at))
 
     def _late_path(self, server: str, identity: str) -> Path:
-        """Return the path of the mark of a late server. It needs no key: a forged mark only shortens a wait."""
+        """Return the path of a late server's mark. The mark is not signed: a forged one only shortens a wait."""
         return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.late"
 
     def _load_key(self, *, create: bool) -> bytes:
-        """Read the key of the MACs; if `create`, create a missing key. Raises `OSError` if there is no valid key."""
+        """Read the key of the MACs; if `create`, create a missing key. Raises `OSError` without a valid key."""
         if not self._key:
             key = (
                 read_or_create(self._key_file, lambda: os.urandom(_KEY_BYTES))

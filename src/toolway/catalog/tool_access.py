@@ -16,7 +16,7 @@ from toolway.types import ToolRef
 
 TOOL_DENIED_CODE: Final = "E-TOOL-DENIED"
 TOOL_HELD_CODE: Final = "E-TOOL-HELD"
-MAX_TOOL_NAME_CHARS: Final = 128  # a longer name is no tool of any server
+MAX_TOOL_NAME_CHARS: Final = 128  # no server has a tool with a longer name
 _RUN_TIME_LIST: Final = "set_denied_tools()"
 PINS_SETTING: Final = "pins"
 #: In place of a setting: the tool can be used as soon as its pin is in the file, or in the database of the cluster.

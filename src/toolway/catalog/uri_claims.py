@@ -72,7 +72,7 @@ def qualify(server: str, uri: str) -> str:
 def _is_claimable(text: str) -> bool:
     """Return True if a server may claim URIs with this prefix.
 
-    The prefix must have a scheme, or it would claim all URIs, and must not be that of a qualified URI.
+    The prefix must have a scheme, or it would claim all URIs, and must not be the prefix of a qualified URI.
     """
     return ":" in text and not text.lower().startswith(QUALIFIED_PREFIX)
 

@@ -1,6 +1,6 @@
 """Command line interface `toolway`: parses arguments, calls the `Hub`, prints the results.
 
-It contains no other logic. Heavy modules are imported inside the commands, so that `--version` and `--help` respond at
+It contains no other logic. Heavy modules are imported inside the commands, so `--version` and `--help` respond at
 once.
 """
 

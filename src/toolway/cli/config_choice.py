@@ -30,7 +30,7 @@ def choose_file(output: Output, options: TargetOptions) -> Path | None:
         return None
     try:
         running = StateDir.default(os.environ).read_running()
-    except ConfigError:  # there is no folder for state, so no gateway is registered
+    except ConfigError:  # no folder for state, so no gateway is registered
         return None
     file = running.named_file(os.environ, Path.cwd()) if running is not None else None
     if running is not None and file is not None:

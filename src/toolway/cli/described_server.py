@@ -168,7 +168,7 @@ def review(
     """Show the whole entry that is to be added, and ask the user to confirm it. With `dry_run` it is only shown.
 
     `digest` accepts exactly the entry with this SHA-256, `yes` accepts every entry. Raises `UsageError` if neither is
-    given and there is no terminal, and `ConfigError` if the user declines or the digest is another.
+    given without a terminal, and `ConfigError` if the user declines or the digest is another.
     """
     found = described.digest(entry)
     if digest is not None and not _SHA256_HEX.fullmatch(digest):

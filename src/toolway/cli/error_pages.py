@@ -1,4 +1,4 @@
-"""The pages about error codes, which are those of docs/errors."""
+"""The pages about error codes, from docs/errors."""
 
 from __future__ import annotations
 

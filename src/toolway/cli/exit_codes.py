@@ -36,7 +36,7 @@ class UsageError(errors.ToolwayError):
 
 
 class GatewayError(errors.ToolwayError):
-    """Raised when the gateway does not respond, or when the response is not that of a gateway."""
+    """Raised when the gateway does not respond, or when the response does not come from a gateway."""
 
     code = "E-GATEWAY"
 
@@ -67,7 +67,7 @@ _EXIT_CODES = (
 
 
 def exit_code_for(error: errors.ToolwayError) -> ExitCode:
-    """Return the exit code with which a command ends after this error."""
+    """Return the exit code of a command that ends with this error."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ExitCode.ERROR)
 
 

@@ -71,7 +71,7 @@ def read_own_entries(file: Path) -> dict[str, Any]:
 
 
 def network_policy_for(file: Path) -> NetworkPolicy:
-    """Return the network policy of a Toolway config file, joined with that of the user's file."""
+    """Return the network policy of a Toolway config file, joined with the policy of the user's file."""
     policy = PUBLIC_ONLY
     for each in {find_config_paths(os.environ, Path.cwd()).user, file}:
         if each.is_file():
@@ -169,7 +169,7 @@ def print_edit(output: Output, edit: Edit) -> None:
 
 
 def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
-    """Mask the secrets of both versions of a config file in all further output. Command lines stay visible."""
+    """Mask the secrets of both versions of a config file in all later output. Command lines stay visible."""
     servers = list(more_servers)
     for data in (edit.before, edit.after):
         try:
@@ -182,7 +182,7 @@ def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()
 def confirm(output: Output, question: str, yes: bool, *, default: bool = False) -> bool:
     """Ask the user a yes/no question and return the answer; True without asking if `yes`.
 
-    An empty line means `default`. Raises `UsageError` if there is no terminal and --yes was not given.
+    An empty line means `default`. Raises `UsageError` without a terminal if --yes was not given.
     """
     if yes:
         return True
@@ -191,16 +191,16 @@ def confirm(output: Output, question: str, yes: bool, *, default: bool = False) 
     sys.stderr.write(f"{output.sanitize(question)} {'[Y/n]' if default else '[y/N]'} ")
     sys.stderr.flush()
     line = sys.stdin.readline()
-    return default if line == "\n" else line.strip().lower() in ("y", "yes")  # no line at all is no answer
+    return default if line == "\n" else line.strip().lower() in ("y", "yes")  # no line at all is not an answer
 
 
 # -- selection of our files, and their earlier versions ----------------------------------------------------------------
 
 
 def file_for_scope(context: CommandContext, scope: str | None) -> Path:
-    """Return the config file to which a new entry is written.
+    """Return the config file that a new entry is written to.
 
-    It is the one that the command uses, or that of the scope user (default), project or local. Raises `UsageError` if
+    It is the one that the command uses, or the file of scope user (default), project or local. Raises `UsageError` if
     the scope is unknown.
     """
     explicit = context.config_file() if scope is None else None
@@ -248,7 +248,7 @@ def list_versions(file: Path) -> list[Backup]:
 def get_version(file: Path, number: int) -> Backup:
     """Return a backup of a config file by number; 1 is the version before the last change.
 
-    Raises `NotFound` if there is no backup with this number.
+    Raises `NotFound` if no backup has this number.
     """
     found = list_versions(file)
     if not 0 < number <= len(found):

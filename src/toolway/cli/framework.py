@@ -49,7 +49,7 @@ class CommandSpec:
     """Table row of a command or command group: its help line and the path of its function.
 
     A group has `subcommands`. Its function, if any, runs when no subcommand is given. With `takes_words` that function
-    has arguments of its own: the first word is a subcommand only if it is the name of one.
+    has its own arguments: the first word is a subcommand only if it is the name of one.
     """
 
     help: str
@@ -107,7 +107,7 @@ class LazyGroup(TyperGroup):
         return CommandSpec.of_part(part.commands[name]) if part is not None else None
 
     def own_command(self, name: str) -> Any:
-        """Return the command of a group that takes words, which runs if the first word is no subcommand."""
+        """Return the command of a group that takes words, which runs if the first word is not a subcommand."""
         key = f"{name} -"  # cannot be typed
         if key not in self.commands:
             self.commands[key] = _build_command(name, self.table[name])
@@ -350,7 +350,7 @@ def _output_from_args(arguments: Sequence[str]) -> Output:
 
 
 class _PlainParam:
-    """Replacement for typer's conversion of an argument that converts plain values (texts, paths, numbers) itself.
+    """Replacement for typer's conversion of an argument that converts plain values (strings, paths, numbers) itself.
 
     Typer's own conversion loads a type library, which takes as long as loading typer. It converts all other values,
     and those that are wrong, for its messages.
@@ -390,7 +390,7 @@ _PLAIN_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def use_plain_values(command: Any) -> Any:
-    """Make all parameters of a typer command convert texts, paths and numbers without typer's slow type library.
+    """Make all parameters of a typer command convert strings, paths and numbers without typer's slow type library.
 
     Returns the command.
     """
@@ -400,7 +400,7 @@ def use_plain_values(command: Any) -> Any:
 
 
 def use_plain_value(param: Any) -> Any:
-    """Make one typer parameter convert texts, paths and numbers without typer's slow type library.
+    """Make one typer parameter convert strings, paths and numbers without typer's slow type library.
 
     Does nothing if typer's internals differ from those known here. Returns the parameter.
     """

@@ -62,7 +62,7 @@ class GatewayClient:
 
     @property
     def tls(self) -> Tls | None:
-        """Return the TLS settings of --ca; None for those of the system."""
+        """Return the TLS settings of --ca; None for the system's settings."""
         return Tls(ca_file=os.fspath(self._ca_file)) if self._ca_file is not None else None
 
     @property
@@ -96,7 +96,7 @@ class GatewayClient:
         return await self._request_json(method, f"/login/{path}", body)
 
     async def request_who(self) -> Json:
-        """Return what the gateway knows about the owner of the token. Every key and person may request it.
+        """Return what the gateway knows about the owner of the token. Every key and user may request it.
 
         Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
         """
@@ -194,7 +194,7 @@ def gateway_from_url(options: TargetOptions) -> GatewayClient:
 def find_local_gateway(options: TargetOptions) -> GatewayClient | None:
     """Return a client for the gateway that is registered on this machine; None if there is none.
 
-    A gateway that serves another config file than that of --config does not count.
+    A gateway that serves another config file than --config does not count.
     """
     if explain_missing_gateway(options.config):
         return None

@@ -1,6 +1,6 @@
 """New server project from the files in `templates/`: an SDK server, its tests and its config entry.
 
-The templates are plain text. `{{name}}` and the like are replaced, nothing is executed.
+The templates are plain text. `{{name}}` and the like are replaced, nothing runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NewServer:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the names of the new server's environment variables."""
+        """Return the name prefix of the new server's environment variables."""
         return self.package.upper()
 
     @property

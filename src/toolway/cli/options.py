@@ -83,7 +83,7 @@ def option_parameters(names: frozenset[str]) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options that select the servers for a command: those of a config file, or those of a gateway."""
+    """Options that select the servers for a command: from a config file, or from a gateway."""
 
     config: Path | None = None
     gateway: str | None = None

@@ -1,6 +1,6 @@
 """Terminal output of commands: data on stdout, messages on stderr.
 
-With `--json`, stdout is one JSON document. Tables and colours are formatted here: a terminal library takes longer to
+With `--json`, stdout is one JSON document. Tables and colors are formatted here: a terminal library takes longer to
 load than most commands run.
 """
 
@@ -48,7 +48,7 @@ STATE_STYLES = {
 
 @dataclass
 class Output:
-    """Output settings of a command (JSON, quiet, verbose, colours), and methods that print.
+    """Output settings of a command (JSON, quiet, verbose, colors), and methods that print.
 
     `mask` hides the secrets of the configured servers.
     """
@@ -305,7 +305,7 @@ def problem_to_json(problem: ConfigIssue) -> dict[str, Any]:
     }
 
 
-# -- columns and ANSI colours ------------------------------------------------------------------------------------------
+# -- columns and ANSI colors ------------------------------------------------------------------------------------------
 
 
 COLUMN_GAP: Final = "  "

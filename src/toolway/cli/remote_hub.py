@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 GATEWAY_SERVER_NAME: Final = "gateway"
 STATUS_POLL_INTERVAL_S: Final = 0.2  # seconds between two polls of the servers that are still starting
 MAX_CALL_S: Final = 900.0  # seconds: timeout of a call without its own
-TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so that the gateway's own timeout error arrives first
+TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so the gateway's own timeout error arrives first
 
 
 class RemoteHub:
@@ -64,8 +64,8 @@ class RemoteHub:
         self._sinks: list[EventSink] = []
         self._questions = questions  # answers what servers request during a call
         self._status: dict[str, ServerStatus] = {}
-        self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that wait for approval
-        self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is no administrator's
+        self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that need review
+        self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is not an administrator's
         self._catalog = Catalog()
 
     def add_sink(self, sink: EventSink) -> None:
@@ -131,7 +131,7 @@ class RemoteHub:
     async def load_definition(self, ref: ToolRef) -> Tool | None:
         """Return the definition of one tool; None if the gateway does not have it.
 
-        If this key is an administrator's, only this definition is loaded, else those of all tools that it may call.
+        If this key is an administrator's, only this definition is loaded, else all definitions that it may use.
         """
         try:
             path = f"tools/{quote(ref.server, safe='')}/{quote(ref.tool, safe='')}"
@@ -169,7 +169,7 @@ class RemoteHub:
     # -- prompts and resources, from the endpoint of clients ----------------------------------------------------------
 
     async def list_prompts(self, *, server: str | None = None, wait: float | None = None) -> list[Prompt]:
-        """Return the prompts that this key may use: all, or those of `server`."""
+        """Return the prompts that this key may use: all, or the prompts of `server`."""
         async with self._open_endpoint() as hub:
             listed = await hub.list_prompts(server=GATEWAY_SERVER_NAME, wait=wait)
         refs = [(tool_names.parse_tool_name(prompt.name), prompt) for prompt in listed]
@@ -207,7 +207,7 @@ class RemoteHub:
 
     def _open_endpoint(self) -> Hub:
         questions = self._questions
-        # A workflow that waits for a person must return its state to the terminal, instead of a task.
+        # A workflow that waits for a user must return its state to the terminal, instead of a task.
         callbacks = FunctionCallbacks(
             _of_its_server(questions.elicit) if questions is not None else None,
             _of_its_server(questions.sample) if questions is not None else None,

@@ -13,7 +13,7 @@ from toolway.types import Json
 
 
 def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayClient | None:
-    """Return the gateway of --gateway; None if the option is missing, so that a journal is used.
+    """Return the gateway of --gateway; None if the option is missing, to use a journal.
 
     Raises `UsageError` if --journal is given too.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolway.workflows.temporal import TemporalWorkflows
 
 TEMPORAL_URL = "temporal://"
-ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a person
+ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a user
 JournalFile = Annotated[
     str | None,
     typer.Option(
@@ -97,7 +97,7 @@ def journal_file(journal: str | None) -> Path:
 
 
 def journal_flag(journal: str | None) -> str:
-    """Return the `--journal` option for a printed command, so that it finds the same run; "" for the default file."""
+    """Return the `--journal` option for a printed command, so it finds the same run; "" for the default file."""
     return f" --journal {shlex.quote(journal)}" if journal is not None else ""
 
 
@@ -108,7 +108,7 @@ async def answer_run(
     body: dict[str, Any],
     journal: str | None,
 ) -> ExitCode:
-    """Send a person's answer to the question of a run: to the gateway of --gateway, or into the journal."""
+    """Send the user's answer to a run's question: to the gateway of --gateway, or into the journal."""
     action = "answer" if "data" in body else "approve"
 
     async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:

@@ -1,6 +1,6 @@
-"""Targets of commands: the servers of config files, or those of a running gateway.
+"""Targets of commands: the servers of config files, or of a running gateway.
 
-Both offer the same interface, so that commands do not distinguish them.
+Both offer the same interface, so commands do not distinguish them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class HubApi(Protocol):
 
 
 class Target(Protocol):
-    """Servers that a command works on: those of config files, or those of a running gateway."""
+    """Servers that a command works on: from config files, or from a running gateway."""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class Target(Protocol):
         ...
 
     def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
-        """Return the problems found in the config file: all, or only those of `server`."""
+        """Return the problems found in the config file: all, or only the problems of `server`."""
         ...
 
     def open(
@@ -258,10 +258,10 @@ def load_masked_config(output: Output, options: TargetOptions) -> LoadedConfig:
 def load_masked_file(
     output: Output, config: Path | None, gate: ApprovalGate | None = None, directory: Path | None = None
 ) -> LoadedConfig:
-    """Load the config file `config`, or those of all scopes for a directory; mask their secrets in the output.
+    """Load the config file `config`, or the files of all scopes for a directory; mask their secrets in the output.
 
-    Entries of the user's own files that wait for approval are left out; without a `gate`, those of `config` are not
-    checked. Raises `ConfigError` if there is no file or it cannot be read.
+    Entries of the user's own files that need review are left out; without a `gate`, the entries of `config` are not
+    checked. Raises `ConfigError` if the file is missing or cannot be read.
     """
     found = load_config(os.environ, directory or Path.cwd(), config, gate or ApprovalGate.open(os.environ))
     output.mask = build_masker(found.servers.values(), found.servers.keys())
@@ -279,7 +279,7 @@ def _servers_in_file(file: str) -> list[Server]:
 def usable_server(loaded: LoadedConfig, name: str) -> Server:
     """Return the server with this name from a loaded configuration, if its entry can be used.
 
-    Raises `ConfigError` if its entry is broken, and `NotFound` if there is no entry.
+    Raises `ConfigError` if its entry is broken, and `NotFound` without an entry.
     """
     for problem in loaded.issues if name not in loaded.servers else ():
         if problem.severity == "error" and name in (problem.server, normalize_name(problem.server)):
@@ -363,7 +363,7 @@ class _GatewayTarget:
         self.name = gateway.url
 
     def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
-        """Return the entries that wait for approval. The gateway logs the other problems of its file."""
+        """Return the entries that need review. The gateway logs the other problems of its file."""
         found = self._remote_hub.config_issues if self._remote_hub is not None else ()
         return tuple(each for each in found if server in (None, each.server))
 
@@ -383,7 +383,7 @@ class _GatewayTarget:
         return self.open()
 
 
-# -- states of the servers of a target ---------------------------------------------------------------------------------
+# -- states of a target's servers --------------------------------------------------------------------------------------
 
 
 async def wait_for_tools(
@@ -395,7 +395,7 @@ async def wait_for_tools(
     an unknown server.
     """
     with output.spinner("starting") as update:
-        # Only for people: with many servers, collecting the statuses again and again takes longer than the rest.
+        # Only for human readers: with many servers, collecting the statuses again and again takes longer than the rest.
         spinner_task = asyncio.ensure_future(_update_spinner(servers, update)) if output.shows_spinner else None
         try:
             await servers.list_tools(server=only_server, wait=wait)
@@ -414,7 +414,7 @@ async def wait_for_tools(
 
 
 def require_status(servers: HubApi) -> None:
-    """Raise `GatewayAdmin` if the gateway did not send its server statuses, because the key is no administrator's."""
+    """Raise `GatewayAdmin` if the gateway did not send server statuses because the key is not an administrator's."""
     denied = getattr(servers, "status_denied", None)
     if denied is not None:
         raise denied

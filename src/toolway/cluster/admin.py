@@ -81,7 +81,7 @@ class NodesAdmin:
     async def get_node(self, name: str) -> Json:
         """Return one node with the server instances it owns.
 
-        Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
+        Raises `NotFound` if the node does not exist, `ServerUnavailable` if the database does not respond.
         """
         node = resolve_node(name, await _run_query(self._nodes.list_alive(self._options.tenant)))
         instances = await _run_query(self._counts.list_owned(node.info.id, MAX_LISTED_SERVERS))
@@ -91,7 +91,7 @@ class NodesAdmin:
     async def drain_node(self, name: str) -> Json:
         """Make a node release all servers it owns and claim no more.
 
-        Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
+        Raises `NotFound` if the node does not exist, `ServerUnavailable` if the database does not respond.
         """
         node = resolve_node(name, await _run_query(self._nodes.list_alive(self._options.tenant)))
         if not await _run_query(self._nodes.drain(node.info.id)):

@@ -135,7 +135,7 @@ def detect_address(options: ClusterOptions, host: str, port: int, *, tls: bool) 
     The gateway listens at `host` and `port`. Without --advertise, its host is the local address from which this machine
     reaches NATS, or the database if NATS is not reachable. A gateway that listens on loopback only is unreachable for
     other machines if NATS is on another machine. Such a node is called over NATS: a laptop that shares its servers
-    needs no option for that.
+    does not need an option for that.
 
     May resolve host names, so call it in a thread. Raises `ConfigError`.
     """

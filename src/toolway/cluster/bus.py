@@ -10,7 +10,7 @@ waits for (`heartbeat.py`).
 Messages are sealed with the cluster key: a process that merely reaches NATS can neither forge nor read them. Each is
 accepted once, so a recorded message has no effect either.
 
-All subjects of a tenant have one prefix, and no message crosses tenants. So a tenant can be a NATS account of its own,
+All subjects of a tenant have one prefix, and no message crosses tenants. So a tenant can be its own NATS account,
 isolated by the NATS server: its nodes get the credentials of that account, and nothing else differs.
 """
 

@@ -88,7 +88,7 @@ class Lease:
             self._clock.end()
 
     async def _sleep_while_held(self, seconds: float) -> bool:
-        """Sleep `seconds`, or less if the lease ends before. Return False if there is no lease now.
+        """Sleep `seconds`, or less if the lease ends before. Return False without a lease.
 
         Waking at the end of the lease lets this node stop owned servers in time.
         """

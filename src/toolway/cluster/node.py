@@ -146,7 +146,7 @@ class ClusterNode:
         )
         self._pins: SharedPins | None = None
         self._config_file = ""
-        self._file_digest = ""  # of the content of the file, when it was last read
+        self._file_digest = ""  # digest of the file's content when it was last read
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _create_bus(self) -> Bus:
@@ -258,7 +258,7 @@ class ClusterNode:
         return found
 
     async def publish_servers(self, servers: Mapping[str, Server]) -> None:
-        """Store the names of the servers that need an owner node, so that the workers of this machine can claim them.
+        """Store the names of the servers that need an owner node, so the workers of this machine can claim them.
 
         Each worker reads the configuration itself.
         """
@@ -270,7 +270,7 @@ class ClusterNode:
         """Store a configuration file as the shared configuration of all nodes, unless it was imported before.
 
         A file without servers does not replace an existing configuration. `force` skips both checks. If `only_changes`,
-        a file that is unchanged since the last call is not stored again, so that later changes of other nodes stay.
+        a file that is unchanged since the last call is not stored again, so later changes of other nodes stay.
         The contents of files that the settings of a part name are stored with it.
         """
         if not file.file:
@@ -371,7 +371,7 @@ class ClusterNode:
         return urlsplit(address).hostname or ""
 
     async def _wait_for_lease(self, member: Member) -> None:
-        """Wait for the first lease of this node, at most `FIRST_LEASE_TIMEOUT_S`; then go on anyway.
+        """Wait for the first lease of this node, at most `FIRST_LEASE_TIMEOUT_S`; then continue anyway.
 
         Until a node has a lease, it rejects calls with an idempotency key: other nodes could not learn their outcome.
         """
@@ -383,7 +383,7 @@ class ClusterNode:
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Release all owned server instances, so that other nodes claim them.
+        """Release all owned server instances, so other nodes claim them.
 
         The wait for calls in flight and for the database has a time limit; after it, the method returns anyway.
         """

@@ -60,7 +60,7 @@ _REJECTIONS: Final[dict[TokenRejection, tuple[int, str]]] = {
     "busy": (OVERLOADED, "too many call tokens used in the last seconds"),
     "moved": (MOVED, "server not owned by this node"),
 }
-#: Rejections after which the same token might still be executed, or was.
+#: Rejections after which a call with the same token might still run, or ran.
 _UNKNOWN_OUTCOMES: Final = frozenset({"ahead", "replayed"})
 
 log = logging.getLogger("toolway.cluster")
@@ -129,13 +129,13 @@ class OpenedCall(msgspec.Struct, frozen=True):
     rejection: TokenRejection | None = None
 
     def check(self) -> None:
-        """Raise `RpcFailure` if the call is rejected, for instance because its token was used before."""
+        """Raise `RpcFailure` if the call is rejected, for example because its token was used before."""
         if self.rejection is not None:
             raise rejection_error(self.rejection)
 
 
 def rejection_error(rejection: TokenRejection) -> RpcFailure:
-    """Return the error for a rejected call token. Nothing was executed, unless the token was used before."""
+    """Return the error for a rejected call token. Nothing ran, unless the token was used before."""
     code, message = _REJECTIONS[rejection]
     is_unknown = rejection in _UNKNOWN_OUTCOMES
     return _failure(code, message, executed="unknown" if is_unknown else "no")
@@ -371,7 +371,7 @@ class ForwardedCallVerifier:
         """Return the principal who makes the call with this token, the view of its server, and its forwarded data.
 
         The view has the visible tools, prompts and resources. Raises `RpcFailure` if the server is unknown; then
-        nothing was executed.
+        nothing ran.
         """
         if not token.server:
             raise rejection_error("elsewhere")

@@ -53,7 +53,7 @@ def slot_for(tenant: str, server: str, index: int = 0) -> int:
 def rotate_for_instance(ranked: Sequence[str], index: int) -> tuple[str, ...]:
     """Return the ranked nodes of a hash slot in the order of preference for one server instance.
 
-    Each instance starts at another node, so that the instances of one server are spread over nodes.
+    Each instance starts at another node, so the instances of one server are spread over nodes.
     """
     offset = index % RANKS % len(ranked) if ranked else 0
     return (*ranked[offset:], *ranked[:offset])
@@ -90,7 +90,7 @@ class PlacementPlan:
     def update(self, nodes: Collection[Node], pools: Iterable[str]) -> Iterator[None]:
         """Update the rankings for the current nodes that may own servers, and for the current pools (label sets).
 
-        It is a generator that yields between steps, so that the event loop can run: ranking hundreds of nodes takes a
+        It is a generator that yields between steps, so the event loop can run: ranking hundreds of nodes takes a
         while.
         """
         own_pools = {pool for pool in (DEFAULT_POOL, *pools) if can_own_pool(self._own_node, pool)}

@@ -22,7 +22,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class QueryRunner:
-    """Runs database queries with a time limit; a query goes on if its caller stops waiting."""
+    """Runs database queries with a time limit; a query continues if its caller stops waiting."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout

@@ -2,7 +2,7 @@
 
 They use the transport of calls, HTTP or NATS, with a call token for the node itself: valid for its current lease, and
 for the principal of the session. A request is sent once and never queued. If it fails, the client gets an error or no
-further events, as after any lost connection.
+later events, as after any lost connection.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def execute_node_request(
 
 
 async def _stream_rest(buffer: ReplayBuffer, after: int, notify: Notify) -> Json:
-    """Send buffered and further events of a request's stream to the node that asked for them.
+    """Send buffered and later events of a request's stream to the node that asked for them.
 
     Returns when the request has its result, or the client disconnects.
     """

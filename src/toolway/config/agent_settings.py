@@ -1,4 +1,4 @@
-"""Settings of an agent: model, tools, approvals and budget. They are stored with each run, so that it can continue.
+"""Settings of an agent: model, tools, approvals and budget. They are stored with each run, so it can continue.
 
 They are here and not in `toolway.agents`, because configurations and workflow files describe agents too.
 """
@@ -23,7 +23,7 @@ _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _AGENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _FILE_KEYS: Final = {"baseUrl": "base_url", "maxTokens": "max_tokens", "onUnknown": "on_unknown"}
 
-#: Which calls need the approval of a person: those of unsafe tools, all, none, or those of tools with these patterns.
+#: Which calls a user must approve: calls of unsafe tools, all, none, or calls of tools that match these patterns.
 ApprovalPolicy: TypeAlias = Literal["unsafe", "all", "none"] | list[str]
 
 
@@ -110,8 +110,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ("*",)  # patterns of `server.tool`; empty: no tools
     instructions: str = ""
     approve: ApprovalPolicy = "unsafe"
-    on_unknown: Literal["tell", "ask"] = "tell"  # tell the model that a call may have happened, or ask a person
-    untrusted: tuple[str, ...] | Literal["none"] = ()  # servers with texts of strangers besides the configured ones
+    on_unknown: Literal["tell", "ask"] = "tell"  # tell the model that a call may have run, or ask a user
+    untrusted: tuple[str, ...] | Literal["none"] = ()  # more servers with untrusted content, besides those configured
     has_read: tuple[str, ...] = ()  # patterns of tools whose results may be in the prompt
     budget: Budget = Budget()
     base_url: str | None = None  # of an OpenAI-compatible endpoint
@@ -130,7 +130,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         return set(self.tools).union(*(each.settings.all_tools() for each in self.agents.values()))
 
     def needs_approval(self, tool: str, effect: Effect) -> bool:
-        """Return True if a person must approve a call of this tool."""
+        """Return True if a user must approve a call of this tool."""
         if isinstance(self.approve, str):
             return self.approve == "all" or (self.approve == "unsafe" and effect is Effect.UNSAFE)
         return matches_any(tool, self.approve)
@@ -235,7 +235,7 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
 
 
 def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the agent entries ordered so that each follows the agents that it calls by name (`agents`).
+    """Return the agent entries in an order where each follows the agents that it calls by name (`agents`).
 
     Raises `ConfigError` if a called agent does not exist, or if an agent calls itself, directly or through other
     agents.

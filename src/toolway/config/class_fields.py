@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields of a class; none if it is no class of settings."""
+    """Return a class's field names; none if it is not a settings class."""
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
     return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()

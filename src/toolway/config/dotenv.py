@@ -1,6 +1,6 @@
-"""Files with environment variables: `.env` beside a config file, and `envFile` of a server entry.
+"""Files with environment variables: `.env` next to a config file, and `envFile` of a server entry.
 
-Variables in `.env` are used for references such as `${TOKEN}` in the config file beside it; a variable of the real
+Variables in `.env` are used for references such as `${TOKEN}` in the config file next to it; a variable of the real
 environment has priority. `envFile` is read when its server starts: its variables are passed to the server; `env` of the
 entry has priority. The syntax is that of dotenv, without expansion: `NAME=value`, `export NAME=value`, quotes (a quoted
 value may contain line breaks), and comments with `#`.
@@ -42,7 +42,7 @@ _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """Variables of a `.env` file or `envFile`, and the numbers of the lines that are no assignment."""
+    """Variables of a `.env` file or `envFile`, and the numbers of the lines that are not assignments."""
 
     values: dict[str, str] = field(default_factory=dict, repr=False)
     bad_lines: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ def read_env_file(path: str) -> EnvFile:
 
 
 def read_dotenv_beside(file: str) -> Mapping[str, str]:
-    """Return the variables of the `.env` file beside a config file; an empty mapping if that file cannot be used."""
+    """Return the variables of the `.env` file next to a config file; an empty mapping if that file cannot be used."""
     path = os.path.join(os.path.dirname(file), DOTENV_NAME)
     try:
         return read_env_file(path).values if os.path.isfile(path) else {}
@@ -132,7 +132,7 @@ def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
 
 
 class DotenvVariables(Mapping[str, str]):
-    """Environment variables, completed by those of a `.env` file. A variable of the environment has priority.
+    """Environment variables, completed by a `.env` file. A variable of the environment has priority.
 
     `toolway trust` does not review the `.env` of a project. So if `is_project`, its variables are not used in the
     `PROGRAM_KEYS`, which decide what runs or where data is sent.
@@ -145,7 +145,7 @@ class DotenvVariables(Mapping[str, str]):
 
     @property
     def file_values(self) -> Mapping[str, str]:
-        """Return the variables of the `.env` file alone, without those of the environment."""
+        """Return only the variables of the `.env` file, without the environment."""
         return self._values
 
     def for_key(self, key: str) -> Mapping[str, str]:

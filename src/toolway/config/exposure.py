@@ -1,7 +1,7 @@
 """Decision whether a gateway is public, and the defaults that follow from it.
 
 A gateway that only its owner uses may be lenient: a changed definition is noted, a package runs without a lock. One
-that serves other people is strict. `public_reason` alone decides which of both a gateway is. A gateway on loopback is
+that serves other users is strict. `public_reason` alone decides which kind a gateway is. A gateway on loopback is
 public too if its settings give it a name: then a proxy passes requests on.
 """
 
@@ -22,7 +22,7 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 class GatewayRules:
     """Requirements of a gateway for its servers: its settings, and the defaults for what they leave open."""
 
-    public_reason: str  # why the gateway is public, for people; "" if only its machine uses it
+    public_reason: str  # why the gateway is public, as readable text; "" if only its machine uses it
     pin_mode: Literal["note", "hold", "approve"]  # of changed definitions
     requires_lock: bool  # packages of npx and uvx run only from a `toolway.lock`
     default_sandbox: DefaultSandbox  # of server entries that name none
@@ -32,7 +32,7 @@ def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: b
     """Return the rules of a gateway with these settings.
 
     `listens_on` is its address if that differs from the settings. The nodes of a cluster share one configuration, but
-    each has its own address: all of them are public, so that all do the same.
+    each has its own address: all of them are public, so all of them behave the same.
     """
     reason = public_reason(settings, listens_on, in_cluster=in_cluster)
     default_pins = "hold" if reason else "note"
@@ -46,7 +46,7 @@ def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: b
 
 
 def public_reason(settings: GatewaySettings, listens_on: str = "", *, in_cluster: bool = False) -> str:
-    """Return why a gateway is public, for people; "" if only the users of its machine can reach it."""
+    """Return why a gateway is public, as readable text; "" if only users of its machine can reach it."""
     address = listens_on or settings.host
     if not is_loopback_host(address):
         return f"it listens on {address}"

@@ -19,7 +19,7 @@ from toolway.errors import ConfigError
 
 CONFIG_KEY_CODE = "E-CONFIG-KEY"
 VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
-#: Keys of our own that were renamed, with their new names. The paths begin at a server entry, or with `toolway.`; the
+#: Our own keys that were renamed, with their new names. The paths begin at a server entry, or with `toolway.`; the
 #: `*` is a tool. They have no effect any more: a message names the new key.
 OLD_KEYS: Final = {
     "shared": "shareConnection",
@@ -115,7 +115,7 @@ class FieldReader:
         """Return the duration under `key` in seconds; `default` if the key is missing.
 
         A number is in milliseconds, as in other MCP hosts; text has a unit (`"20s"`). Raises `ConfigError` if the value
-        is no duration, or is 0 without `allow_zero`.
+        is not a duration, or is 0 without `allow_zero`.
         """
         value = self._pop(key)
         if value is None:

@@ -1,7 +1,7 @@
 """Warnings for keys of a configuration file that have no effect in Toolway, each with what to do instead.
 
 Keys of other MCP hosts are in a table. Any other key is unknown; the closest known key is suggested. Keys that only
-describe a server (`description`, comments) need no effect and cause no warning.
+describe a server (`description`, comments) may have no effect and cause no warning.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
 
 
 def warn_unread_root_keys(root: Mapping[str, Any], read: Iterable[str]) -> list[ConfigIssue]:
-    """Return a warning for each key beside the server map that has no effect.
+    """Return a warning for each key next to the server map that has no effect.
 
     Unknown keys are in one warning, because the file may be the settings file of a program.
     """

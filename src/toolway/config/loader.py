@@ -62,10 +62,10 @@ class LoadedConfig:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     # Loads it again; if None, `file` is read again.
     reload: Callable[[], LoadedConfig] | None = field(default=None, compare=False)
-    watched_files: tuple[str, ...] = ()  # further files; a change of one of them may change this result
+    watched_files: tuple[str, ...] = ()  # more files; a change to one of them may change this result
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the file; its servers already include it
-    held: tuple[HeldEntry, ...] = ()  # entries that wait for approval; they are not among the servers
-    dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables of the `.env` beside the file
+    held: tuple[HeldEntry, ...] = ()  # entries that need review; they are not among the servers
+    dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables of the `.env` next to the file
     #: Workflows that may be used, as they were read; None: nothing decided about them, so all may be used.
     approved_workflows: tuple[CapturedWorkflow, ...] | None = field(default=None, repr=False)
 
@@ -98,7 +98,7 @@ def dotenv_path(file: str) -> str:
 def add_dotenv(
     file: str, environment: Mapping[str, str], *, is_project: bool = False
 ) -> tuple[Mapping[str, str], list[ConfigIssue]]:
-    """Return the environment with the variables of the `.env` file beside a config file, and the issues of that `.env`.
+    """Return the environment with the variables of the `.env` file next to a config file, and that file's issues.
 
     Call it only for a config file that is trusted. If `is_project`, a `.env` that is a link out of the project is not
     read.
@@ -126,7 +126,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def reject_outside_project(path: Path, root: Path) -> None:
-    """Raise `ConfigError` if a project file is a symbolic link to a file outside of the project folder `root`.
+    """Raise `ConfigError` if a project file is a symbolic link to a file outside the project folder `root`.
 
     A repository may contain a link to any file: to one that is trusted for another project, or to one that we would
     overwrite.
@@ -204,7 +204,7 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
 
 
 def _with_package_locks(servers: dict[str, Server], file: str) -> dict[str, Server]:
-    """Return the servers, each with the entry of its package in the `toolway.lock` beside the config file."""
+    """Return the servers, each with the entry of its package in the `toolway.lock` next to the config file."""
     runners = [
         name
         for name, server in servers.items()
@@ -241,10 +241,10 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
 
 
 def find_server_map_key(config: Mapping[str, Any]) -> str | None:
-    """Return the key, such as `mcpServers`, that holds the servers in a Python mapping; None if there is no such key.
+    """Return the key, such as `mcpServers`, that holds the servers in a Python mapping; None if it has none.
 
     Then the mapping itself maps names to servers, and a server may have the name `servers`: its value has the keys of
-    a server entry, or is no map.
+    a server entry, or is not a map.
     """
     for key in SERVER_MAP_KEYS:
         value = config.get(key)
@@ -272,7 +272,7 @@ def name_entries(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def find_toolway_block(document: jsonc.JsonDocument) -> Any:
-    """Return the `toolway` block of a config file, with the groups that other hosts keep beside the servers.
+    """Return the `toolway` block of a config file, with the groups that other hosts keep next to the servers.
 
     None if there is neither.
     """
@@ -301,7 +301,7 @@ class _ConfigParser:
         self._root = root
         self._variables = variables
         self._block = find_toolway_block(document)
-        # The first duplicate key of each entry. Duplicates outside of the entries belong to none of them.
+        # The first duplicate key of each entry. Duplicates outside the entries do not belong to any of them.
         self._duplicates: dict[str, jsonc.DuplicateKey] = {}
         for duplicate in document.duplicates.values():
             if len(duplicate.path) > len(root) and duplicate.path[: len(root)] == root:
@@ -341,7 +341,7 @@ class _ConfigParser:
     def apply_default_timeout(
         self, servers: dict[str, Server], entries: Mapping[str, Any], names: Mapping[str, str]
     ) -> dict[str, Server]:
-        """Apply `toolway.timeout` to the servers without a `timeout` of their own."""
+        """Apply `toolway.timeout` to the servers without their own `timeout`."""
         block = self._block
         if not isinstance(block, dict) or block.get("timeout") is None:
             return servers
@@ -365,7 +365,7 @@ class _ConfigParser:
         }
 
     def check_root_keys(self) -> None:
-        """Add an issue for each key beside the server map that has no effect."""
+        """Add an issue for each key next to the server map that has no effect."""
         root = self._document.value
         if not self._root or not isinstance(root, dict):
             return

@@ -129,7 +129,7 @@ def profile_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_outside(folder: str, profile: Iterable[str]) -> bool:
-    """Return True if a Windows folder is in none of the folders of a profile; False if the profile is unknown."""
+    """Return True if a Windows folder is outside all folders of a profile; False if the profile is unknown."""
     places = [_comparable_path(each) for each in profile]
     return bool(places) and not any(_comparable_path(folder).is_relative_to(each) for each in places)
 

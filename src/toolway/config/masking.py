@@ -38,7 +38,7 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
     """Return a function that replaces all known secrets in a text by `***`.
 
     Known are the secrets of these servers and of the environment, and each secret that this process has resolved. The
-    `names` of servers are no secrets, even if a variable has such a value.
+    `names` of servers are not secrets, even if a variable has such a value.
     """
     found = {each for server in servers for each in _server_secrets(server)} | set(find_environment_secrets())
     secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS and each not in names}
@@ -49,7 +49,7 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
 
 
 def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
-    """Return a function that masks secrets in an entry that a person reviews before it is used.
+    """Return a function that masks secrets in an entry that a user reviews before it is used.
 
     The person must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
     also occurs in the command: an entry could hide an argument by repeating it in `env`.
@@ -73,7 +73,7 @@ def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
 def name_secrets(servers: Mapping[str, Server], text: str) -> list[str]:
     """Return what a text contains that a mask hides, such as `the secret API_TOKEN of server bank`.
 
-    For a person who must know what is sent, and must not read it.
+    For a user who must know what is sent, but must not read it.
     """
     found: dict[str, None] = {}
     for server, entry in servers.items():
@@ -200,8 +200,8 @@ def find_secrets_in_args(args: Iterable[str]) -> Iterator[str]:
 def mask_value(value: Any, *path: str) -> Any:
     """Return a server entry, or its part at `path`, with each plain-text secret masked as `***`.
 
-    References to secrets and variables always stay, also inside of a masked text: what a text runs, reads and sends
-    must be visible before a person approves it.
+    References to secrets and variables always stay, even inside a masked string: what a string runs, reads and sends
+    must be visible before a user approves it.
     """
     if isinstance(value, Mapping):
         return {str(key): mask_value(inner, *path, str(key)) for key, inner in value.items()}

@@ -4,7 +4,7 @@
     unpack_bundle(bundle, folder)                         # all of it, or nothing
     build_bundle_entry(bundle, folder, {"root": "/srv"})  # its entry for our configuration file
 
-A bundle is untrusted: it cannot write outside of its folder, its unpacked size is limited, and its manifest cannot
+A bundle is untrusted: it cannot write outside its folder, its unpacked size is limited, and its manifest cannot
 refer to secrets of other servers. Its entry must pass the admission rules: see `admission_policy`.
 """
 

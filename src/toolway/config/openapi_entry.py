@@ -204,7 +204,7 @@ def _flatten_nested(fields: FieldReader, key: str) -> FieldReader:
 
 
 def _join_texts(*parts: str) -> str:
-    """Concatenate config texts. References to secrets in them stay unresolved."""
+    """Concatenate config strings. Secret references in them stay unresolved."""
     if not any(isinstance(part, SecretTemplate) for part in parts):
         return "".join(parts)
     return SecretTemplate(

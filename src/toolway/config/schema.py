@@ -43,16 +43,16 @@ IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an i
 
 @dataclass(frozen=True, slots=True)
 class SandboxGrants:
-    """Folders and hosts that a server in the sandbox "strict" may use; without them it has none.
+    """Folders and hosts that a server in the "strict" sandbox may use; by default, none.
 
     Attributes:
         read: folders and files that it may read. Default none.
         write: folders and files that it may read and write. Default none.
         hosts: `host:port` that it may connect to, or `*.domain:port`. Default none.
-        all_hosts: it uses the network of this machine, also its loopback services. Default False.
-        max_memory_bytes: of the server with all that it starts if there is a control group, else of each of its
+        all_hosts: use this machine's network, including its loopback services. Default False.
+        max_memory_bytes: for the server and everything it starts with a control group, else for each of its
             processes. Default 0: 4 GiB.
-        max_processes: with their threads. A number is refused at the start if it cannot be applied. Default 0: 1,024.
+        max_processes: including their threads. A number that cannot be applied fails the start. Default 0: 1,024.
 
     Raises:
         ConfigError: a path is not absolute, or a host or a limit is invalid.
@@ -64,9 +64,9 @@ class SandboxGrants:
     read: tuple[str, ...] = ()  # folders and files that it may read
     write: tuple[str, ...] = ()  # folders and files that it may read and write
     hosts: tuple[str, ...] = ()  # host:port that it may connect to, or *.domain:port
-    all_hosts: bool = False  # it uses the network of this machine, also its loopback services
-    max_memory_bytes: int = 0  # of all its processes with a control group, else of each of them; 0: 4 GiB
-    max_processes: int = 0  # with their threads; refused if it cannot be applied; 0: 1,024 where it can
+    all_hosts: bool = False  # use this machine's network, including its loopback services
+    max_memory_bytes: int = 0  # for all its processes with a control group, else for each one; 0: 4 GiB
+    max_processes: int = 0  # including their threads; refused if it cannot be applied; 0: 1,024 where possible
 
     def __post_init__(self) -> None:
         for name in ("read", "write"):
@@ -95,48 +95,48 @@ class Timeout(msgspec.Struct, frozen=True):
     """Time limits of a server, in seconds.
 
     Attributes:
-        total: one call, from its receipt to its result; at most 900. Default 60.
+        total: one call, from receipt to result; at most 900. Default 60.
         connect: DNS lookup, TCP connect and TLS. Default 5.
         start: from starting a server to its first valid response. Default 30.
-        queue: waiting for a free slot, or for a server that is down. Default 5.
-        write: sending one request; a server that reads nothing for this time counts as hung. Default 10.
+        queue: waiting for a free slot, or for a server that is down to return. Default 5.
+        write: sending one request; a server that reads nothing for this long counts as hung. Default 10.
 
     Example:
         `Timeout(30, connect=5)`: 30 s for the whole call, 5 s of it to connect.
     """
 
-    total: float = 60.0  # one call, from its receipt to its result (at most 900)
+    total: float = 60.0  # one call, from receipt to result (at most 900)
     connect: float = 5.0  # DNS lookup, TCP connect and TLS
     start: float = 30.0  # from starting a server to its first valid response
     queue: float = 5.0  # waiting for a free slot, or for a server that is down
-    write: float = 10.0  # sending one request; a server that reads nothing for this time counts as hung
+    write: float = 10.0  # sending one request; a server that reads nothing for this long counts as hung
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """Number of attempts and backoff of a retryable call.
+    """Number of attempts and backoff for a retryable call.
 
-    The effect and the progress of a call decide if it is retryable. Backoffs are random, up to an upper bound.
+    A call's effect and progress decide whether it is retryable. Backoffs are random, up to an upper bound.
 
     Attributes:
-        max_attempts: attempts including the first one; at most 21. Default 3.
+        max_attempts: attempts, including the first; at most 21. Default 3.
         initial_backoff: upper bound of the first backoff after a lost connection, in seconds. Default 0.05.
         backoff_multiplier: growth factor of that upper bound per attempt. Default 2.
         rate_limited_backoff: first upper bound in seconds, if a server limits the rate without Retry-After. Default 1.
         max_backoff: longest backoff in seconds. Default 20.
-        attempt_timeout: seconds for one attempt of a running server to answer. Default None: only the whole call is
-            limited. An attempt that took longer is cancelled; a read is then tried again within the timeout of the
+        attempt_timeout: seconds a running server has to answer one attempt. Default None: only the whole call is
+            limited. A longer attempt is cancelled; a read is then retried within the timeout of the
             call, an unsafe call ends with an unknown outcome.
 
     Example:
         RetryPolicy(max_attempts=3, attempt_timeout=5.0)
     """
 
-    max_attempts: int = 3  # including the first one (at most 21)
-    initial_backoff: float = 0.05  # upper bound of the first, random backoff after a lost connection
-    backoff_multiplier: float = 2.0  # growth factor of that upper bound
-    rate_limited_backoff: float = 1.0  # first upper bound if the server is rate limiting without Retry-After
-    max_backoff: float = 20.0  # longest backoff
-    attempt_timeout: float | None = None  # seconds for one attempt; a READ that takes longer is tried again
+    max_attempts: int = 3  # attempts, including the first (at most 21)
+    initial_backoff: float = 0.05  # upper bound of the first, random backoff after a lost connection, in seconds
+    backoff_multiplier: float = 2.0  # how much that upper bound grows per attempt
+    rate_limited_backoff: float = 1.0  # first upper bound if the server limits the rate without Retry-After
+    max_backoff: float = 20.0  # longest backoff, in seconds
+    attempt_timeout: float | None = None  # seconds per attempt; a READ that takes longer is retried
 
     def __post_init__(self) -> None:
         if self.max_attempts > MAX_ATTEMPTS:
@@ -164,18 +164,18 @@ class RestartPolicy(msgspec.Struct, frozen=True):
         max_restarts: restarts allowed within `window`; with more, the server counts as failed. Default 5.
         window: seconds in which restarts are counted. Default 60.
         failed_retry_interval: seconds between attempts to start a failed server. Default 300.
-        reset_after: seconds of healthy operation after which earlier restarts no longer count. Default 60.
+        reset_after: seconds of healthy operation after which earlier restarts stop counting. Default 60.
 
     Example:
         RestartPolicy(max_restarts=5)
     """
 
-    initial_backoff: float = 0.1  # upper bound of the first, random backoff; it doubles with every restart
-    max_backoff: float = 30.0  # longest backoff
-    max_restarts: int = 5  # with more restarts than this within `window` the server counts as failed
+    initial_backoff: float = 0.1  # upper bound of the first, random backoff; it doubles with each restart
+    max_backoff: float = 30.0  # longest backoff, in seconds
+    max_restarts: int = 5  # restarts allowed within `window`; with more, the server counts as failed
     window: float = 60.0  # seconds in which restarts are counted
     failed_retry_interval: float = 300.0  # seconds between attempts to start a failed server
-    reset_after: float = 60.0  # seconds of healthy operation after which earlier restarts no longer count
+    reset_after: float = 60.0  # seconds of healthy operation after which earlier restarts stop counting
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
@@ -191,18 +191,18 @@ class HealthCheck(msgspec.Struct, frozen=True):
             ping. Default 30.
         failure_threshold: consecutive failed checks before a new connection to a URL, or before a process with a
             failing health URL is restarted. Default 3.
-        during_calls: restart a hung process even if a call is in flight. Default True.
-        url: address whose GET must answer 2xx, checked every `interval` seconds. Default None.
+        during_calls: restart a hung process even while a call is running. Default True.
+        url: address whose GET must return 2xx, checked every `interval` seconds. Default None.
 
     Example:
         HealthCheck(timeout=60.0, url="https://shop.example/healthz")
     """
 
     interval: float = 30.0  # seconds without a message before a ping; 0 = never ping
-    timeout: float = 30.0  # seconds without any message, in spite of a ping, after which a process counts as hung
-    failure_threshold: int = 3  # consecutive failed checks of a URL before a new connection
-    during_calls: bool = True  # restart a hung process even if a call is in flight
-    url: str | None = None  # address whose GET must answer 2xx, checked every `interval`
+    timeout: float = 30.0  # seconds of silence, despite a ping, after which a process counts as hung
+    failure_threshold: int = 3  # failed checks of a URL in a row before reconnecting
+    during_calls: bool = True  # restart a hung process even while a call is running
+    url: str | None = None  # address whose GET must return 2xx, checked every `interval`
 
     def __post_init__(self) -> None:
         if self.url is not None and not begins_with_variable(self.url) and not re.match(r"https?://[^/\s]", self.url):
@@ -214,7 +214,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
 
     @property
     def ping_timeout(self) -> float:
-        """Seconds to wait for the answer to one ping, or of the health URL."""
+        """Seconds to wait for the response to one ping, or from the health URL."""
         return self.timeout / 3
 
 
@@ -236,7 +236,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Rate:
-        """Parse a rate such as `600/min`. Raises `ValueError` if the text has another form."""
+        """Parse a rate such as `600/min`. Raises `ValueError` if it does not have this form."""
         found = _RATE_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
@@ -256,53 +256,53 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits on concurrent calls, message size, stderr and number of tools of one server.
+    """Limits of one server: concurrent calls, message size, stderr, and number of tools.
 
     Attributes:
-        max_concurrent: calls in flight. Default 128.
-        max_queued: calls queued for a slot; further calls are rejected at once. Default 1024.
-        max_message_bytes: bytes of one message from the server. Default 8 MiB.
-        stderr_bytes: bytes of stderr kept. Default 64 KiB.
+        max_concurrent: calls in flight at the same time. Default 128.
+        max_queued: calls that may wait for a slot; any others are rejected at once. Default 1024.
+        max_message_bytes: largest message from the server, in bytes. Default 8 MiB.
+        stderr_bytes: bytes of stderr to keep. Default 64 KiB.
         compression: accept gzip and deflate from an HTTP server, 20:1 at most. Default False.
-        max_tools: tools listed for this server; the rest is left out, and its status reports that. Default 1000.
-        max_server_requests: elicitation, sampling and roots requests of the server during one call. Default 64.
+        max_tools: tools listed for this server; its status reports when more are left out. Default 1000.
+        max_server_requests: elicitation, sampling and roots requests the server may send during one call. Default 64.
 
     Example:
         Limits(max_concurrent=4, max_queued=100)
     """
 
-    max_concurrent: int = 128  # calls in flight
-    max_queued: int = 1024  # calls queued for a slot; further calls are rejected at once
-    max_message_bytes: int = 8 * 1024 * 1024  # bytes of one message from the server
-    stderr_bytes: int = 64 * 1024  # bytes of stderr kept
+    max_concurrent: int = 128  # calls in flight at the same time
+    max_queued: int = 1024  # calls that may wait for a slot; any others are rejected at once
+    max_message_bytes: int = 8 * 1024 * 1024  # largest message from the server, in bytes
+    stderr_bytes: int = 64 * 1024  # bytes of stderr to keep
     compression: bool = False  # accept gzip and deflate from an HTTP server (20:1 at most)
-    max_tools: int = 1000  # tools listed for this server; the rest is left out, and its status reports that
-    max_server_requests: int = 64  # elicitation, sampling and roots requests of the server during one call
+    max_tools: int = 1000  # tools listed for this server; its status reports when more are left out
+    max_server_requests: int = 64  # elicitation, sampling and roots requests the server may send during one call
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
     """Settings of one tool in a server entry, such as effect, timeout and cache.
 
     Attributes:
-        effect: READ, IDEMPOTENT or UNSAFE; overrides the annotations of the server. Default None: the annotations.
-        idempotent: the operator declares that a repeated call is safe. Default None: the setting of the server.
+        effect: READ, IDEMPOTENT or UNSAFE; overrides the server's annotations. Default None: the annotations.
+        idempotent: you declare that repeating a call is safe. Default None: the server's setting.
         cache: seconds for which a result may be reused; READ tools only, 0 is never. Default 0.
-        timeout: seconds for one call of this tool. Default None: the timeout of the server.
-        retry: attempts and backoff of this tool. Default None: those of the server.
-        rate_limit: most calls of this tool in a period, as in `Server`. Default None: no limit of its own.
+        timeout: seconds for one call of this tool. Default None: the server's timeout.
+        retry: attempts and backoff of this tool. Default None: the server's retry policy.
+        rate_limit: most calls of this tool in a period, as in `Server`. Default None: no limit for this tool.
         labels: `private`, `untrusted` or `sink`, for the flows of a gateway. Default none.
 
     Example:
         ToolSettings(effect=Effect.READ, timeout=5.0)
     """
 
-    effect: Effect | None = None  # read, idempotent or unsafe; overrides the annotations of the server
-    idempotent: bool | None = None  # the operator declares that a repeated call is safe
+    effect: Effect | None = None  # read, idempotent or unsafe; overrides the server's annotations
+    idempotent: bool | None = None  # you declare that repeating a call is safe
     cache: float = 0.0  # seconds for which a result of a READ tool may be reused; 0 = never
     timeout: float | None = None  # seconds for one call of this tool
     retry: RetryPolicy | None = None  # attempts and backoff of this tool
     rate_limit: str | None = None  # most calls of this tool in a period, such as 100/day
-    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for its flows
+    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for data flow rules
 
     def __post_init__(self) -> None:
         _check_rate(self.rate_limit)
@@ -316,17 +316,17 @@ class OAuth:
     """
 
     grant: Grant = "authorization_code"  # authorization_code: a user logs in; client_credentials: the hub itself
-    issuer: str | None = None  # authorization server where this client is registered; required with a secret or key
-    client_id: str | None = None  # id of an already registered client
-    client_secret: str | None = field(default=None, repr=False)  # sent to `issuer` only
+    issuer: str | None = None  # authorization server this client is registered with; required with a secret or key
+    client_id: str | None = None  # id of a client that is already registered
+    client_secret: str | None = field(default=None, repr=False)  # sent only to `issuer`
     private_key: str | None = field(default=None, repr=False)  # PEM; signs instead of a secret (client_credentials)
     algorithm: str = "RS256"  # signature algorithm of `private_key`
-    client_metadata_url: str | None = None  # https URL that describes this client, if the issuer accepts one
-    scopes: tuple[str, ...] = ()  # requested instead of the scopes that the server suggests
-    redirect_uri: str = "http://127.0.0.1:33418/callback"  # receives the browser at the end of a login
-    idp_client_id: str | None = None  # id-jag: client of the gateway at the identity provider. In a file: idpClientId
-    idp_client_secret: str | None = field(default=None, repr=False)  # its secret. In a file: idpClientSecret
-    shared_lists: bool = False  # on behalf: all people get the same lists, so one person's may be shown to all
+    client_metadata_url: str | None = None  # https URL that describes this client, if the issuer supports it
+    scopes: tuple[str, ...] = ()  # scopes to request instead of the ones the server suggests
+    redirect_uri: str = "http://127.0.0.1:33418/callback"  # where the browser returns at the end of a login
+    idp_client_id: str | None = None  # id-jag: the gateway's client id at the identity provider. In a file: idpClientId
+    idp_client_secret: str | None = field(default=None, repr=False)  # secret of that client. In a file: idpClientSecret
+    shared_lists: bool = False  # on behalf: all users get the same lists, so one user's lists may be shown to all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scopes", tuple(self.scopes))
@@ -348,7 +348,7 @@ class OAuth:
 
     @property
     def is_on_behalf(self) -> bool:
-        """Return True if the token of each caller is exchanged for a token with which the server is called."""
+        """Return True if each caller's token is exchanged for a token that the server accepts."""
         return self.grant in ON_BEHALF_GRANTS
 
     def _check_on_behalf(self) -> None:
@@ -360,10 +360,10 @@ class OAuth:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS settings of one server with an https or wss URL: an own CA, a client certificate."""
+    """TLS settings of one server with an https or wss URL: a custom CA, a client certificate."""
 
-    ca_file: str | None = None  # certificates (PEM) of the CAs to trust for this server, instead of the system's
-    cert_file: str | None = None  # client certificate (PEM), with its chain; for the addresses of this entry only
+    ca_file: str | None = None  # CA certificates (PEM) to trust for this server, instead of the system's
+    cert_file: str | None = None  # client certificate (PEM) with its chain; only for addresses of this entry
     key_file: str | None = None  # private key (PEM) of the client certificate; if not set, it is in `certFile` too
     key_password: str | None = field(default=None, repr=False)  # password of an encrypted private key
 
@@ -375,17 +375,17 @@ class Tls:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the paths of the CA, certificate and key files by their config key."""
+        """Return the paths of the CA, certificate and key files, by config key."""
         given = {"caFile": self.ca_file, "certFile": self.cert_file, "keyFile": self.key_file}
         return {key: path for key, path in given.items() if path is not None}
 
 
 class OpenApiFilter(msgspec.Struct, frozen=True):
-    """Patterns that select operations of an OpenAPI document. `*` matches any text."""
+    """Patterns that select operations of an OpenAPI document. `*` matches anything."""
 
     tags: tuple[str, ...] = ()  # operations with one of these tags
-    paths: tuple[str, ...] = ()  # operations with one of these paths in the document: /pets/*
-    methods: tuple[str, ...] = ()  # operations with one of these methods: get
+    paths: tuple[str, ...] = ()  # operations with one of these paths in the document, such as /pets/*
+    methods: tuple[str, ...] = ()  # operations with one of these methods, such as get
     operations: tuple[str, ...] = ()  # operations with one of these operationIds
 
 
@@ -397,9 +397,9 @@ class ApiCredential:
     """
 
     value: str = field(repr=False)  # a key, a token, or user:password
-    kind: CredentialKind = "scheme"  # scheme: the document defines its location; other kinds: sent with every request
+    kind: CredentialKind = "scheme"  # scheme: the document defines where it goes; other kinds: sent with every request
     name: str = ""  # name of the document's security scheme, or of the header, query parameter or cookie of an apiKey
-    location: CredentialLocation = "header"  # location of an apiKey
+    location: CredentialLocation = "header"  # where an apiKey is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,13 +412,13 @@ class OpenApi:
     url: str | None = None  # URL of the document
     file: str | None = None  # path of the document
     document: Mapping[str, Any] | None = field(default=None, repr=False)  # the document itself
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent when the document is fetched
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent when fetching the document
     include: OpenApiFilter = field(default_factory=OpenApiFilter)  # only operations that match every kind of pattern
-    exclude: OpenApiFilter = field(default_factory=OpenApiFilter)  # leaves out operations that match a pattern
+    exclude: OpenApiFilter = field(default_factory=OpenApiFilter)  # leave out operations that match a pattern
     credentials: tuple[ApiCredential, ...] = ()  # `security` in files
     idempotency_header: str | None = None  # header in which the API accepts idempotency keys
-    outputs: bool = True  # publish the response schemas as output schemas; false if responses do not match them
-    refresh: float = 3600.0  # seconds after which the document is fetched again; 0 = never
+    outputs: bool = True  # publish response schemas as output schemas; false if responses do not match them
+    refresh: float = 3600.0  # seconds until the document is fetched again; 0 = never
 
     def __post_init__(self) -> None:
         given = [k for k in ("url", "file", "document") if getattr(self, k) is not None]
@@ -444,20 +444,20 @@ class Server:
     An API (`openapi`) may have a `url` too. It overrides the `servers` of the document.
 
     Attributes:
-        command: program to start; never run through a shell. Default None.
+        command: program to start, never through a shell. Default None.
         args: arguments of the program. Default none.
-        env: environment variables, added to those that `env_policy` allows. Default none.
-        cwd: working directory of the program. Default None: that of this process.
+        env: environment variables, added to the ones `env_policy` allows. Default none.
+        cwd: working directory of the program. Default None: this process's working directory.
         env_policy: "safe" passes base, proxy and CA variables, "inherit" everything, "none" base only. Default "safe".
         sandbox: "guard" hides the folders of Toolway and of keys from the process, "auto" only those of Toolway and if
             that hides nothing else, "strict" everything that `grants` does not name, "off" nothing. Default "auto".
-        grants: folders and hosts for the sandbox "strict". Default none.
+        grants: folders and hosts for the "strict" sandbox. Default none.
         url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
-        sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
-        message_url: address for messages of HTTP+SSE, on the origin of the url. Default None: the stream names it.
-        headers: headers of every HTTP request. Default none.
+        sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: detect it.
+        message_url: address for messages of HTTP+SSE, on the origin of the url. Default None: the stream provides it.
+        headers: headers sent with every HTTP request. Default none.
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
-        tls: own CA and client certificate for the url. Default None: those of the system.
+        tls: custom CA and client certificate for the url. Default None: the system's CAs.
         instance: SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`. Default None.
         openapi: HTTP API; each of its operations becomes a tool. Default None.
         era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
@@ -469,30 +469,30 @@ class Server:
         timeout: time limits. Default `Timeout()`.
         retry: attempts and backoff of retryable calls. Default `RetryPolicy()`.
         rate_limit: most calls in any period: "5/s", "10/min", "1000/h" or "100/day". Default None: no limit.
-        idempotent: the operator declares that repeated calls of every tool of this server are safe. Default False.
-        trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
-        untrusted: results may contain texts of strangers, such as web pages or e-mails. After one, an agent needs
-            approval for unsafe tools of other servers. Default False.
-        labels: `private`, `untrusted` or `sink`, for all tools of the server in the flows of a gateway. Default none.
-        redact: gateway: what is removed from results besides the secrets of the server: `secrets`, `email`, `card`,
+        idempotent: you declare that repeating a call is safe for every tool of this server. Default False.
+        trusted: the server's own annotations are enough to coalesce calls and cache results. Default False.
+        untrusted: results may contain untrusted content, such as web pages or emails. After one, an agent needs
+            approval for unsafe tools on other servers. Default False.
+        labels: `private`, `untrusted` or `sink`, for all tools of the server in a gateway's flows. Default none.
+        redact: gateway: what is removed from results besides the server's secrets: `secrets`, `email`, `card`,
             `iban`, `ssn`. Default none.
         tools: settings by tool name. Default none.
         allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
         denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
         validate_arguments: check arguments against the tool's schema before they are sent. Default True.
-        vendor_methods: gateway: methods of no specification that pass at `/mcp/server/NAME`, such as `x-acme/*`.
+        vendor_methods: gateway: methods of no specification allowed at `/mcp/server/NAME`, such as `x-acme/*`.
             Default none.
-        share_connection: all callers of a gateway use one connection and login, even in the legacy era. Default False.
+        share_connection: gateway: all callers share one connection and login, even in the legacy era. Default False.
         idempotency_meta_key: `_meta` key in which the server accepts idempotency keys. Default None: it accepts none.
         not_processed_codes: HTTP statuses or JSON-RPC codes that prove the request was not processed. Default none.
         restart: backoff and limit for restarts. Default `RestartPolicy()`.
         health: health check. Default `HealthCheck()`.
         limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
-        lock: False runs an `npx` or `uvx` entry without its lock, even if there is a `toolway.lock`. Default True.
-        package_lock: what `toolway.lock` beside the config file says about the entry. Default None: no such file.
-        env_file: file with further variables for the program, read at each start; `env` wins. Default None.
+        lock: False runs an `npx` or `uvx` entry without its lock, even if a `toolway.lock` exists. Default True.
+        package_lock: what the `toolway.lock` next to the config file says about the entry. Default None: no file.
+        env_file: file with more environment variables, read at each start; `env` wins. Default None.
         network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
-        extras: unknown keys of the configuration file, which have no effect. Default none.
+        extras: unknown keys in the configuration file; they have no effect. Default none.
 
     Raises:
         ConfigError: the fields contradict each other, or a value is invalid.
@@ -501,19 +501,19 @@ class Server:
         `Server(command="npx", args=("-y", "server-github"), timeout=Timeout(20))`
     """
 
-    command: str | None = None  # program to start; never run through a shell
+    command: str | None = None  # program to start, never through a shell
     args: tuple[str, ...] = ()  # arguments of the program
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the variables that `env_policy` allows
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
     sandbox: Sandbox = "auto"  # guard: hide own folders and keys; strict: all but `grants`; auto: own folders; off
-    grants: SandboxGrants = field(default_factory=SandboxGrants)  # of the sandbox strict: in files, {"write": […]}
+    grants: SandboxGrants = field(default_factory=SandboxGrants)  # for the strict sandbox; in files, {"write": […]}
     url: str | None = None  # a Streamable HTTP or WebSocket endpoint; with `openapi` the base URL of the API
     sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
-    message_url: str | None = None  # HTTP+SSE: address for messages, if the event stream does not name it
+    message_url: str | None = None  # HTTP+SSE: address for messages, if the event stream does not provide it
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # OAuth settings for the url
-    tls: Tls | None = None  # own CA and client certificate for the url
+    tls: Tls | None = None  # custom CA and client certificate for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`
     openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
     era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
@@ -525,29 +525,29 @@ class Server:
     timeout: Timeout = field(default_factory=Timeout)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rate_limit: str | None = None  # most calls in any period: 5/s, 10/min, 1000/h or 100/day
-    idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
-    trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
-    untrusted: bool = False  # results may contain texts of strangers: then agents ask before unsafe calls elsewhere
-    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for all its tools
-    redact: tuple[str, ...] = ()  # gateway: removed from results: secrets, email, card, iban, ssn
+    idempotent: bool = False  # you declare that repeating a call is safe for every tool of this server
+    trusted: bool = False  # the server's own annotations are enough to coalesce calls and cache results
+    untrusted: bool = False  # results may contain untrusted content, so agents ask before unsafe calls elsewhere
+    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for all tools of this server
+    redact: tuple[str, ...] = ()  # gateway: what to remove from results: secrets, email, card, iban, ssn
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
     allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
     denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called
     validate_arguments: bool = True  # check arguments against the tool's schema before they are sent
-    vendor_methods: tuple[str, ...] = ()  # gateway: methods of no specification that pass: x-acme/*
-    share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
+    vendor_methods: tuple[str, ...] = ()  # gateway: methods outside the specification to let through: x-acme/*
+    share_connection: bool = False  # gateway: all callers share one connection and login, even in the legacy era
     idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
     not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthCheck = field(default_factory=HealthCheck)
     limits: Limits = field(default_factory=Limits)
-    lock: bool = True  # false: run npx or uvx without its lock, even if there is a `toolway.lock`
+    lock: bool = True  # false: run npx or uvx without its lock, even if a `toolway.lock` exists
     package_lock: PackageLock | None = field(
         default=None, repr=False
-    )  # of `toolway.lock` beside the file; not a key of files
-    env_file: str | None = None  # file with further variables for the program, read at each start; `env` wins
+    )  # from the `toolway.lock` next to the file; not a key in files
+    env_file: str | None = None  # file with more environment variables, read at each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
-    extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys of the configuration file
+    extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys in the configuration file
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
@@ -625,7 +625,7 @@ class Server:
 
     @property
     def location(self) -> str:
-        """Command line, URL or OpenAPI document of the server, for messages. May hold a secret.
+        """Command line, URL or OpenAPI document of the server, for messages. It may contain a secret.
 
         Empty for an SDK server object in this process.
         """
@@ -651,15 +651,15 @@ ServerLike = Server | str | Sequence[str] | Mapping[str, Any] | Any
 
 
 def _describe_scheme(url: str) -> str:
-    """Return a text that names only the scheme of a URL: the rest may hold a password."""
+    """Return a label with only the scheme of a URL: the rest may contain a password."""
     found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
     return f"it begins with {found[1]}:" if found else "it begins with neither"
 
 
 def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Check a list of names or patterns of tools, and return it as a tuple.
+    """Check a list of tool names or patterns and return it as a tuple.
 
-    Raises `ConfigError` if it is not a list of texts.
+    Raises `ConfigError` if it is not a list of strings.
     """
     found = tuple(names)
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
@@ -670,7 +670,7 @@ def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
 # Vendor methods: methods of no specification, which an entry lets pass at the endpoint of its server.
 _VENDOR_METHOD: Final = re.compile(r"[A-Za-z0-9._$/-]{1,128}")
 _VENDOR_PATTERN: Final = re.compile(r"[A-Za-z0-9._$/*?-]{1,128}")
-#: First parts of the methods of the protocol, of any version, and of ours. No entry can let them pass.
+#: First parts of protocol methods of any version, and of ours. No entry can let them through.
 _RESERVED_NAMESPACES: Final = frozenset(
     {
         *("initialize", "initialized", "ping", "server", "tools", "resources", "prompts", "completion", "logging"),
@@ -681,7 +681,7 @@ _RESERVED_NAMESPACES: Final = frozenset(
 
 
 def is_vendor_method(method: str) -> bool:
-    """Return True if a method is well-formed and belongs neither to the protocol nor to Toolway.
+    """Return True if a method is well-formed and is neither a protocol method nor one of Toolway's.
 
     A notification may begin with `notifications/`.
     """
@@ -694,14 +694,14 @@ def is_vendor_method(method: str) -> bool:
 
 
 def passes_vendor_method(method: str, patterns: Iterable[str]) -> bool:
-    """Return True if `method` is a vendor method that one of the patterns names."""
+    """Return True if `method` is a vendor method that matches one of the patterns."""
     return is_vendor_method(method) and any(fnmatchcase(method, pattern) for pattern in patterns)
 
 
 def check_vendor_methods(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Check the patterns of an entry, and return them as a tuple.
+    """Check an entry's patterns and return them as a tuple.
 
-    Raises `ConfigError` if one is no pattern, or can only match methods of the protocol or of Toolway.
+    Raises `ConfigError` if one is not a pattern, or can only match methods of the protocol or Toolway.
     """
     found = tuple(patterns)
     for pattern in found:
@@ -760,9 +760,9 @@ def check_server_name(name: str) -> str:
 
 
 def with_defaults(server: Server, timeout: Timeout | None, retry: RetryPolicy | None) -> Server:
-    """Return `server` with the hub's timeout and retry policy in place of default ones.
+    """Return `server` with the hub's timeout and retry policy in place of the defaults.
 
-    A server with a timeout or retry policy of its own keeps it.
+    A server with its own timeout or retry policy keeps it.
     """
     if timeout is not None and server.timeout == Timeout():
         server = replace(server, timeout=timeout)

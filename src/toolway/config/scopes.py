@@ -2,9 +2,9 @@
 
     user      $XDG_CONFIG_HOME/toolway/mcp.json
     project   mcp.json or .mcp.json of the project; used only if its exact content is trusted (`TrustStore`), and if it
-              is inside of the project, links included
-    local     $XDG_CONFIG_HOME/toolway/projects/<project>/mcp.json: of one user for one project. It is outside of the
-              project folder, so that a repository cannot contain one
+              is inside the project, links included
+    local     $XDG_CONFIG_HOME/toolway/projects/<project>/mcp.json: one user's file for one project. It is outside the
+              project folder, so a repository cannot contain one
 
 A later scope overrides an earlier one by whole entries: a server is defined by one file, never by a mixture of two.
 A file that cannot be read does not hide the other files. With an `ApprovalGate`, entries of the user and local files
@@ -139,7 +139,7 @@ class MergedConfig:
     overridden: Mapping[str, tuple[Provenance, ...]]  # by server: origins of overridden entries
     untrusted: tuple[UntrustedFile, ...]  # project files that are not trusted
     file_errors: tuple[ConfigError, ...]  # files that cannot be used at all
-    held: tuple[HeldEntry, ...] = ()  # entries that wait for approval, of user and local files; workflows of all
+    held: tuple[HeldEntry, ...] = ()  # entries that need review, of user and local files; workflows of all
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policies of all files together
     approved_workflows: tuple[CapturedWorkflow, ...] | None = field(default=None, repr=False)  # as of `LoadedConfig`
 
@@ -179,7 +179,7 @@ def load_config(
 ) -> LoadedConfig:
     """Load the servers of `named_file`, else of `$TOOLWAY_CONFIG`, else of all scopes merged.
 
-    A named file needs no trust. With a `gate`, entries that are not approved are left out; those of a named file only
+    A named file does not need trust. With a `gate`, unapproved entries are left out; entries of a named file only
     if `gate.covers_named`. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is no
     server because files are unusable or untrusted.
     """
@@ -210,7 +210,7 @@ def load_config(
 
 
 def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path, gate: ApprovalGate) -> LoadedConfig:
-    """Load the config file that the user named, without the entries that wait for approval."""
+    """Load the config file that the user named, without the entries that need review."""
     file = os.fspath(path)
     text = decode_config(read_config_bytes(file), file)  # read once: what is checked is what is used
     loaded, document = load_text(text, file, environment), jsonc.parse_jsonc(text, file)
@@ -233,7 +233,7 @@ def without_held(
     gate: ApprovalGate,
     workflows: tuple[CapturedWorkflow, ...] | None = None,
 ) -> LoadedConfig:
-    """Return the configuration of a file without the servers, settings and workflows that wait for approval.
+    """Return a file's configuration without the servers, settings and workflows that need review.
 
     `document` is the content of the file, `workflows` those that it defines or names; without them they are read.
     """
@@ -266,7 +266,7 @@ def _without_held_workflows(
 
 
 def without_held_settings(gateway: GatewaySettings, held: Collection[HeldEntry]) -> GatewaySettings:
-    """Return the settings of a file without those that wait for approval: agents, and addresses that get API keys.
+    """Return a file's settings without the ones that need review: agents, and addresses that get API keys.
 
     The signer of the audit log is marked as not usable.
     """
@@ -280,19 +280,19 @@ def without_held_settings(gateway: GatewaySettings, held: Collection[HeldEntry])
 
 
 def _uses_agent(name: str, agent: ConfiguredAgent, waiting: Collection[str]) -> bool:
-    """Return True if an agent is, or calls, one that waits for approval."""
+    """Return True if an agent needs review, or calls one that does."""
     return name in waiting or any(_uses_agent(each, inner, waiting) for each, inner in agent.settings.agents.items())
 
 
 def without_held_signer(gateway: GatewaySettings, held: Iterable[HeldEntry]) -> GatewaySettings:
-    """Return the settings with the signer of the audit log marked as not usable, if it waits for approval."""
+    """Return the settings with the audit log's signer marked as not usable if it needs review."""
     if gateway.audit is None or not any(each.name == SIGNER_NAME for each in held):
         return gateway
     return msgspec.structs.replace(gateway, audit=replace(gateway.audit, signer_held=True))
 
 
 def _raise_no_servers(merged: MergedConfig) -> None:
-    """Raise `ConfigError` if there is no server because a file is unusable or untrusted."""
+    """Raise `ConfigError` if no server is left because a file is unusable or untrusted."""
     if merged.file_errors:
         raise merged.file_errors[0]
     if merged.untrusted:
@@ -383,7 +383,7 @@ class _ScopeMerger:
         self._add_entries(config, text, origin)
 
     def _without_held_files(self, config: LoadedConfig, path: Path) -> LoadedConfig:
-        """Return the configuration of a trusted project file without the workflow files that wait for approval."""
+        """Return a trusted project file's configuration without the workflow files that need review."""
         workflows = capture_workflows(config.gateway.workflows)
         if not workflows:
             return replace(config, approved_workflows=())
@@ -411,7 +411,7 @@ class _ScopeMerger:
         document = jsonc.parse_jsonc(text, origin.file)
         lines = jsonc.find_key_lines(text, MAX_LINE_LEVELS)
         root, entries = find_server_map(document, origin.file)
-        # Valid names are last, so that they override normalized ones.
+        # Valid names are last, so they override normalized ones.
         for raw_name in sorted(entries, key=lambda each: each in config.servers):
             name = raw_name if raw_name in config.servers else normalize_name(raw_name)
             if name in config.servers:
@@ -454,7 +454,7 @@ class _ScopeMerger:
     def _merge_setting(self, key: str, value: Any, found: list[ValueWithOrigin]) -> None:
         """Merge one key of a file's `toolway` block into the block of the earlier files.
 
-        Objects such as `groups` merge by key, so that a project can add a group. Any other value is replaced.
+        Objects such as `groups` merge by key, so a project can add a group. Any other value is replaced.
         """
         existing, remaining = self._block.get(key), self._values.get(TOOLWAY_BLOCK, [])
         if isinstance(value, dict) and isinstance(existing, dict):
@@ -477,7 +477,7 @@ def with_project_cwd(server: Server, folder: Path) -> Server:
 
 
 def without_foreign_env_files(config: LoadedConfig, root: str) -> LoadedConfig:
-    """Return the configuration of a project without the servers whose `envFile` is outside of the project folder.
+    """Return a project's configuration without the servers whose `envFile` is outside the project folder.
 
     A repository must not decide which of the user's files a server gets.
     """

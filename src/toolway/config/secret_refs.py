@@ -66,7 +66,7 @@ class SecretTemplate(str):
 
     @property
     def begins_with_variable(self) -> bool:
-        """True if the text begins with a variable that is not set yet, so that its beginning cannot be checked."""
+        """True if the string begins with a variable that is not set yet, so its beginning cannot be checked."""
         return bool(self.parts) and isinstance(self.parts[0], SecretRef) and self.parts[0].kind == "env"
 
 
@@ -123,7 +123,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _field_names(settings: type) -> tuple[str, ...]:
-    """Return the names of the fields that can contain variables; none if the class is no class of settings."""
+    """Return the names of the fields that can contain variables; none if it is not a settings class."""
     return tuple(name for name in field_names(settings) if name not in _NOT_EXPANDED)
 
 

@@ -593,7 +593,7 @@ def _is_disabled(name: str, value: Any, list_keys: Sequence[str]) -> bool:
 def _get_name_lists(fields: FieldReader, keys: Sequence[str], prefix: str = "") -> dict[str, tuple[str, ...]]:
     """Return the lists of tool names or patterns under `keys`, by key.
 
-    Raises `ConfigError` if one is no list of texts.
+    Raises `ConfigError` if one is not a list of strings.
     """
     found: dict[str, tuple[str, ...]] = {}
     for key in keys:
@@ -669,7 +669,7 @@ def parse_cluster_settings(fields: FieldReader) -> dict[str, Any]:
 
 
 def _parse_labels(fields: FieldReader) -> tuple[str, ...]:
-    """Return `nodeLabels` sorted and without duplicates, so that equal label sets compare equal.
+    """Return `nodeLabels` sorted and without duplicates, so equal label sets compare equal.
 
     Raises `ConfigError` if there are too many labels or one is invalid.
     """

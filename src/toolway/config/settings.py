@@ -89,21 +89,21 @@ class AuditSettings:
     file: str = ""  # file for sqlite and jsonl; default: a file in the gateway's state folder
     address: str = field(default="", repr=False)  # URL of the PostgreSQL database: postgresql://user@host/database
     name: str = "gateway"  # name of the log in PostgreSQL; each gateway that writes to the same table needs its own
-    retention: float = 90 * SECONDS_PER_DAY  # seconds for which entries are kept; 0 keeps all. In a file: keepDays
-    arguments: bool = False  # log the arguments of calls, without secrets; else only a digest of them
-    redact: tuple[str, ...] = ()  # further argument names with hidden values
-    max_text_chars: int = 2048  # logged characters of each text in the arguments. In a file: maxTextChars
-    digest_key_file: str = ""  # file with the key of the digests; default: next to the log
-    shared_name: bool = False  # cluster: the nodes use one log name in the same table, each with its own hash chain
-    digest_key: bytes = field(default=b"", repr=False)  # cluster: key of the digests, instead of a file
-    checkpoints: bool = True  # sign the end of the log every hour, so that a removed end is found
+    retention: float = 90 * SECONDS_PER_DAY  # seconds to keep entries; 0 keeps them forever. In a file: keepDays
+    arguments: bool = False  # log call arguments, with secrets removed; otherwise only a digest of them
+    redact: tuple[str, ...] = ()  # more argument names whose values are hidden
+    max_text_chars: int = 2048  # characters logged of each string in the arguments. In a file: maxTextChars
+    digest_key_file: str = ""  # file with the digest key; default: next to the log
+    shared_name: bool = False  # cluster: nodes share a log name and table, each with its own hash chain
+    digest_key: bytes = field(default=b"", repr=False)  # cluster: digest key, used instead of a file
+    checkpoints: bool = True  # sign the end of the log every hour, so removing the end is detected
     checkpoint_webhook: str = field(
         default="", repr=False
     )  # URL that gets each checkpoint. In a file: checkpointWebhook
-    signer: str = ""  # "command:…": program that signs, of an HSM or KMS; default: a key in the state folder
-    signer_key: str = ""  # file with the public key of that program, in PEM form. In a file: signerKey
+    signer: str = ""  # "command:…": program that signs with an HSM or KMS; default: a key in the state folder
+    signer_key: str = ""  # file with that program's public key, in PEM format. In a file: signerKey
     signing_key_file: str = ""  # file with the private key; default: next to the log
-    signer_held: bool = False  # the signer was not written by a person, and waits for approval
+    signer_held: bool = False  # the signer was not written by a user and needs review
 
     @staticmethod
     def from_location(location: str | os.PathLike[str] | AuditSettings) -> AuditSettings:
@@ -143,10 +143,10 @@ class AlertSettings:
         Hub("mcp.json", alerts=AlertSettings(folder="alerts", webhook="https://chat.example/hooks/7"))
     """
 
-    folder: str = ""  # folder with one file per alert; default of a gateway: in its state folder
-    webhook: str = field(default="", repr=False)  # URL that receives each alert by POST; its path may be a secret
+    folder: str = ""  # folder with one file per alert; a gateway defaults to its state folder
+    webhook: str = field(default="", repr=False)  # URL that receives each alert as a POST; its path may be a secret
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers of the webhook request
-    asks_after: float = 600.0  # seconds that a workflow run may wait for a person before an alert
+    asks_after: float = 600.0  # seconds a workflow run may wait for a user before an alert is raised
 
 
 def alert_settings_from(location: str | os.PathLike[str] | AlertSettings) -> AlertSettings:
@@ -162,7 +162,7 @@ def alert_settings_from(location: str | os.PathLike[str] | AlertSettings) -> Ale
 class TraceSettings(msgspec.Struct, frozen=True):
     """Destination and sampling rate of the OpenTelemetry spans of calls."""
 
-    endpoint: str = ""  # URL of an OTLP/HTTP collector, without the path; empty: from the OTEL_… variables
+    endpoint: str = ""  # URL of an OTLP/HTTP collector, without the path; if empty, the OTEL_… variables decide
     sample: float | None = None  # share (0 to 1) of calls without a caller's trace; None: from OTEL_…, or all
 
 
@@ -173,10 +173,10 @@ class TelemetrySettings(msgspec.Struct, frozen=True):
     token, are accepted only in `OTEL_EXPORTER_OTLP_HEADERS`.
     """
 
-    metrics: bool = True  # serve /metrics
+    metrics: bool = True  # serve metrics at /metrics
     calls: bool = True  # keep recent calls for the dashboard and `toolway calls`, and log failures
-    traces: TraceSettings | None = None  # spans; None: only if an OTEL_… variable enables them
-    log: LogFormat = "text"  # log lines as text for people, or as JSON for programs
+    traces: TraceSettings | None = None  # spans; None: only if an OTEL_… variable turns them on
+    log: LogFormat = "text"  # log lines as plain text, or as JSON for programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,13 @@ class SearchSettings:
     An endpoint receives the names and descriptions of all tools, and every query: choose one that may know them.
     """
 
-    learn: bool = True  # learn from calls: a tool that was called after a search is found sooner by similar searches
+    learn: bool = True  # learn from calls: if a search led to a tool, similar searches rank it higher
     model: str = (
         ""  # also search by meaning: "minilm" on this machine, or a model of the endpoint; default: words alone
     )
-    endpoint: str = ""  # URL of an OpenAI-compatible /embeddings service, which gets descriptions and queries
+    endpoint: str = ""  # URL of an OpenAI-compatible /embeddings service; it receives descriptions and queries
     key: str = field(default="", repr=False)  # API key of the endpoint: ${keyring:NAME}, ${file:PATH} or ${VARIABLE}
-    dimensions: int | None = None  # length of the endpoint's vectors; default: its own
+    dimensions: int | None = None  # length of the endpoint's vectors; default: the endpoint decides
 
 
 class ToolGroup(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ class ToolGroup(msgspec.Struct, frozen=True):
     describe: Mapping[str, str] = {}  # server.tool → published description
     resources: tuple[str, ...] | None = None  # patterns of servers with resources; default: servers with all tools
     search: bool = False  # list the meta-tools of tool search instead of the tools; all tools stay callable
-    show: tuple[str, ...] = ()  # with search: patterns of server.tool that are listed beside the meta-tools
+    show: tuple[str, ...] = ()  # with search: patterns of server.tool to list next to the meta-tools
 
 
 class GatewaySettings(msgspec.Struct, frozen=True):
@@ -211,39 +211,39 @@ class GatewaySettings(msgspec.Struct, frozen=True):
 
     host: str = "127.0.0.1"  # address to listen on
     port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
-    url: str = ""  # public URL of the gateway, for links; makes it public; default: that of the login, without /mcp
-    hosts: tuple[str, ...] = ()  # further host names that clients may use; one beyond loopback makes the gateway public
+    url: str = ""  # the gateway's public URL, for links; makes it public; default: the login URL without /mcp
+    hosts: tuple[str, ...] = ()  # more host names for clients to use; one beyond loopback makes the gateway public
     origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
     local_token_from: tuple[str, ...] = ()  # networks whose machines may use this machine's token; default: none
-    allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
-    allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
-    allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
+    allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default: none
+    allowed_env: tuple[str, ...] = ()  # environment variables that /admin may set for them; default: none
+    allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default: none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
-    drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
-    pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold if it is public, else note
-    ignored_changes: Mapping[str, tuple[str, ...]] = {}  # not compared: server.tool → paths
-    lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if it is public
-    sandbox: str = ""  # of entries that name none: guard or auto; "": guard if it is public and has bubblewrap
-    min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
-    groups: Mapping[str, ToolGroup] = {}  # by name
-    audit: AuditSettings | None = None  # audit log; None: no log
-    alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
+    drop_nulls: bool = False  # drop null arguments that are optional and may not be null, such as those CrewAI sends
+    pins: str = ""  # changed definitions: note, hold, or approve each; "": hold if the gateway is public, else note
+    ignored_changes: Mapping[str, tuple[str, ...]] = {}  # changes to ignore: server.tool → paths
+    lock: str = ""  # npx and uvx packages without a lock: required refuses them; "": required if public
+    sandbox: str = ""  # default for entries without one: guard or auto; "": guard if public and bubblewrap is installed
+    min_age: float = 3 * SECONDS_PER_DAY  # seconds a package must be published before it is locked. In a file: minAge
+    groups: Mapping[str, ToolGroup] = {}  # named selections of tools, each with its own endpoint
+    audit: AuditSettings | None = None  # audit log; None: no audit log
+    alerts: AlertSettings | None = None  # alerts that need an administrator; None: no files, no webhook
     telemetry: TelemetrySettings = msgspec.field(default_factory=TelemetrySettings)  # metrics, traces and logs
     search: SearchSettings = msgspec.field(default_factory=SearchSettings)  # tool search
-    workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
-    agents: Mapping[str, ConfiguredAgent] = {}  # agents, offered as tools by name
-    model_urls: tuple[str, ...] = ()  # further addresses that may get a provider's API key. In a file: modelUrls
-    parts: Mapping[str, Any] = {}  # settings of parts, by name of the part
-    reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
+    workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions to offer as tools
+    agents: Mapping[str, ConfiguredAgent] = {}  # agents to offer as tools, by name
+    model_urls: tuple[str, ...] = ()  # more addresses that may receive a provider's API key. In a file: modelUrls
+    parts: Mapping[str, Any] = {}  # settings of parts, by part name
+    reload: str = "approved"  # approved: commands other programs wrote to the file need your review; all: they are used
 
     @property
     def public_url(self) -> str:
-        """URL under which people reach the gateway, without a slash at its end; "" if it is not configured."""
+        """Public URL of the gateway, without a trailing slash; "" if it is not configured."""
         return self.url or next((each.url for each in self.implied() if each.url), "")
 
     @property
     def access(self) -> Mapping[str, Sequence[str]]:
-        """Patterns of the tools that groups of people may use, from the settings of parts."""
+        """Patterns of the tools that groups of users may use, from the settings of parts."""
         return {group: tools for each in self.implied() for group, tools in each.access.items()}
 
     def implied(self) -> list[Implied]:
@@ -264,7 +264,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
 
 
 def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
-    """Return the gateway settings of a `toolway` block; the defaults if there is no block.
+    """Return the gateway settings of a `toolway` block; the defaults without a block.
 
     Raises `ConfigError` if a setting is invalid, renamed or unknown.
     """

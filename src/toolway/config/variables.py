@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from toolway._os import home_folder
 from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
-# An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
+# An unclosed default extends to the end of the string, so the search does not restart at every `${` in it.
 VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
@@ -243,7 +243,7 @@ def translate_variables(text: str, source: VariableSyntax, target: VariableSynta
 
 
 def escape_literal(text: str) -> str:
-    """Escape untrusted text for our config files: `${` becomes `$${`, which is no reference."""
+    """Escape untrusted text for our config files: `${` becomes `$${`, which is not a reference."""
     return render_variables((text,), TOOLWAY_SYNTAX).text
 
 

@@ -80,7 +80,7 @@ def read_certificate(der: bytes) -> CertificateFacts:
 def find_further_problems(
     facts: CertificateFacts | None, host: str, rejected_for: str, now: datetime
 ) -> tuple[list[str], list[str]]:
-    """Return further problems of a certificate, besides the one for which OpenSSL rejected it, with a hint for each."""
+    """Return a certificate's problems beyond the one OpenSSL rejected it for, with a hint for each."""
     if facts is None or "certificate" not in rejected_for:
         return [], []
     found = []

@@ -50,7 +50,7 @@ _SYSTEM_BIN_DIRS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CommandMatch:
-    """Result of the lookup of a server's command: its path on PATH, or its path elsewhere."""
+    """Result of looking up a server's command: its path on PATH, or its path elsewhere."""
 
     path: str | None = None  # on the PATH that the server would be started with
     other_path: str | None = None  # path outside PATH, if it is not on PATH
@@ -122,7 +122,7 @@ def _version_key(path: Path) -> tuple[int, ...]:
 
 
 async def login_shell_path(environ: Mapping[str, str]) -> str:
-    """Return the PATH of the user's login shell; "" if there is no known shell or it times out."""
+    """Return the PATH of the user's login shell; "" if the shell is unknown or times out."""
     shell = environ.get("SHELL", "")
     if not os.path.isfile(shell) or os.path.basename(shell) not in ("bash", "zsh", "sh", "dash", "ksh", "fish"):
         return ""

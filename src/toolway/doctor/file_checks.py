@@ -289,8 +289,8 @@ def plan_own_files(
     """Check Toolway's own config files; return the results and the server entries to check next.
 
     The files are `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project file
-    gets a failed check, and its servers are not started; nor is the server of an entry that, by `gate`, still
-    waits for approval. Raises `ConfigError` if there is no file.
+    gets a failed check, and its servers are not started. Neither is the server of an entry that, by `gate`, still
+    needs review. Raises `ConfigError` if no file exists.
     """
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()

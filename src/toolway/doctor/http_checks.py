@@ -336,7 +336,7 @@ class Probes:
 
 
 async def probe_server(server: Server) -> Probes:
-    """Send a `ping` to the server's URL and, if that is no MCP endpoint, to common MCP paths.
+    """Send a `ping` to the server's URL and, if that is not an MCP endpoint, to common MCP paths.
 
     Network errors are not raised: the probe then has status 0.
     """

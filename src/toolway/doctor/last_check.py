@@ -1,4 +1,4 @@
-"""Result of the last `toolway doctor` for each server, so that `toolway` alone does not contradict it.
+"""Result of the last `toolway doctor` for each server, so `toolway` alone does not contradict it.
 
 A small file in the state folder has the cause of the failure of each server definition, or "" if it worked. Only checks
 of the last day count.

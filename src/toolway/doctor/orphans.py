@@ -168,7 +168,7 @@ def _describe_orphan(pid: int, name: str) -> Orphan:
 def process_on_port(port: int) -> tuple[int, str] | None:
     """Return pid and command line of this user's process that listens on a local TCP port.
 
-    None if there is no such process.
+    None if the process does not exist.
     """
     inodes = {inode for number, inode in proc.listening_sockets() if number == port}
     for pid in proc.user_pids() if inodes else ():

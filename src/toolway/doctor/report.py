@@ -333,7 +333,7 @@ FileChange = Callable[[bytes], bytes]
 class FileFix:
     """Automatic fix that changes a config file.
 
-    The change is computed from the file's content at that time, so that several fixes can be combined.
+    The change is computed from the file's content at that time, so several fixes can be combined.
     """
 
     description: str

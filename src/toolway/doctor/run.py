@@ -51,7 +51,7 @@ async def run_checks(
     spawner = Spawner(own_folders=own_folders(environ))
     slots = asyncio.Semaphore(MAX_PARALLEL_STARTS)
     duplicates = DuplicateEntries(targets)
-    costs: list[tuple[int, int]] = []  # (tools, tokens) of each started server of our own files
+    costs: list[tuple[int, int]] = []  # (tools, tokens) of each started server in our own files
 
     async def check_one(target: CheckTarget) -> SubjectReport:
         async with slots:

@@ -33,7 +33,7 @@ _SCRIPT: Final = (
 def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
     """Return private files that no server must read, by a description: Toolway's own, credentials, process variables.
 
-    `more` are further files, such as a `.env`. Return nothing if there is no file of Toolway to try.
+    `more` has other files, such as a `.env`. Return nothing if Toolway has no file to try.
     """
     own = [path for folder in own_folders(environ) if (path := _first_file(folder, PROGRAM_FOLDERS))]
     if not own:

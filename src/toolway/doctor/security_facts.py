@@ -23,7 +23,7 @@ class AccessKey:
     name: str
     id: str
     admin: bool = False
-    expires: float | None = None  # seconds since 1970; None: it has no end
+    expires: float | None = None  # seconds since 1970; None: it never expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SandboxProbe:
     """Result of a program that was started in the sandbox of a server, and tried to read files."""
 
     made_by: str = ""  # bubblewrap, Landlock …
-    tried: tuple[str, ...] = ()  # what it tried to read, for people
+    tried: tuple[str, ...] = ()  # what it tried to read, as readable text
     readable: tuple[str, ...] = ()  # what it could read
     problem: str = ""  # why the sandbox or the program did not start
 
@@ -61,7 +61,7 @@ class PinnedServer:
     """Pinned definitions of one server, and what deviates from them."""
 
     count: int = 0
-    approved: int = 0  # by a person
+    approved: int = 0  # by a user
     held: tuple[str, ...] = ()  # names of definitions that wait for a review
     noted: tuple[str, ...] = ()  # names of definitions that changed and are used
 
@@ -82,7 +82,7 @@ class CheckedServer:
     lock_file: str = ""
     locked: str = ""  # what the lock has, if the installed tree was compared with it
     lock_problem: str = ""  # why it would not start from a lock
-    is_container: bool = False  # an engine such as docker starts it, outside of its sandbox
+    is_container: bool = False  # an engine such as docker starts it, outside its sandbox
     image: str = ""  # image of a container, if it is named without its digest
     pins: PinnedServer | None = None  # None: there are none
     pins_of_other_entry: bool = False  # pins exist for this name, with another command or URL
@@ -99,11 +99,11 @@ class ApprovalFacts:
     requires_lock: bool = False
     lock_setting: str = ""  # toolway.gateway.lock; "": not set
     reload_all: bool = False  # "reload": "all"
-    waiting: tuple[str, ...] = ()  # entries that wait for approval, and are not started
+    waiting: tuple[str, ...] = ()  # entries that need review, and are not started
     untrusted_files: tuple[str, ...] = ()  # project files that are not used
     allowed_commands: tuple[str, ...] = ()  # that administrators may start through /admin
     signer: str = ""  # command that signs the audit log; "" if a key signs it
-    signer_held: bool = False  # it waits for approval, and is not run
+    signer_held: bool = False  # it needs review, and is not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class AuditFacts:
     key_mode: int = 0o600
     key_problem: str = ""
     key_hint: str = ""
-    records: int = 0  # 0: there is no log yet
-    signed_through: int = 0  # last record that the newest checkpoint covers; 0: there is no checkpoint
+    records: int = 0  # 0: no log yet
+    signed_through: int = 0  # last record that the newest checkpoint covers; 0: no checkpoint
     signed_at: str = ""
     unsigned_s: float = 0.0  # age of the oldest record after the newest checkpoint
     altered: str = ""  # which record was changed or is missing

@@ -1,4 +1,4 @@
-"""Checks of the start of a stdio server: exit, duration, and a stdout without other output."""
+"""Checks of how a stdio server starts: exit, duration, and a stdout without other output."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def stderr_tail(trial: TrialStart) -> str:
 
 
 def shell_command(server: Server) -> str:
-    """Return the server's command line, quoted so that the user can run it in a shell."""
+    """Return the server's command line, quoted for use in a shell."""
     return shlex.join([server.command or "", *server.args])
 
 

@@ -1,6 +1,6 @@
 """Authentication of requests by Host header, Origin header and bearer token.
 
-A denied request never reaches a server. There is no anonymous identity.
+A denied request never reaches a server. No identity is anonymous.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Authenticator:
         self.version += 1
 
     def set_bound_address(self, host: str, port: int) -> None:
-        """Accept Host and Origin headers that name the address on which the gateway listens."""
+        """Accept Host and Origin headers that name the address that the gateway listens on."""
         self._bound_address = (host, port)
         self.configure(self._configured_hosts, self._configured_origins)
 
@@ -151,7 +151,7 @@ class Authenticator:
         return self._local_token_rule.allows(request)
 
     def authenticate_token(self, request: HttpRequest) -> ProvenIdentity:
-        """Return the principal of the request's bearer token: local administrator, API key, node or person.
+        """Return the principal of the request's bearer token: local administrator, API key, node or user.
 
         Raises `RequestDenied` if the token is missing or unknown, `VerificationPending` if it cannot be verified yet.
         If authentication is off, all requests of this machine are the local administrator's.
@@ -220,7 +220,7 @@ def cors_headers(request: HttpRequest) -> Headers:
 
 
 def json_error(status: int, message: str, **facts: object) -> tuple[int, bytes, Headers]:
-    """Return an error response for a request outside of MCP, as (status, JSON body, headers)."""
+    """Return an error response for a request outside MCP, as (status, JSON body, headers)."""
     body: Json = {"error": {"message": message, **facts}}
     return status, encode_json(body), (("content-type", JSON_TYPE),)
 

@@ -23,7 +23,7 @@ from toolway.types import Json
 class ClusterHooks:
     """Interface through which a gateway queries its cluster.
 
-    This base class is for a gateway without a cluster: there are no other nodes, and all servers are local.
+    This base class is for a gateway without a cluster: it has no other nodes, and all servers are local.
     """
 
     @property
@@ -37,7 +37,7 @@ class ClusterHooks:
         return None
 
     def authenticate_node(self, token: str) -> Principal | None:
-        """Return the principal of the node that owns this token, or None if it is no node token."""
+        """Return the principal of the node that owns this token, or None if it is not a node token."""
         return None
 
     def prove_node(self, challenge: str) -> str | None:
@@ -47,7 +47,7 @@ class ClusterHooks:
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
         """Answer an HTTP request of another node.
 
-        If `refusal` is given, nothing is executed and that error is the answer.
+        If `refusal` is given, nothing runs and that error is the answer.
         """
         raise AssertionError("without a cluster no node is authenticated")
 
@@ -61,7 +61,7 @@ class ClusterHooks:
         return False
 
     def is_draining(self) -> bool:
-        """Return True if this node is draining, so that load balancers avoid it."""
+        """Return True if this node is draining, so load balancers avoid it."""
         return False
 
     def on_browser_session_ended(self, digest: str, until: float) -> None:
@@ -84,7 +84,7 @@ class ClusterHooks:
         return ()
 
     def on_metrics_shown(self) -> None:
-        """Save the counters of all workers before they are shown, so that they are not lower after a crash."""
+        """Save the counters of all workers before they are shown, so they are not lower after a crash."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
@@ -106,7 +106,7 @@ NO_CLUSTER: Final = ClusterHooks()
 
 
 class NodeLinks(Protocol):
-    """Links of other nodes: connections that other nodes have opened to this one, and on which they send calls."""
+    """Links of other nodes: connections that other nodes have opened to this one to send calls."""
 
     def accept(self) -> asyncio.Protocol | None:
         """Return the protocol of a new link, which authenticates the other node. None if the link is refused."""
@@ -135,11 +135,11 @@ class ClusterAdmin(Protocol):
     async def list_nodes(self) -> Json: ...
 
     async def get_node(self, name: str) -> Json:
-        """Return one node with its servers. Raises `NotFound` if there is no such node."""
+        """Return one node with its servers. Raises `NotFound` if no such node exists."""
         ...
 
     async def drain_node(self, name: str) -> Json:
-        """Make a node release all servers it owns. Raises `NotFound` if there is no such node."""
+        """Make a node release all servers it owns. Raises `NotFound` if no such node exists."""
         ...
 
     async def owners_by_server(self) -> Mapping[str, Sequence[str]]:
@@ -205,7 +205,7 @@ class SessionPeers(Protocol):
     # -- forwarding ---------------------------------------------------------------------------------------------------
 
     async def forward(self, session: LegacySession, message: Message) -> None:
-        """Forward a client's response or cancellation to the node that has the request to which it belongs."""
+        """Forward a client's response or cancellation to the node that has the request it belongs to."""
         ...
 
     async def resume_stream(self, session: LegacySession, last_event_id: str, stream: EventStream) -> bool:

@@ -1,4 +1,4 @@
-"""Bearer credentials that are no API keys: the part that verifies them, if there is one.
+"""Bearer credentials that are not API keys: the part that verifies them, if any.
 
 Without a verifier, each of them is refused. The authenticator asks the verifier who sent a request, and the router
 what the sender may use: the verifier says it, and the core enforces it.
@@ -21,7 +21,7 @@ RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 
 
 class CredentialVerifier(Protocol):
-    """Verifier of bearer credentials that are no API keys. The principals that it returns are people."""
+    """Verifier of bearer credentials that are not API keys. The principals that it returns are users."""
 
     @property
     def setting(self) -> str:
@@ -35,7 +35,7 @@ class CredentialVerifier(Protocol):
 
     @property
     def resource_host(self) -> str:
-        """Host name for which credentials are issued. It is accepted in Host headers."""
+        """Host name that credentials are issued for. It is accepted in Host headers."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the patterns of the tools that a group of people may use. The scope of a person names the group."""
+        """Return the patterns of the tools that a group of users may use. A user's scope names the group."""
         ...
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def is_exchange(self, request: HttpRequest) -> bool:
-        """Return True if a request exchanges one credential for another: it needs no principal, but has a body."""
+        """Return True if a request exchanges one credential for another: it has a body, but no principal."""
         ...
 
     def exchange(self, request: HttpRequest) -> tuple[int, bytes, Headers]:
@@ -91,7 +91,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id as it authenticated last; None if it did not lately."""
+        """Return the principal with this id as it authenticated last; None if it did not recently."""
         ...
 
     def names(self) -> Mapping[str, str]:
@@ -100,7 +100,7 @@ class CredentialVerifier(Protocol):
 
 
 class Credentials:
-    """The part of a gateway that verifies credentials, if there is one. Without it, nobody has one."""
+    """The part of a gateway that verifies credentials, if any. Without it, nobody has one."""
 
     def __init__(self) -> None:
         self.verifier: CredentialVerifier | None = None
@@ -117,7 +117,7 @@ class Credentials:
         self.on_verifier()
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the patterns of the tools that a group of people may use."""
+        """Return the patterns of the tools that a group of users may use."""
         return self.verifier.tools_of(group) if self.verifier is not None else ()
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Credentials:
         return self.verifier.missing_scopes(principal, tool) if self.verifier is not None else ()
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id as it authenticated last; None if it did not lately."""
+        """Return the principal with this id as it authenticated last; None if it did not recently."""
         return self.verifier.find_principal(id_) if self.verifier is not None else None
 
     def names(self) -> Mapping[str, str]:
@@ -144,7 +144,7 @@ class Credentials:
             "scopes": None if scopes is None else [scope.removeprefix(ACCESS_PREFIX) for scope in scopes],
             "expires": expires_at,
         }
-        # Of the token of this request: another token of the same person may have other groups.
+        # Of the token of this request: another token of the same user may have other groups.
         if self.verifier is not None and principal.is_person:
             facts |= self.verifier.describe(principal)
         return facts

@@ -260,7 +260,7 @@ class Gateway:
     def stdio_client(self, endpoint: str = "") -> StdioClient:
         """Return the handler that serves one client over stdin and stdout, with the view of an endpoint.
 
-        Recording of recent activity stops: with stdio there is no dashboard to show it.
+        Recording of recent activity stops: with stdio, no dashboard can show it.
         """
         self.stop_recording()
         self.subscriptions.start()
@@ -316,7 +316,7 @@ class Gateway:
         """Shut down: reject new requests, let active calls finish, then cancel the rest.
 
         Load balancers get `delay` seconds to notice, active calls at most `timeout` seconds. Setting `skip_waiting`
-        ends both waits. A cancelled call gets an error that says if it may have been executed.
+        ends both waits. A cancelled call gets an error that says whether it may have run.
         """
         self.router.ready = False
         await _wait_first(skip_waiting.wait(), asyncio.sleep(delay), delay)

@@ -13,8 +13,8 @@ from toolway.protocol.json_schema import find_schema_error
 from toolway.types import Era, Json
 
 WRAPPER_KEY: Final = "result"
-_DEFINITIONS: Final = ("$defs", "definitions")  # they move to the root, so that references to them stay valid
-_DATA_KEYS: Final = frozenset({"const", "enum", "default", "examples"})  # their values are no schemas
+_DEFINITIONS: Final = ("$defs", "definitions")  # they move to the root, so references to them stay valid
+_DATA_KEYS: Final = frozenset({"const", "enum", "default", "examples"})  # their values are not schemas
 _MAX_DEPTH: Final = 100
 
 
@@ -80,7 +80,7 @@ def _move_reference(reference: str) -> str:
 def adapt_result(result: Json, definition: Json | None, era: Era) -> Json:
     """Return the result of a tool for clients of an era: unchanged if they accept its structured content.
 
-    `definition` is that of the tool as the server sent it.
+    `definition` is the tool definition as the server sent it.
     """
     if era != "legacy" or "structuredContent" not in result:
         return result

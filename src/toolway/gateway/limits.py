@@ -1,7 +1,7 @@
 """Limits on the calls of a principal that parts add, such as budgets: charged before a call is sent.
 
 A limit is bound once to the calls of one principal to one tool. A plan (mcp/flights.py) keeps what is bound, so a call
-without a limit costs nothing, and one with a limit is charged without a search.
+without a limit has no overhead, and one with a limit is charged without a search.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BoundLimit(Protocol):
         """Charge one call, wait for its result and return it. `work` is the call; close it if it is not made.
 
         `is_followup` is True if the request only asks for the result of an earlier call. Raises `CallRefused` if the
-        limit is reached, or `RpcFailure` for an error with a code of its own.
+        limit is reached, or `RpcFailure` for an error with its own code.
         """
         ...
 

@@ -31,7 +31,7 @@ FORWARDING_HEADERS: Final = frozenset(
         ),
     }
 )
-#: First letters of further such headers. Providers add names to their families.
+#: First letters of more such headers. Providers add names to their families.
 FORWARDING_PREFIXES: Final = (
     *("x-forwarded-", "x-proxy-", "x-envoy-", "x-azure-", "x-appengine-", "x-vercel-", "x-nf-", "x-akamai-"),
     *("cf-", "fastly-", "fly-", "cloudfront-", "ngrok-", "tailscale-"),

@@ -24,7 +24,7 @@ def find_near_names(name: str, tools: Mapping[str, Item]) -> Generator[None, Non
     """Compute the names in `tools` that a caller who used the unknown `name` may have meant, the nearest first.
 
     `tools` are the caller's tools by the names that the caller sees. Tools whose name differs only in the server, the
-    case or the separators come alone. This generator yields between slices of names, so that other tasks can run.
+    case or the separators come alone. This generator yields between slices of names, so other tasks can run.
     """
     if not name or len(name) > MAX_NAME_CHARS:
         return []

@@ -38,7 +38,7 @@ _log = logging.getLogger("toolway.gateway")
 class PartSet:
     """All parts of a gateway, and the context that they get (`PartContext`).
 
-    `key` is that of the gateway; without it, parts get a random one. `open_database` returns the database of a part.
+    `key` is the gateway's key; without it, parts get a random one. `open_database` returns the database of a part.
     Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets `rights`
     and `report`.
     """
@@ -94,7 +94,7 @@ class PartSet:
         self.hub.use_gate(gate)
 
     def derive_key(self, part: Part) -> bytes:
-        """Return the secret of a part. From it, neither the key of the gateway nor that of another part is computed."""
+        """Return the secret of a part. Neither the gateway's key nor another part's secret is computed from it."""
         return hmac.digest(self._key, f"secret of the part {part.name}".encode(), "sha256")
 
     def runtime(self, name: str, kind: type[R]) -> R:
@@ -135,7 +135,7 @@ class PartSet:
             await runtime.begin(config)
 
     def with_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
-        """Return server entries with the servers of parts in this process. Those of the configuration win."""
+        """Return server entries with the servers of parts in this process. The configured servers win."""
         own = {name: each for _, runtime in self for name, each in runtime.servers().items() if name not in servers}
         return {**servers, **own}
 
@@ -194,7 +194,7 @@ class PartSet:
                 _log.exception("the part %s goes on with its work", part.name)
 
     async def finish(self, timeout: float) -> None:
-        """Let all parts end their work under way, each in at most `timeout` seconds, before the servers are closed."""
+        """Let all parts end their running work, each in at most `timeout` seconds, before the servers are closed."""
         for part, runtime in reversed(self._parts.values()):
             try:
                 await runtime.finish(timeout)
@@ -222,7 +222,7 @@ def file_database(folder: Path) -> OpenDatabase:
 
 
 def _in_order(parts: Iterable[Part]) -> list[Part]:
-    """Return parts so that each follows those that it needs. Raises `LookupError` if one is missing."""
+    """Order the parts so each follows the parts that it needs. Raises `LookupError` if one is missing."""
     left, ordered = {part.name: part for part in parts}, dict[str, Part]()
 
     def add(name: str) -> None:

@@ -76,14 +76,14 @@ class AccessFilter(Protocol):
 
 
 class Permissions:
-    """The part of a gateway that decides about access, if there is one."""
+    """The part of a gateway that decides about access, if any."""
 
     def __init__(self) -> None:
         self.source: Callable[[], AccessFilter | None] = _no_filter
         self.on_changed: Callable[[], None] = lambda: None  # gives every client a new view; set by the gateway
 
     def decide_by(self, source: Callable[[], AccessFilter | None]) -> None:
-        """Let the rules that `source` returns decide. None means that there are no rules.
+        """Let the rules that `source` returns decide. None means no rules.
 
         Raises `LookupError` if another part decides already: which of the two would count?
         """
@@ -92,7 +92,7 @@ class Permissions:
         self.source = source
 
     def access_for(self, principal: Principal) -> PrincipalAccess | None:
-        """Return the decisions about a principal; None if there are no rules."""
+        """Return the decisions about a principal; None without rules."""
         rules = self.source()
         return rules.access_for(principal) if rules is not None else None
 

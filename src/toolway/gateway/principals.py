@@ -31,13 +31,13 @@ from toolway.types import Json
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
-ACCESS_PREFIX: Final = "access:"  # scope of a person: a group of the identity provider; no API key can have it
+ACCESS_PREFIX: Final = "access:"  # scope of a user: a group of the identity provider; no API key can have it
 KEY_PREFIX: Final = "key:"  # caller ids of API keys
-PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
+PERSON_PREFIX: Final = "user:"  # ids of users that an identity provider logs in
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
 SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
 _SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
-_MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
+_MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, even if the user wrote it
 MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
 #: Rate of a key that is made without one. No agent makes so many calls for long, a program that runs wild does.
 DEFAULT_KEY_RATE: Final = "100/s"
@@ -47,30 +47,30 @@ _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Authenticated sender of a request: the local administrator, an API key, a person or a cluster node."""
+    """Authenticated sender of a request: the local administrator, an API key, a user or a cluster node."""
 
     id: str
     name: str
     caller_id: str  # caller id that selects the credentials of calls; "" for the local administrator
     admin: bool = False
-    scopes: tuple[str, ...] | None = None  # groups, `server/name`, or `access:` of a person; None = everything
+    scopes: tuple[str, ...] | None = None  # groups, `server/name`, or `access:` of a user; None = everything
     rate: Rate | None = None  # rate limit; None = unlimited
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
     expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
-    granted: tuple[str, ...] = ()  # scopes of the token of a person, of those that some tools require
+    granted: tuple[str, ...] = ()  # scopes of a user's token, out of the scopes that some tools require
     attributes: tuple[tuple[str, str], ...] = ()  # of this API key, which parts add: name and JSON
-    # Of a person, for policies:
+    # Of a user, for policies:
     subject: str = ""  # at the identity provider
     groups: tuple[str, ...] = ()  # of the identity provider, sorted
     client: str = ""  # id of the client program that the token was issued to
-    mfa: bool = False  # the person logged in with several factors
+    mfa: bool = False  # the user logged in with several factors
 
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.
 
         `endpoint` is the name of a group, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
-        `/mcp/search`, with the tools of its scopes. A person may use all groups, with the tools of its access.
+        `/mcp/search`, with the tools of its scopes. A user may use all groups, with the tools of the user's access.
         """
         if self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes:
             return True
@@ -80,7 +80,7 @@ class Principal(msgspec.Struct, frozen=True):
     def roles(self) -> tuple[str, ...]:
         """Names under which this principal may answer questions of workflow runs: a key's name, groups, `admin`.
 
-        A person has the names of its groups instead of its own, because people choose their names. `admin` is only for
+        A user has group names instead of a name, because users choose their names. `admin` is only for
         administrators.
         """
         names = self.groups if self.is_person else (self.name,)
@@ -98,7 +98,7 @@ LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=T
 class ApiKey(msgspec.Struct, frozen=True):
     """An API key as it is stored: its hash, never the key itself.
 
-    An entry with `ended_person` is no key. It says that tokens of a person that were issued before `created` are
+    An entry with `ended_person` is not a key. It says that a user's tokens that were issued before `created` are
     refused. It is stored with the keys, because all workers and nodes must learn of both at once.
     """
 
@@ -110,10 +110,10 @@ class ApiKey(msgspec.Struct, frozen=True):
     created: float = 0.0
     rate: Rate | None = None
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
-    expires: float | None = None  # seconds since 1970 from which it is rejected; None: it has no end
+    expires: float | None = None  # seconds since 1970 from which it is rejected; None: it never expires
     ended_person: str = ""  # principal id
-    made_by: str = ""  # caller id of the key or person that made it, or made its maker; "": the token of this machine
-    attributes: dict[str, Any] = msgspec.field(default_factory=dict)  # which parts add; stored beside the other fields
+    made_by: str = ""  # caller id of the key or user that made it, or made its maker; "": the token of this machine
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)  # which parts add; stored next to the other fields
 
     def to_principal(self) -> Principal:
         return Principal(
@@ -176,7 +176,7 @@ class ApiKeyStore(ABC):
     def __init__(self, token: str) -> None:
         self._token_hash = _hash_token(token)
         self._keys: dict[str, ApiKey] = {}  # by hash
-        self._ended_logins: Mapping[str, float] = {}  # by principal id of a person
+        self._ended_logins: Mapping[str, float] = {}  # by the user's principal id
         self.change_count = 0  # how often the keys have changed
         self._change_callbacks: list[Callable[[], None]] = []
         self._revocation_callbacks: list[Callable[[str], None]] = []
@@ -188,7 +188,7 @@ class ApiKeyStore(ABC):
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Register a callback that gets the id of every API key that is revoked or changed.
 
-        It is called with the principal id of every person whose logins are ended, too.
+        It is called with the principal id of every user whose logins are ended, too.
         """
         self._revocation_callbacks.append(callback)
 
@@ -201,15 +201,15 @@ class ApiKeyStore(ABC):
         return key.to_principal() if key is not None and key.is_valid() else None
 
     def principal_for(self, id: str) -> Principal | None:
-        """Return the principal of the API key with this id; None if there is no such key (any more)."""
+        """Return the principal of the API key with this id; None if no such key exists (any more)."""
         found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
         return next((key.to_principal() for key in found if key.is_valid()), None)
 
     def person_of(self, caller_id: str) -> str:
-        """Return one caller id for all keys of the person behind a caller id.
+        """Return one caller id for all keys of the user behind a caller id.
 
-        A key that was made with another key, or by a person who logged in, belongs to its maker, and so do the keys
-        that are made with it. Keys made with the token of this machine belong to different people: its owner hands them
+        A key that was made with another key, or by a user who logged in, belongs to its maker, and so do the keys
+        that are made with it. Keys made with the token of this machine belong to different users: its owner hands them
         out. "" is the owner.
         """
         id_ = caller_id.removeprefix(KEY_PREFIX)
@@ -218,9 +218,9 @@ class ApiKeyStore(ABC):
         return next((key.made_by for key in self._keys.values() if key.id == id_ and key.made_by), caller_id)
 
     def credential_hash(self, id: str) -> str:
-        """Return the hash of the token with which a principal authenticates: of this machine's token, or of an API key.
+        """Return the hash of the token that a principal authenticates with: of this machine's token, or of an API key.
 
-        Empty if there is no such key (any more).
+        Empty if no such key exists (any more).
         """
         if id == LOCAL_ADMIN.id:
             return self._token_hash
@@ -231,7 +231,7 @@ class ApiKeyStore(ABC):
         return [key for key in self._keys.values() if not key.ended_person]
 
     def ended_logins(self) -> Mapping[str, float]:
-        """Return when the logins of people were ended by an administrator, in seconds since 1970, by principal id."""
+        """Return when an administrator ended users' logins, in seconds since 1970, by principal id."""
         return self._ended_logins
 
     async def create_key(
@@ -248,7 +248,7 @@ class ApiKeyStore(ABC):
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
-        `made_by` is the person (`person_of`) of the principal who asks for it. `attributes` are limits that parts add
+        `made_by` is the user (`person_of`) of the principal who asks for it. `attributes` are limits that parts add
         (`KeyAttribute`).
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
@@ -263,14 +263,14 @@ class ApiKeyStore(ABC):
 
     @abstractmethod
     async def end_logins(self, person: str, now: float) -> None:
-        """Refuse all access tokens that were issued to a person before `now`. `person` is a principal id.
+        """Refuse all access tokens that were issued to a user before `now`. `person` is a principal id.
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
 
     @abstractmethod
     async def revoke_key(self, id: str) -> bool:
-        """Revoke an API key. Return False if there is no key with this id.
+        """Revoke an API key. Return False if no key has this id.
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
@@ -381,7 +381,7 @@ class FileApiKeyStore(ApiKeyStore):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the file and reload it, so that a concurrent change cannot restore a revoked key."""
+        """Lock the file and reload it, so a concurrent change cannot restore a revoked key."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self._file.with_name(f".{self._file.name}.lock"), os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600)
         try:
@@ -398,7 +398,7 @@ class FileApiKeyStore(ApiKeyStore):
 
 
 def generate_ended_login(person: str, now: float) -> ApiKey:
-    """Return the stored entry which says that the logins of a person were ended at `now`."""
+    """Return the stored entry which says that a user's logins were ended at `now`."""
     id_ = secrets.token_hex(4)
     return ApiKey(id_, "", f"ended:{person}:{id_}", scopes=(), created=now, ended_person=person)
 
@@ -424,7 +424,7 @@ def generate_key(
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
-    Raises `ConfigError` if the name has unprintable characters, if a scope is no name, if an administrator's key has
+    Raises `ConfigError` if the name has unprintable characters, if a scope is not a name, if an administrator's key has
     scopes, or if the key would have expired already.
     """
     if expires is not None and not now < expires <= MAX_EXPIRY:
@@ -466,7 +466,7 @@ def generate_key(
 def parse_key_rate(text: str | None) -> Rate | None:
     """Return the rate limit of a new API key from its text; the default for None, and no limit (None) for `none`.
 
-    Raises `ValueError` if the text is no rate.
+    Raises `ValueError` if the text is not a rate.
     """
     if text == NO_RATE:
         return None

@@ -81,7 +81,7 @@ WHO_PATH: Final = "/who"  # every principal may ask who it is
 NODE_PATH: Final = "/node"  # other nodes of a cluster post their sealed requests here
 NODE_LINK_PATH: Final = "/node/link"  # other nodes turn a connection into a link here; the link authenticates them
 NODE_LINK_PROTOCOL: Final = "toolway-link"
-NODE_PROOF_PATH: Final = "/node/proof"  # needs no token: the challenge in the query is sealed
+NODE_PROOF_PATH: Final = "/node/proof"  # works without a token: the challenge in the query is sealed
 MAX_REQUESTS_PER_PRINCIPAL: Final = 4096  # concurrent requests of one principal
 MAX_LIGHT_BYTES: Final = jsonrpc.LARGE_BYTES  # a message of at most this size is cheap to parse
 MAX_VIEWS: Final = 1000  # scopes of API keys vary without bound; beyond this all views are rebuilt on demand
@@ -95,7 +95,7 @@ NOT_EXECUTED: Final[Json] = {  # error data
 _ALL_SERVERS: Final = (ALL_TOOLS, None)
 _UNRESTRICTED: Final = Principal("", "", "")
 _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
-_PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
+_PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # work without a token
 _METADATA_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "max-age=300"))
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
 _SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
@@ -154,7 +154,7 @@ class Router:
         self._permissions = permissions if permissions is not None else Permissions()
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
-        #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has lists of its own;
+        #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has its own lists;
         #: with the filter of the endpoint
         self._views: dict[
             tuple[str, tuple[str, ...] | None, bool, PrincipalAccess | None, str], tuple[ToolFilter, EndpointView]
@@ -218,7 +218,7 @@ class Router:
     # -- active requests ----------------------------------------------------------------------------------------------
 
     def add_active(self, principal: Principal, exchange: Exchange) -> bool:
-        """Record that a request of a principal is being handled, so that it can be counted and aborted.
+        """Record that a request of a principal is being handled, so it can be counted and aborted.
 
         Return False if the principal has too many concurrent requests. The request is then not recorded, except if the
         principal is a node.
@@ -322,7 +322,7 @@ class Router:
         await self._cluster.handle_node_exchange(exchange, refusal)
 
     def refuse_node_request(self, *, is_overloaded: bool) -> RpcFailure | None:
-        """Return the error if requests of other nodes must be refused now; None if they may be executed."""
+        """Return the error if requests of other nodes must be refused now; None if they may run."""
         if self.rejects_new_requests:
             return RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
         if is_overloaded:
@@ -346,7 +346,7 @@ class Router:
         return links.accept()
 
     def _handle_public(self, exchange: Exchange) -> None:
-        """Answer a request that needs no principal: CORS preflight, health check or dashboard page.
+        """Answer a request that works without a principal: CORS preflight, health check or dashboard page.
 
         Raises `RequestDenied` if a login at the dashboard fails.
         """
@@ -397,7 +397,7 @@ class Router:
     def disconnect(self, principal_id: str) -> None:
         """Abort all active requests of a revoked API key and log its principal out of all servers.
 
-        It is used for a person whose logins were ended, too.
+        It is used for a user whose logins were ended, too.
         """
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
@@ -484,7 +484,7 @@ class Router:
     async def _call_with_scopes(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
     ) -> None:
-        """Answer a call of a person if the scopes of the token suffice for the tool.
+        """Answer a user's call if the scopes of the token suffice for the tool.
 
         The view is prepared first: otherwise the first call after a change would be refused in another way.
         """
@@ -495,10 +495,10 @@ class Router:
     def _reject_missing_scope(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView
     ) -> bool:
-        """Reply 403 and return True if the token of a person lacks a scope for the tool of a call.
+        """Reply 403 and return True if a user's token lacks a scope for the tool of a call.
 
         The challenge makes a client log in again with this scope (step-up). The dispatcher checks it as well, for tools
-        that are called by other ways, and those of servers that are still starting.
+        that are called in other ways, and tools of servers that are still starting.
         """
         verifier = self._credentials.verifier
         if verifier is None or not isinstance(message.body, dict):
@@ -564,7 +564,7 @@ class Router:
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """Reply with a JSON-RPC error which says that the request was not executed; ask to retry after one second."""
+        """Reply with a JSON-RPC error which says that the request did not run; ask to retry after one second."""
         exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------
@@ -688,7 +688,7 @@ class Router:
                 del self._views[key]
 
     def filter_of_group(self, endpoint: str) -> ToolFilter | None:
-        """Return the tool filter of the group that an endpoint is named after; None if the endpoint is no group."""
+        """Return the tool filter of the group that an endpoint is named after; None if the endpoint is not a group."""
         return self._groups().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
 
     def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
@@ -712,7 +712,7 @@ class Router:
         """Return the filter of all tools that these scopes of a principal permit, on any endpoint.
 
         It is the union of the groups and servers in the scopes of an API key; None permits all tools. The scopes of a
-        person are groups of the identity provider.
+        user are groups of the identity provider.
         """
         if scopes is None:
             return ALL_TOOLS
@@ -727,7 +727,7 @@ class Router:
 
 
 def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
-    """Schedule the abort of a request for the time at which the token of its client expires. Return the timer, if any.
+    """Schedule the abort of a request for the time when its client's token expires. Return the timer, if any.
 
     It is not used for tool calls of MCP clients: a running call may finish.
     """
@@ -752,7 +752,7 @@ def _check_content_type(exchange: Exchange) -> bool:
 
 
 def _find_called_tool(view: EndpointView, params: Json) -> Item | None:
-    """Return the tool that the params of `tools/call` name, also through `call_tool` or `read_tool`.
+    """Return the tool that the params of `tools/call` name, including through `call_tool` or `read_tool`.
 
     None if the tool is not known.
     """
@@ -774,7 +774,7 @@ _INVALID_ENVELOPE_REASONS: Final = ("not a JSON-RPC", "neither a request", "para
 
 
 def _endpoint_for(path: str) -> str | None:
-    """Return the MCP endpoint of a path ("" for `/mcp`), or None if it is no MCP path."""
+    """Return the MCP endpoint of a path ("" for `/mcp`), or None if it is not an MCP path."""
     if path == "/mcp":
         return ""
     server = _SERVER_PATH.fullmatch(path)
@@ -785,7 +785,7 @@ def _endpoint_for(path: str) -> str | None:
 
 
 def _is_public(request: HttpRequest) -> bool:
-    """Return True if a request needs no principal: health check, node proof, dashboard, CORS preflight."""
+    """Return True if a request works without a principal: health check, node proof, dashboard, CORS preflight."""
     return request.path in _PUBLIC_PATHS or is_dashboard_path(request.path) or _is_preflight(request)
 
 

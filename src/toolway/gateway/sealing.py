@@ -1,7 +1,7 @@
 """Sealed handles (AES-GCM): state stored by clients, who can neither read nor change it.
 
 The gateway has no table of issued handles: another process with the same key can open them. Every handle has a kind, so
-that it cannot be used for another purpose, and an expiry time.
+it cannot be used for another purpose, and an expiry time.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _encode_base64(data: bytes) -> str:
 def _decode_base64(text: str) -> bytes:
     """Decode a URL-safe base64 text without padding. Raises `binascii.Error` if the text is not base64.
 
-    It accepts a few texts that `_encode_base64` does not return.
+    It accepts a few strings that `_encode_base64` does not return.
     """
     return a2b_base64((text + "=" * (-len(text) % 4)).encode().translate(_FROM_URL_SAFE), strict_mode=True)
 

@@ -32,7 +32,7 @@ class RunningGateway(msgspec.Struct, frozen=True):
     url: str
     pid: int
     config: str
-    started: str = ""  # when the process was started; "" if unknown. Its pid may later be that of another program
+    started: str = ""  # when the process was started; "" if unknown. Another program may have its pid later
 
     def named_file(self, environ: Mapping[str, str], directory: Path) -> Path | None:
         """Return the config file with whose name the gateway was started.
@@ -90,7 +90,7 @@ class StateDir:
         return self.folder / "keys.json"
 
     def write_running(self, running: RunningGateway) -> None:
-        """Write `running.json`, by which the command line finds this gateway, with the start of its process."""
+        """Write `running.json`, which lets the command line find this gateway, with the start of its process."""
         from toolway.secrets.encrypted_file import write_private
 
         write_private(

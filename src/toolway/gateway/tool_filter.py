@@ -31,7 +31,7 @@ class ToolFilter:
 
     resources: tuple[str, ...] | None = None  # patterns of servers whose resources are included
     search: bool = False  # list the meta-tools of tool search instead of the tools
-    show: tuple[str, ...] = ()  # patterns of `server.tool` that are listed beside the meta-tools
+    show: tuple[str, ...] = ()  # patterns of `server.tool` that are listed next to the meta-tools
 
     @cached_property
     def _compiled(self) -> _Compiled:
@@ -136,7 +136,7 @@ class _AccessFilter(_CombinedFilter):
 
 
 def filter_for_access(groups: Iterable[Sequence[str]]) -> ToolFilter:
-    """Return the filter for a person who is in several groups, given the patterns of each.
+    """Return the filter for a user who is in several groups, given the patterns of each.
 
     A tool is included if a group includes it and no group excludes it: a `!` pattern of one group is stronger than the
     patterns of the other groups.

@@ -9,7 +9,8 @@
 Theory of operation
 -------------------
 Why not a general client: that costs 200 to 1000 µs per call. And none reports how many bytes of a request were sent,
-which decides if a lost call may be repeated. This one follows no redirect and repeats nothing: one `send`, one attempt.
+which decides whether a lost call may be repeated. This one follows no redirect and repeats nothing:
+one `send`, one attempt.
 
 `send` only builds the request. To enter the block takes a connection from the pool, most recently used first, or lets
 the `Dialer` open one (`dialer.py`: DNS, TCP, proxy, TLS). A `ClientConnection` (`client_connection.py`) writes the
@@ -21,7 +22,7 @@ complete response the connection returns to the pool. The number of open connect
 requests that the caller has in flight.
 
 Every failure is an `HttpError` (`limits.py`) with `bytes_sent`: zero means that the server cannot have executed the
-request. One timer for all connections (`_tick`) finds those that stall, so a request needs no timer.
+request. One timer for all connections (`_tick`) finds those that stall, so requests work without timers.
 
 Bodies are decompressed in pieces, with a ratio limit against decompression bombs.
 """
@@ -272,7 +273,7 @@ class HttpClient:
     def _tick(self) -> None:
         """Close connections that are idle for too long, and fail requests that make no progress.
 
-        One timer checks all connections, so that a request needs no timer.
+        One timer checks all connections, so requests work without timers.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -415,7 +416,7 @@ class HttpResponse(IncomingResponse):
         return self.chunks.popleft()
 
     def put_back(self, body: bytes) -> None:
-        """Put a body that `take_plain` returned back into the response, so that `read` returns it again."""
+        """Put a body that `take_plain` returned back into the response, so `read` returns it again."""
         self.chunks.append(body)
 
     async def read(self, limit: int) -> bytes:

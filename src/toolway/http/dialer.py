@@ -1,7 +1,7 @@
 """Dialer: connections to an origin through DNS, TCP, proxy and TLS.
 
 After a failure here, nothing was sent. Only checked addresses are connected to (`toolway.network`); the name is still
-used for `Host` and for TLS. Plain text is never used instead of TLS. The proxy is that of the environment; TLS goes
+used for `Host` and for TLS. Plain text is never used instead of TLS. The environment sets the proxy; TLS goes
 through a CONNECT tunnel.
 """
 
@@ -37,7 +37,7 @@ _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 class Dialer:
     """Opens connections to addresses that the network policy allows.
 
-    A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings other than those of the system. With
+    A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings that replace the system's. With
     `unix_path`, every connection is to that Unix socket, without DNS, proxy and TLS.
     """
 
@@ -55,7 +55,7 @@ class Dialer:
         """Connect to `origin`, with TLS for https, and return the protocol from `protocol_factory`.
 
         With a proxy, https always uses a tunnel. http uses one only if `tunnel` is set, for a protocol other than HTTP.
-        There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
+        No time limit applies here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         if self._unix_path:
             return await _connect_unix(self._unix_path, protocol_factory)
@@ -64,7 +64,7 @@ class Dialer:
     async def fetch_certificate(self, origin: Origin, proxy: Proxy | None) -> bytes:
         """Return the certificate that an https origin presents, as DER, even if it is not trusted.
 
-        Nothing is sent on the connection, which is closed at once. There is no time limit here; the caller sets one.
+        Nothing is sent on the connection, which is closed at once. No time limit applies here; the caller sets one.
         Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -178,7 +178,7 @@ async def _connect_address(address: ResolvedAddress) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (*_KEEPALIVE_OPTIONS, _USER_TIMEOUT):
             if hasattr(socket, option):
-                with contextlib.suppress(OSError):  # a refused option is no reason to give up the connection
+                with contextlib.suppress(OSError):  # a refused option is not a reason to give up the connection
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         await asyncio.get_running_loop().sock_connect(sock, address.sockaddr)
     except BaseException:

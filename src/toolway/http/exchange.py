@@ -100,7 +100,7 @@ class Exchange(msgspec.Struct, eq=False):
         return object.__repr__(self)  # without the fields: a request has credentials
 
     def mark_authenticated(self) -> None:
-        """Mark the client as authenticated, so that its connection is not among the first to be closed.
+        """Mark the client as authenticated, so its connection is not among the first to be closed.
 
         Connections are closed if there are too many: rejected and unauthenticated ones first.
         """
@@ -169,7 +169,7 @@ class Exchange(msgspec.Struct, eq=False):
         return self.request.method == "HEAD"
 
     def abort(self) -> None:
-        """Close the connection, so that the client cannot take a partial response for complete."""
+        """Close the connection, to keep the client from taking a partial response for a complete one."""
         self.completed = True
         self._connection.abort()
 
@@ -252,7 +252,7 @@ class HeadCache(Generic[T]):
         return KnownHead(data, begin, stop, end + 4, parsed) if parsed is not None else None
 
     def put(self, data: bytes, parsed: T) -> None:
-        """Cache `parsed`, the parsed head of the message `data`, so that `get` can return it.
+        """Cache `parsed`, the parsed head of the message `data`, so `get` can return it.
 
         Does nothing unless `data` is exactly one complete message with a Content-Length. The caller must pass
         no head that closes the connection or has another framing.
@@ -273,7 +273,7 @@ class HeadCache(Generic[T]):
         return KnownHead(data, *span, end + 4, parsed) if span is not None and parsed is not None else None
 
     def put_head(self, head: bytes, parsed: T) -> None:
-        """Cache `parsed`, the parsed form of the complete head `head`, so that `get_head` can return it.
+        """Cache `parsed`, the parsed form of the complete head `head`, so `get_head` can return it.
 
         As for `put`, the caller must pass no head that closes the connection or has another framing.
         """

@@ -17,7 +17,7 @@ class RequestLines:
     def __init__(self) -> None:
         self._bytes = b""  # of this packet, and of earlier ones with parts of the head being read
         self._begin: int | None = 0  # of the request being read; None: somewhere behind a chunked body
-        self._body = 0  # where the body of the request being read begins, or goes on
+        self._body = 0  # where the body of the request being read begins or continues
 
     def start_packet(self, data: bytes) -> None:
         """Take the bytes that the parser is fed next."""

@@ -22,7 +22,7 @@ _FILE_LIMIT_SHARE: Final = 0.75  # of the open-file limit for clients; the serve
 class HttpServer:
     """HTTP/1.1 server that passes each complete request to `handler`, within `limits`.
 
-    `authenticate_head` rejects a request by its head (request line and headers), so that an unauthenticated body is
+    `authenticate_head` rejects a request by its head (request line and headers), so an unauthenticated body is
     never read.
     """
 

@@ -593,7 +593,7 @@ class ServerConnection(asyncio.Protocol):
 
 
 def _read_peer(transport: asyncio.BaseTransport) -> str:
-    """Return the address of the client of a connection, for `HttpRequest.peer`."""
+    """Return the address of a connection's client, for `HttpRequest.peer`."""
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(peer, tuple):
         sock = transport.get_extra_info("socket")

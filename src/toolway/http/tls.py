@@ -1,7 +1,7 @@
-"""TLS contexts of client connections: one that all servers share, and one per server with TLS settings of its own.
+"""TLS contexts of client connections: one that all servers share, and one per server with its own TLS settings.
 
-A context is created in a thread, because it reads files. The shared one reads all CAs of the system once. A context of
-its own is created again if one of its files has changed, so a renewed certificate needs no restart.
+A context is created in a thread, because it reads files. The shared one reads all CAs of the system once. A server's
+own context is created again if one of its files has changed, so a renewed certificate works without a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolway.http.limits import HttpError
 
 TLS_FILE_CODE: Final = "E-TLS-FILE"
 MAX_PEM_BYTES: Final = 64 * 1024  # read of a file with a private key, to explain an error
-MAX_OWN_CONTEXTS: Final = 256  # contexts kept of servers with TLS settings of their own
+MAX_OWN_CONTEXTS: Final = 256  # contexts kept of servers with their own TLS settings
 
 _CaFiles = tuple[str | None, str | None]
 _FileStamp = tuple[str, int, int]  # path, time of the last change, size
@@ -114,7 +114,7 @@ def _create_own_context(tls: Tls) -> ssl.SSLContext:
     if tls.cert_file is None:
         return context
     try:
-        # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
+        # Without a password OpenSSL would ask on the terminal for an encrypted key's password.
         context.load_cert_chain(tls.cert_file, tls.key_file, password=tls.key_password or "")
     except (ssl.SSLError, ValueError) as exc:
         raise _client_certificate_error(tls, exc) from None

@@ -18,7 +18,7 @@ from toolway.config.schema import RetryPolicy, Server, ToolSettings
 from toolway.types import Call, CallResult, Effect, ToolRef
 
 # -------------------- effects
-# Effect classes of calls: may a call be executed again?
+# Effect classes of calls: may a call run again?
 #
 # Sources in order of precedence: the operator's setting, the HTTP method of an API, the tool's own annotations. Without
 # any of these, UNSAFE. Never the tool's name or description.
@@ -60,10 +60,10 @@ def tool_effect(
     idempotent: bool = False,
     honours_key: bool = False,
 ) -> Effect:
-    """Return the effect class of a tool: by setting, else HTTP method, else annotations.
+    """Return the effect class of a tool: from the setting, else the HTTP method, else annotations.
 
     An UNSAFE tool is IDEMPOTENT if `idempotent` is True (the caller or operator says that a call may run again), or if
-    `honours_key` is True (the server itself detects repeated calls by their idempotency key).
+    `honors_key` is True (the server itself detects repeated calls by their idempotency key).
     """
     effect = setting
     if effect is None and http_method is not None:
@@ -111,7 +111,7 @@ class ToolPolicy:
     def __init__(self, server: Server, name: str, tool: Tool | None, approval: Sequence[Any] = ()) -> None:
         self.server = server
         self.tool = tool
-        self.approval = approval  # rules that may ask a person about a call
+        self.approval = approval  # rules that may ask for approval of a call
         self.settings = settings = server.tools.get(name) or _default_tool_settings()
         self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
         self.retry = settings.retry if settings.retry is not None else server.retry
@@ -156,13 +156,13 @@ class CallTerms(msgspec.Struct, frozen=True):
     """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition.
 
     Attributes:
-        effect: READ, IDEMPOTENT or UNSAFE, for a call without options of its own.
+        effect: READ, IDEMPOTENT or UNSAFE, for a call that sets no options itself.
         effect_source: Why: "setting", "annotation" of the server, or "default".
         timeout: Seconds for a call.
         definition_hash: Hash of the tool's definition, "" if it is not known.
         idempotency_meta_key: `_meta` key by which the server detects repeated calls; None if it does not.
         is_local: The server is a process of the hub, or in its process, and ends with it.
-        untrusted: Results may contain texts of strangers.
+        untrusted: Results may contain untrusted content.
     """
 
     effect: Effect
@@ -199,7 +199,7 @@ class CallPolicies:
         self._policies.clear()
 
     def attach(self, call: Call, tool: Tool | None) -> Call:
-        """Return a copy of the call with the policy and effect class of its tool. So later stages need no lookup."""
+        """Return a copy of the call with its tool's policy and effect class, so later stages need no lookup."""
         policy = self._find_policy(call, tool)
         limit = (policy.retry if call.retry is None else call.retry).attempt_timeout
         return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)
@@ -226,7 +226,7 @@ class CallPolicies:
         return self._find_policy(Call(name, "tools/call", {}, server=ref.server, name=ref.tool), tool).terms()
 
     def effect(self, call: Call) -> Effect:
-        """Return the effect class of the call: READ, IDEMPOTENT or UNSAFE. It decides if the call may be sent again."""
+        """Return the call's effect class, READ, IDEMPOTENT or UNSAFE, which decides whether it may be sent again."""
         return _call_effect(call, self._policy_for(call))
 
     def total_timeout(self, call: Call) -> float:
@@ -262,7 +262,7 @@ class CallPolicies:
         return self._policy_for(call).rate_limits
 
     def definition_hash(self, call: Call) -> str:
-        """Return a hash of the definition of the called tool, or "" if the tool is unknown."""
+        """Return a hash of the called tool's definition; "" if the tool is unknown."""
         return self._policy_for(call).definition_hash
 
     def coalesce_key(self, call: Call) -> Hashable | None:
@@ -277,7 +277,7 @@ class CallPolicies:
             return None
         if call.method == "tools/call":
             policy = self._policy_for(call)
-            if not policy.is_known_read or policy.approval:  # an approval counts for one call
+            if not policy.is_known_read or policy.approval:  # an approval covers one call
                 return None
         if any(name in call.params for name in _INPUT_RESPONSE_PARAMS):
             return None

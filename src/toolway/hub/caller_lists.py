@@ -1,8 +1,8 @@
-"""Lists of servers that are called on behalf of people: each person sees what its own connection received.
+"""Lists of servers that are called on behalf of users: each user sees what their own connection received.
 
-Such a server is called with a token that was exchanged for the token of the person, and may send each person another
-list of tools. The catalog has the definitions of all of them. This module has the names that each caller may see. A
-caller sees none until its own connection has received the list.
+Such a server is called with a token that was exchanged for the user's token, and may send each user a different
+list of tools. The catalog has all their definitions. This module has the names that each caller may see. A
+caller sees none until their own connection has received the list.
 """
 
 from __future__ import annotations

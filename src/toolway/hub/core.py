@@ -186,7 +186,7 @@ class LoginService:
         """Let a server's connection use a login that was just stored or deleted.
 
         If the connection is ready, fetch its tool list again. Otherwise start it, even if earlier starts failed. A
-        caller without a connection of its own gets one only if the tool list is missing.
+        caller without its own connection gets one only if the tool list is missing.
         """
         upstreams = self._upstreams
         if not upstreams.is_open or name not in upstreams.upstreams:
@@ -211,7 +211,7 @@ class LoginService:
 class HubCore:
     """Engine of a hub: supervised connections to all configured servers, with the operations that a gateway needs.
 
-    Programs use `Hub`, which has a smaller interface with examples. The arguments are those of `Hub`, except:
+    Programs use `Hub`, which has a smaller interface with examples. It takes the same arguments as `Hub`, except:
 
     Args:
         callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
@@ -295,7 +295,7 @@ class HubCore:
         )
         self._upstreams.per_caller_in_cluster = environment.per_caller_in_cluster
         self._upstreams.describe_time = self._describe_time
-        self._own_lists_known = (-1, False)  # changes of servers so far, and True if lists of one are those of callers
+        self._own_lists_known = (-1, False)  # changes of servers so far, and True if one of them has a list per caller
         self._login_service = LoginService(self._upstreams, self._auth, self._context)
         self._dispatcher = Dispatcher(
             self._upstreams,
@@ -317,7 +317,7 @@ class HubCore:
             self._instrumentation,
             enabled=not middleware,
         )
-        self.flights: Flights  # calls under way that no coroutine waits for
+        self.flights: Flights  # calls in flight that no coroutine waits for
         self._audit_log: AuditLog | None = None
         if audit_log is not None:
             from toolway.audit.log import AuditLog
@@ -325,7 +325,7 @@ class HubCore:
             self._audit_log = AuditLog(
                 AuditSettings.from_location(audit_log), self.emit, self._servers, self._network_policy
             )
-        self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in texts of servers
+        self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in strings from servers
         self._library = library
         self._hub_log = HubLog(self.mask, lambda call: self._policies.retry_policy(call).max_attempts)
         self._log_level = check_log_level(log_level)
@@ -668,7 +668,7 @@ class HubCore:
     # -- approvals ----------------------------------------------------------------------------------------------------
 
     def use_gate(self, gate: CallGate) -> None:
-        """Let `gate` decide about every call before it is sent; the gate may ask a person for approval.
+        """Let `gate` decide about every call before it is sent; the gate may ask an administrator or the user.
 
         Call this method before the hub is opened.
         """
@@ -677,7 +677,7 @@ class HubCore:
         self.on_approval_rules_changed()
 
     def use_alert_links(self, link_of: Callable[[Alert], str]) -> None:
-        """Send a URL with each alert to the webhook: that of a page about it, or "" if there is none."""
+        """Send a URL with each alert to the webhook: a page about the alert, or "" if it has none."""
         if self._alert_delivery is not None:
             self._alert_delivery.link_of = link_of
 
@@ -689,7 +689,7 @@ class HubCore:
     async def _wait_for_definition(self, call: Call) -> Call:
         """Wait until the server has sent its tool list. Return the call with the policy of its tool.
 
-        The definition that an earlier run stored is not enough: a person approves the tool that is called now. Raises
+        The definition that an earlier run stored is not enough: the user approves the tool that is called now. Raises
         `CallError` if the server has no such tool, does not send its list in time, or the arguments do not match.
         """
         await self._upstreams.wait_list_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
@@ -833,7 +833,7 @@ class HubCore:
         await self._upstreams.wait_first_starts(timeout)
 
     def events(self, *types: type[Event], masked: bool = False) -> AsyncIterator[Event]:
-        """Iterate over events from now on, of these types or of all; `masked` hides secrets in their texts.
+        """Iterate over events from now on, of these types or of all; `masked` hides secrets in their strings.
 
         A consumer that is too slow loses events and gets an `EventsMissed` with their number.
         """
@@ -939,7 +939,7 @@ class HubCore:
         self._persister.shares_late = True
 
     def store_search_history(self, path: Path) -> None:
-        """Store what the tool search learns from calls in the file `path`, so that it is known after a restart.
+        """Store what the tool search learns from calls in the file `path`, so it survives a restart.
 
         The file is deleted if learning is switched off in the settings.
         """
@@ -997,7 +997,7 @@ class HubCore:
             self.review_again(server)
 
     def instructions(self, server: str) -> str:
-        """Return the instructions of a server; "" if it has none, is not ready, or they wait for an approval."""
+        """Return the instructions of a server; "" if it has none, is not ready, or they need approval."""
         negotiated = self.negotiated(server)
         return self._catalog.usable_instructions(server, negotiated.instructions) if negotiated is not None else ""
 
@@ -1090,7 +1090,7 @@ class HubCore:
     def own_lists(self, caller: str) -> OwnLists | None:
         """Return the filter for the items that a caller sees of servers called on its behalf.
 
-        None if there is no such server.
+        None if the server is unknown.
         """
         if self._own_lists_known[0] != self._upstreams.changes:
             found = any(is_on_behalf(each) for each in self._servers.values())
@@ -1170,7 +1170,7 @@ class HubCore:
         return self._policies.tool_policy(tool).default_effect
 
     def definition_hash(self, tool: Tool) -> str:
-        """Return a hash of the definition of a listed tool."""
+        """Return a hash of a listed tool's definition."""
         return self._policies.tool_policy(tool).definition_hash
 
     def era(self, server: str) -> Era | None:
@@ -1219,7 +1219,7 @@ class HubCore:
         self._upstreams.unsubscribe(server, kind, name, owner)
 
     def ensure_started(self, name: str) -> None:
-        """Start a lazy server, also if earlier starts failed. An unknown server is ignored."""
+        """Start a lazy server, even if earlier starts failed. An unknown server is ignored."""
         upstream = self._upstreams.upstreams.get(name)
         if upstream is not None:
             upstream.ensure_started()

@@ -104,7 +104,7 @@ class Dispatcher:
     async def resume(self, call: Call, sent: SentCall) -> CallResult:
         """Wait for the result of a call that was sent already, and return it.
 
-        If the call was not executed because the upstream was replaced, it is sent to the new upstream. Raises
+        If the call did not run because the upstream was replaced, it is sent to the new upstream. Raises
         `CallError` if the call has no result.
         """
         upstream = sent.upstream

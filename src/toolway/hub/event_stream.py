@@ -26,7 +26,7 @@ from toolway.protocol.versions import LOG_LEVELS, log_verbosity
 
 Mask = Callable[[str], str]
 MAX_BACKLOG: Final = 1000  # events per subscriber
-#: Fields of events with texts of servers. The arguments of calls (`params`) are not: they are as they were sent.
+#: Event fields that hold strings from servers. Not so the arguments of calls (`params`): they are as they were sent.
 _TEXT_FIELDS: Final = frozenset({"reason", "message", "detail", "hint", "finding", "question", "data", "task"})
 
 
@@ -76,7 +76,7 @@ class EventBroadcaster:
     def subscribe(self, *event_types: type[Event], mask: Mask | None = None) -> AsyncIterator[Event]:
         """Iterate over events of these types, or of all types, from now on until `close`.
 
-        `mask` hides secrets in texts of servers. It runs when the subscriber takes an event, so it delays no call.
+        `mask` hides secrets in strings from servers. It runs when the subscriber takes an event, so it delays no call.
         """
         subscription = _Subscription(event_types or (Event,))
         self._subscriptions.add(subscription)
@@ -104,7 +104,7 @@ class EventBroadcaster:
 
 
 def mask_event(event: Event, mask: Mask) -> Event:
-    """Return an event with secrets masked in its texts; the event itself if there are none in it."""
+    """Return an event with the secrets in its strings masked; the event itself if it holds none."""
     found = {name: getattr(event, name) for name in event.__struct_fields__ if name in _TEXT_FIELDS}
     masked = {name: _mask_value(value, mask) for name, value in found.items() if value}
     changed = {name: value for name, value in masked.items() if value != found[name]}
@@ -123,7 +123,7 @@ def _mask_value(value: Any, mask: Mask) -> Any:
 
 #: Called with each log message of a server; may be a coroutine function.
 LogListener: TypeAlias = Callable[[ServerLog], Awaitable[None] | None]
-MAX_WAITING: Final = 1000  # log messages whose coroutines have not ended; further ones are dropped
+MAX_WAITING: Final = 1000  # log messages whose coroutines have not ended; any more are dropped
 
 
 def check_log_level(level: str | None) -> str | None:
@@ -186,13 +186,13 @@ async def _await(result: Awaitable[None]) -> None:
 # Watchdog thread that detects a blocked event loop and reports its stack.
 #
 # Work that blocks the loop, anywhere in the program, stops every call, deadline and health check, and none of them can
-# report it. A thread can. It only observes: it interrupts nothing, and calls cost nothing. The loop sends regular
+# report it. A thread can. It only observes: it interrupts nothing and does not slow down calls. The loop sends regular
 # heartbeats; the thread wakes up when one is overdue.
 
 
 _BEATS_PER_THRESHOLD: Final = 10  # heartbeats per stall threshold
 _BEATS_OF_PAUSE: Final = 5  # heartbeats without which the loop was paused: some are late on a busy machine
-#: Rounds of the loop after a pause, and their shortest time. In these it accepts and reads what has arrived meanwhile.
+#: Rounds of the loop after a pause, and their shortest time. In these it accepts and reads what has arrived.
 _ROUNDS_AFTER_PAUSE: Final = 10
 _ROUND_S: Final = 0.005
 _MAX_STACK_FRAMES: Final = 20  # reported frames of the stack
@@ -215,7 +215,7 @@ class Watchdog:
         self._shortest_pause = _BEATS_OF_PAUSE * stall_threshold / _BEATS_PER_THRESHOLD
         self._last_beat = 0.0  # time of the last heartbeat
         self._reported = False  # the current stall is reported
-        self._loop_stopped = False  # the loop was not running, so silence is no stall
+        self._loop_stopped = False  # the loop was not running, so silence is not a stall
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._round_timer: asyncio.TimerHandle | None = None  # during the rounds after a pause
@@ -302,7 +302,7 @@ class Watchdog:
         elif not self._reported and not late:
             self._reported = True
             event = _report_stall(overdue + self._stall_threshold, self._loop_stack())
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop is already closed
                 self._loop.call_soon_threadsafe(self._emit, event)
         return self._stall_threshold / _BEATS_PER_THRESHOLD
 

@@ -74,7 +74,7 @@ class CallOrigin(NamedTuple):
 
 
 class Flight(ABC):
-    """One call under way that is driven by callbacks; no coroutine waits for its result."""
+    """One call in flight that is driven by callbacks; no coroutine waits for its result."""
 
     __slots__ = (
         "_began",
@@ -169,7 +169,7 @@ class Flight(ABC):
             if not audit.start_intent(self.call_id, self.arguments, self.on_intent):
                 return False  # the pipeline rejects the call
         elif audit is not None and not audit.is_writable:
-            return False  # the call only reads: the pipeline decides if it may pass
+            return False  # the call only reads: the pipeline decides whether it may pass
         elif self._send_request(now):
             self._started_at = self._sent_at
         else:
@@ -293,7 +293,7 @@ class Flight(ABC):
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """End the work of the callbacks on this call, so that a coroutine can continue it in the middleware chain.
+        """Stop the callbacks' work on this call, so a coroutine can continue it in the middleware chain.
 
         Return what the coroutine needs to send the call, or to wait for its result if it was sent. Return None if the
         call has ended, or if a coroutine continues it already.
@@ -419,7 +419,7 @@ class Flights:
         below_retry = middleware[middleware.index(self._retry) + 1 :]
         self._attempt = compose(below_retry, dispatcher.dispatch)  # this can send
         self._observe = observe  # reports the end of a call that began at a given time
-        self.flying: dict[Flight, None] = {}  # those under way, oldest first
+        self.flying: dict[Flight, None] = {}  # calls in flight, oldest first
         self._loop = asyncio.get_running_loop()
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -427,7 +427,7 @@ class Flights:
         return len(self.flying)
 
     def calls(self) -> list[Call]:
-        """Return the calls under way that callbacks drive, without a task."""
+        """Return the calls in flight that callbacks drive, without a task."""
         return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:

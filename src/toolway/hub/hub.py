@@ -65,7 +65,7 @@ class Hub:
     Args:
         config: Path of a config file, or a mapping of names to servers (a `Server`, a URL, a command line, a config
             entry, or an SDK server object). None merges the config files of the user and the project.
-        timeout: Seconds, or a `Timeout`, for servers without a timeout of their own.
+        timeout: Seconds, or a `Timeout`, for servers that set no timeout.
         retry: Retry policy for servers without one.
         elicitation_callback: Answers elicitation requests of servers. Called with (server, params); returns the
             result as a dictionary, or a coroutine of one.
@@ -78,12 +78,12 @@ class Hub:
         idempotency_store: Store for results of calls with an idempotency key. None keeps them in memory.
         catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
         audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
-        alerts: Folder, webhook URL or `AlertSettings` that gets a message if a person must act: a rejected token, a
-            login that ended, an unknown outcome, a long rate limit, a failed server; see docs/howto/monitoring.md. None
-            writes none.
+        alerts: Folder, webhook URL or `AlertSettings` that gets a message when something needs attention: a rejected
+            token, a login that expired, an unknown outcome, a long rate limit, a failed server; see
+            docs/howto/monitoring.md. None writes none.
         middleware: Functions that run before and after each call, the first one outermost; see
             docs/howto/middleware.md.
-        network_policy: Addresses that URLs may lead to in addition to public ones, for instance
+        network_policy: Addresses that URLs may lead to in addition to public ones, for example
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
         log_callback: Function or coroutine function that gets each log message of a server, as a `ServerLog`.
         log_level: Lowest level of the log messages that servers send during calls, such as "warning". None asks for
@@ -191,10 +191,10 @@ class Hub:
             max_attempts: Attempts allowed for this call, at most 21; None uses the server's setting.
             retry: Attempts, backoff and time limit per attempt of this call; None uses the setting of the tool or the
                 server.
-            idempotent: True declares that the call may run again after a failure. None uses the setting or the hint of
-                the server. If neither allows it, a call that may have been executed is never sent twice.
+            idempotent: True declares that the call may run again after a failure. None uses the setting or the server's
+                hint. If neither allows it, a call that may have run is never sent twice.
             idempotency_key: Key of this call: a repeated call with the same key and arguments returns the stored result
-                and is not executed again. Another tool may use the same key.
+                and does not run again. Another tool may use the same key.
             progress_callback: Function or coroutine function, called with (progress, total, message) for each
                 progress notification.
             raise_on_error: Raise `ToolError` if the tool reports a failure. False returns the result, with `is_error`.
@@ -384,7 +384,7 @@ class Hub:
         return list((await search.search_async(query, limit=limit, server=server)).matches)
 
     async def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]:
-        """Return the tools of all servers. One line of the log names each server that has not sent its tools in time.
+        """Return the tools of all servers. The log names each server that has not sent its tools in time.
 
         Args:
             server: Return only tools of this server.
@@ -395,7 +395,7 @@ class Hub:
             The tools of each server that has sent them in time, or else in an earlier run.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             for tool in await hub.list_tools():
@@ -415,7 +415,7 @@ class Hub:
             The tool, with its server.
 
         Raises:
-            NotFound: There is no such tool, or several servers have one (`E-TOOL-AMBIGUOUS`; `detail` lists them).
+            NotFound: No such tool, or several servers have one (`E-TOOL-AMBIGUOUS`; `detail` lists them).
             AccessDenied: The allow or deny list of the server denies the tool (`E-TOOL-DENIED`).
 
         Example:
@@ -429,14 +429,14 @@ class Hub:
         """Return the prompts of all servers.
 
         Args:
-            server: Return only those of this server.
+            server: Return only prompts of this server.
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
             The items of each server that has sent them in time, or else in an earlier run.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             prompts = await hub.list_prompts(server="docs")
@@ -448,14 +448,14 @@ class Hub:
         """Return the resources of all servers.
 
         Args:
-            server: Return only those of this server.
+            server: Return only resources of this server.
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
             The items of each server that has sent them in time, or else in an earlier run.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             uris = [resource.uri for resource in await hub.list_resources()]
@@ -467,14 +467,14 @@ class Hub:
         """Return the resource templates of all servers.
 
         Args:
-            server: Return only those of this server.
+            server: Return only templates of this server.
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
             The items of each server that has sent them in time, or else in an earlier run.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             templates = await hub.list_resource_templates()
@@ -531,7 +531,7 @@ class Hub:
             name: Name of the server.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             await hub.remove_server("time")
@@ -560,15 +560,15 @@ class Hub:
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
         """Replace the deny list of a server, at once and without a restart.
 
-        A denied tool is in no list, and a call of it fails with `AccessDenied` before anything is sent. Calls that are
-        running may finish. The list stays in force when the configuration is reloaded, until the server is removed.
+        A denied tool is not listed, and calling it fails with `AccessDenied` before anything is sent. Calls that are
+        running may finish. The list still applies after the configuration is reloaded, until the server is removed.
 
         Args:
             server: Name of the server.
             names: Names or patterns (`*`, `?`) of tools. None restores the deny list of the configuration.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             hub.set_denied_tools("files", ["write_file", "delete_*"])
@@ -582,7 +582,7 @@ class Hub:
             name: Name of the server.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             hub.restart_server("time")
@@ -610,7 +610,7 @@ class Hub:
             The description, or None if the server is not connected; `wait_ready(name)` waits for it.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             await hub.wait_ready("github")
@@ -631,7 +631,7 @@ class Hub:
     ) -> HealthResult | dict[str, HealthResult]:
         """Check now if servers respond: by a ping, and by the health URL if one is configured.
 
-        `status()` is what was last known; this asks. All servers are checked at once.
+        `status()` returns what was last known; this method asks. All servers are checked at once.
 
         Args:
             server: Server to check; None checks all.
@@ -642,7 +642,7 @@ class Hub:
             The result of `server`, or the results of all servers by name.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
 
         Example:
             failed = [name for name, result in (await hub.check_health()).items() if result.ok is False]
@@ -678,7 +678,7 @@ class Hub:
             redirect_uri: Replaces the redirect URI of the config entry.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
             AccessDenied: The login failed or the server has none.
 
         Example:
@@ -697,7 +697,7 @@ class Hub:
             True if there was a login.
 
         Raises:
-            NotFound: There is no such server.
+            NotFound: No such server.
             AccessDenied: The server has no logins.
 
         Example:
@@ -711,8 +711,8 @@ class Hub:
     def events(self, *types: type[Event]) -> AsyncIterator[Event]:
         """Iterate over events from now on, of these types or of all.
 
-        A consumer that is too slow loses events and gets an `EventsMissed` with their number. Secrets of the server
-        entries are masked in texts of servers, but not in the arguments of calls (`CallFinished.params`).
+        A consumer that is too slow loses events and gets an `EventsMissed` that counts them. Secrets of the server
+        entries are masked in strings from servers, but not in the arguments of calls (`CallFinished.params`).
 
         Args:
             types: Event types to receive; none means all.
@@ -780,7 +780,7 @@ def _collect_progress(
 
 
 async def _after(previous: asyncio.Future[None] | None, report: Awaitable[None]) -> None:
-    """Await one progress report after the previous one has ended, so that reports stay in order."""
+    """Await one progress report after the previous one, so reports stay in order."""
     if previous is not None:
         await asyncio.wait([previous])
     await report

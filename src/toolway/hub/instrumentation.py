@@ -63,7 +63,7 @@ class WorkflowTrace(Protocol):
     ) -> tuple[dict[str, str], Callable[..., None]]:
         """Start the span of a step, by default named after the step's path.
 
-        Return the trace context for the `_meta` of the call of the step, and a function that ends the span. The
+        Return the trace context for the `_meta` of the step's call, and a function that ends the span. The
         function takes the final state of the step, and more attributes.
         """
         ...
@@ -166,13 +166,13 @@ class Instrumentation:
 
     @property
     def allows_flights(self) -> bool:
-        """Return True if calls may skip the middleware chain: there is no tracer, or it records only a sample."""
+        """Return True if calls may skip the middleware chain: no tracer is set, or it records only a sample."""
         return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
         """Return the `traceparent` of a new call if the tracer leaves the call out of its sample.
 
-        None if the call may be recorded, or if there is no tracer (`is_tracing`).
+        None if the call may be recorded, or if no tracer is set (`is_tracing`).
         """
         return self._tracer.skip_trace(in_library=in_library) if self._tracer is not None else None
 
@@ -367,7 +367,7 @@ class Instrumentation:
 
         Sinks that need each call at once get it now. Metrics and dashboard get calls in batches: for them the call is
         only appended to a list. `is_small` means that the request had at most `SMALL_REQUEST_BYTES`
-        (telemetry/call_batch.py) and no text of the event is longer, so that its size need not be measured.
+        (telemetry/call_batch.py) and no string of the event is longer, so its size need not be measured.
         """
         if forwarded:
             self._deliver_call(event, self._forwarded_sinks)
@@ -395,7 +395,7 @@ class Instrumentation:
 
 
 def _server_name(call: Call) -> str:
-    """Return the name of the server of a call: as resolved, else the part of the target before its first dot."""
+    """Return the server name of a call: as resolved, else the part of the target before its first dot."""
     return call.server or call.target.partition(".")[0]
 
 

@@ -18,14 +18,14 @@ from toolway.upstream.transport import RequestExchange
 if TYPE_CHECKING:
     from toolway.hub.core import HubCore
 
-NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a name
+NO_PLAN_S: Final = 1.0  # seconds to remember that a name has no plan
 MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
     """Sends tool calls of `Hub.call_tool` as flights: callbacks drive them, without a task for each call.
 
-    It keeps a plan (hub/plan.py) for each tool name, so that decisions are made once for all calls of a tool.
+    It keeps a plan (hub/plan.py) for each tool name, so each decision is made once for all calls of a tool.
     """
 
     def __init__(self, hub: HubCore, catalog: Catalog, planner: Planner) -> None:

@@ -40,7 +40,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Decisions, settings and objects that all calls of one caller to one tool share, so that they are found once.
+    """Decisions, settings and objects that all calls of one caller to one tool share, so each is found once.
 
     A plan is valid until one of them changes.
     """
@@ -116,7 +116,7 @@ class Plan:
         self._breaker_removals = planner.breakers.removals
         self._observers = planner.instrumentation.version
         self._approval_rules = planner.approval_rules
-        self.capabilities: Json | None = None  # of the client that `meta` is for; None if there is no `meta` yet
+        self.capabilities: Json | None = None  # of the client that `meta` is for; None until `meta` is set
         self.log_level: str | None = None
         self.meta = msgspec.Raw()
         self.params_start = b'{"name":%b,"arguments":' % encode_json(tool.name)  # of the params, encoded
@@ -187,7 +187,7 @@ class Planner:
         self.auth = auth
         self.instrumentation = instrumentation
         self.audit: AuditMiddleware | None = None  # set when the audit log is open, if there is one
-        self.redacts = False  # results are searched for secrets, as those of a gateway
+        self.redacts = False  # results are searched for secrets, as a gateway's are
         self.gate: CallGate | None = None  # of approvals
         self.approval_rules = 0  # grows with each change of the rules for approvals
         self.enabled = enabled and os.environ.get(SWITCH) != "off"

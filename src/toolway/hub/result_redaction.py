@@ -22,7 +22,7 @@ from toolway.secrets.replacer import MASK
 from toolway.secrets.server_secrets import ServerSecrets, secrets_of
 from toolway.types import Call, CallHandler, CallResult, Middleware
 
-THREAD_BYTES: Final = 256 * 1024  # larger results are searched in a thread, so that other calls go on
+THREAD_BYTES: Final = 256 * 1024  # larger results are searched in a thread, so other calls continue
 MIN_IBAN_CHARS: Final = 15
 REDACTION_CODE: Final = "E-REDACTION"
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
@@ -42,13 +42,13 @@ class ResultRedactor:
 
     @property
     def is_active(self) -> bool:
-        """True if the server has known secrets or a setting `redact`, so that its results must be searched."""
+        """True if the server has known secrets or a setting `redact`, so its results must be searched."""
         return bool(self.secrets.forms or self._replacers)
 
     async def redact(self, result: CallResult) -> CallResult:
         """Return the result without secrets; a large result is searched in a thread.
 
-        Raises `ProtocolError`, which says that the call was executed, if the result cannot be searched.
+        Raises `ProtocolError`, which says that the call ran, if the result cannot be searched.
         """
         try:
             if self._is_large(result):
@@ -81,7 +81,7 @@ class ResultRedactor:
         return bool(self._replacers)  # the size is not known, and patterns are slow
 
     def _redact_value(self, value: Any) -> Any:
-        """Return a JSON value with the secrets in its texts and keys masked; the same object if it has none."""
+        """Return a JSON value with the secrets in its strings and keys masked; the same object if it has none."""
         if isinstance(value, str):
             return self._redact_text(value)
         if isinstance(value, list):
@@ -114,7 +114,7 @@ class ResultRedaction:
         self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
 
     def find(self, name: str) -> ResultRedactor | None:
-        """Return the redactor for results of the server `name`. None if its results need no redaction."""
+        """Return the redactor for results of the server `name`; None if they need no redaction."""
         server, known = self._servers().get(name), self._redactors.get(name)
         if server is None:
             return None
@@ -124,9 +124,9 @@ class ResultRedaction:
 
 
 def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
-    """Return middleware that redacts results which were stored: those of a cache or of an idempotency key.
+    """Return middleware that redacts stored results, from a cache or an idempotency key.
 
-    They were redacted when they arrived; since then the server may have got another secret, or its entry another
+    They were redacted when they arrived; since then the server may have received another secret, or its entry another
     setting. `find` returns the redactor of a server, or None.
     """
 

@@ -190,7 +190,7 @@ def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the storage of tool lists in `folder`; None if there is no state folder.
+    """Open the storage of tool lists in `folder`; None without a state folder.
 
     The key that authenticates the stored lists is in the state folder.
     """

@@ -1,6 +1,6 @@
 """SyncHub: the blocking form of `Hub`, for scripts and notebooks.
 
-It runs a `Hub` on an event loop in a thread. Constructor and methods are those of `Hub` without `await`;
+It runs a `Hub` on an event loop in a thread. It has the constructor and methods of `Hub`, without `await`;
 tests/hub/test_sync.py compares the signatures.
 """
 
@@ -421,7 +421,7 @@ class _ForkPause:
             loop, paused = hub._loop, threading.Event()
             if loop is None or threading.current_thread() is hub._thread:
                 continue
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop is already closed
                 loop.call_soon_threadsafe(_pause, paused, resume)
                 paused.wait(FORK_TIMEOUT_S)
 

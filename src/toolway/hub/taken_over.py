@@ -1,6 +1,6 @@
 """Calls that callbacks began (hub/flight.py) and that a coroutine of the middleware chain has taken over.
 
-There are two kinds, so that none can be treated as the other. A `SentFlight` was sent: the coroutine can only wait for
+They come in two kinds, so neither can be taken for the other. A `SentFlight` was sent: the coroutine can only wait for
 its result. An `UnsentFlight` was not sent, because its intent (the record of a call before it is sent) was not in the
 audit log yet, or because it would have had to wait. It has no slot. The chain may send it as soon as its intent is on
 disk.

@@ -40,8 +40,8 @@ NAMED_LIST_WAIT_S: Final = 30.0  # seconds that the list of one server waits for
 # -------------------- retiring
 # Draining of removed or replaced upstreams: running calls finish, then the upstream stops.
 #
-# A new definition gets new calls at once. It starts beside an old upstream that still has calls, but after one that has
-# none: two processes at once may need the same file or port, and an idle one needs no overlap.
+# A new definition gets new calls at once. It starts next to an old upstream that still has calls, but only after one
+# without calls has stopped: two processes may need the same file or port, and an idle one needs no overlap.
 
 
 DRAIN_TIMEOUT_S: Final = 30.0  # for running calls, unless their own deadline is earlier
@@ -128,7 +128,7 @@ class UpstreamManager:
         self._late: dict[
             str, float
         ] = {}  # servers that a list did not get in time, with the time until which it counts
-        self._run_time_denied: dict[str, tuple[str, ...]] = {}  # deny lists in place of those of the configuration
+        self._run_time_denied: dict[str, tuple[str, ...]] = {}  # deny lists that replace the configured ones
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class UpstreamManager:
         return drain_tasks
 
     def reconcile(self, desired: Mapping[str, Server]) -> dict[str, str]:
-        """Add, remove and replace servers, so that the configured servers are `desired`.
+        """Add, remove and replace servers until the configured servers are `desired`.
 
         Return "added", "removed" or "changed" by server name.
         """
@@ -186,7 +186,7 @@ class UpstreamManager:
     def set_denied_tools(self, name: str, names: Iterable[str] | None) -> None:
         """Replace the deny list of a server until it is removed. None restores the configured one.
 
-        Raises `NotFound` if the server is unknown, `ConfigError` if `names` is no list of texts.
+        Raises `NotFound` if the server is unknown, `ConfigError` if `names` is not a list of strings.
         """
         require_server(self.servers, name)
         if names is None:

@@ -1,10 +1,10 @@
-"""Approval middleware: a call that a rule of the operator names waits for the approval of a person.
+"""Approval middleware: a call that matches one of the operator's rules needs someone's approval.
 
-It runs after `arguments`, so that no person is asked about a call that would be rejected. It runs before everything
-that answers a call, stored results too, and before `audit` and `retry`: one approval allows one call. Rules and
-answers are those of the gate, which a gateway provides. A hub without a gate asks nothing.
+It runs after `arguments`, so nobody is asked about a call that would be rejected. It runs before everything
+that answers a call, including stored results, and before `audit` and `retry`: one approval allows one call. Rules and
+answers come from the gate, which a gateway provides. A hub without a gate asks nothing.
 
-An approval counts for one definition of the tool. So the definition is compared again right before the first byte of
+An approval covers one definition of the tool. So the definition is compared again right before the first byte of
 the call is sent.
 """
 
@@ -50,7 +50,7 @@ _UNBOUND_META: Final = frozenset(
 
 
 class ApprovalRequired(CallError):
-    """Raised if a call waits for the approval of an operator. It was not sent; repeat it after the approval."""
+    """Raised if a call needs an operator's approval. It was not sent; repeat it after the approval."""
 
     code = APPROVAL_CODE
 
@@ -78,7 +78,7 @@ class ApprovalResult(ToolResult, frozen=True):
 
 
 class CallGate(Protocol):
-    """Interface that decides which calls need the approval of a person, and if a call has been approved."""
+    """Interface that decides which calls need someone's approval, and whether a call has been approved."""
 
     def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
         """Return the approval rules that may apply to calls of a tool; () if there are none.
@@ -88,17 +88,17 @@ class CallGate(Protocol):
         ...
 
     def quick_check(self, rules: Sequence[Any], caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True as long as calls of `caller` need no approval under these rules.
+        """Return a function that returns True as long as the calls of `caller` run without approval under these rules.
 
         While it returns True, `admit` need not be called. None if these rules always require `admit`.
         """
         ...
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
-        """Return the call if it needs no approval or was approved; else an approval question to send to the client.
+        """Return the call if it was approved or does not need approval; else an approval question for the client.
 
-        A call that an earlier one answers (`Call.earlier`) needs no approval if the earlier one had it. Who approved a
-        call is written to its state.
+        A call that an earlier one answers (`Call.earlier`) is not asked about again if the earlier one was approved.
+        Who approved a call is recorded in its state.
 
         Raises `ApprovalRequired` if an operator has to approve it first, and other `CallError`s if it is denied.
         """
@@ -121,7 +121,7 @@ class CallCheck(Protocol):
         ...
 
     def rules_for(self, server: str, name: str) -> Sequence[Any]:
-        """Return what the check knows about a tool, as values of its own; () if it does not check its calls."""
+        """Return what the check knows about a tool, as independent values; () if it does not check the tool's calls."""
         ...
 
     def quick_check(self, rule: Any, caller: str) -> Callable[[], bool] | None:
@@ -220,7 +220,7 @@ class ApprovalBinding(NamedTuple):
 
     key: str  # SHA-256 of all that follows
     digest: str  # SHA-256 of the name, the arguments and the bound `_meta` as canonical JSON
-    definition: str  # hash of the definition of the tool
+    definition: str  # hash of the tool definition
 
 
 def bound_meta(call: Call) -> Json:

@@ -1,7 +1,7 @@
 """Arguments middleware: rejects a call whose arguments do not match the schema of its tool, before it is sent.
 
 A call that an earlier one answers (`Call.earlier`) is not checked: it must get the outcome of the first one, even if
-the definition of the tool has changed since. The check runs before `approval`, so that no person is asked about a call
+the tool's definition has changed since. The check runs before `approval`, so nobody is asked about a call
 that is rejected, and before `audit`, so a rejected call has no intent record.
 """
 
@@ -85,7 +85,7 @@ class ArgumentValidator:
         return entry[1]
 
     def problems(self, server: str) -> tuple[str, ...]:
-        """Return what of the arguments of a server's tools cannot be checked against the schemas, with the reasons."""
+        """Return which arguments of a server's tools cannot be checked against the schemas, with the reasons."""
         found = []
         for (owner, name), (_, validator) in self._compiled.items():
             if owner == server and validator.skip_reason:
@@ -108,7 +108,7 @@ def _too_large(tool: Tool, max_values: int) -> InvalidArguments:
 
 
 def _to_json(arguments: Any) -> Any:
-    """Return arguments in the JSON form that the server gets, for instance dates as text; None if that fails."""
+    """Return arguments in the JSON form that the server gets, for example dates as strings; None if that fails."""
     try:
         return msgspec.json.decode(msgspec.json.encode(arguments))
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):

@@ -60,7 +60,7 @@ class ResponseCache:
 def _key_size(key: Hashable) -> int:
     """Return the size of a cache key in bytes.
 
-    Keys count for the limits of the cache, because callers choose the arguments and URIs in them.
+    Keys count toward the limits of the cache, because callers choose the arguments and URIs in them.
     """
     return sum(len(part) for part in key if isinstance(part, str | bytes)) if isinstance(key, tuple) else 0
 

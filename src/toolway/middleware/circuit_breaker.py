@@ -6,8 +6,8 @@
                                                               └───────────(a failure)────────┘
 
 A server that is restarted loses all its connections in one moment, and refuses new ones until it is back. So of the
-attempts that were under way at a loss, one counts. A breaker that opens because the server cannot be reached stays open
-for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
+attempts that were in flight at a loss, only one counts. A breaker that opens because the server cannot be reached stays
+open for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
 
 An operator may open a breaker in any state. An opening on another node opens a closed breaker here. Pure: time and
 random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger its
@@ -133,7 +133,7 @@ class CircuitBreaker:
         return self._trial
 
     def end_trial(self) -> None:
-        """End a trial that neither succeeded nor failed, for instance because the caller cancelled the call."""
+        """End a trial that neither succeeded nor failed, for example because the caller cancelled the call."""
         self._trial = False
 
     def record_success(self, now: float) -> None:
@@ -372,9 +372,9 @@ class CircuitBreakerMiddleware:
         return await self._observe(call, next, server, tool, trial, self._now())
 
     async def resume(self, call: Call, wait: CallHandler, began: float) -> CallResult:
-        """Await a call attempt that was sent, after the time `began`, before its call entered the middleware chain.
+        """Await a call attempt that was sent after the time `began`, before its call entered the middleware chain.
 
-        The outcome counts for the breakers, but no breaker rejects the attempt.
+        The breakers record the outcome, but they never reject the attempt.
         """
         server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
         return await self._observe(call, wait, server, tool, False, began)

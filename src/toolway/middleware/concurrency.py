@@ -3,7 +3,7 @@
 A slot is held only while an attempt is running. The queue is FIFO per caller. A slot that becomes free goes to the
 queued caller that holds fewest, in turns between equals.
 
-A call under way cannot be stopped, so slots must be left for callers that are not here yet. A caller may hold four
+A call in flight cannot be stopped, so slots must be left for callers that are yet to come. A caller may hold four
 times as many slots as are free: alone at most four fifths of all, the next one four fifths of the rest, and so on. So a
 newcomer gets a slot at once, or the next one. The caller "", which is the owner of the hub, may hold all while no other
 caller waits.

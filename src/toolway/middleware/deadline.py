@@ -1,8 +1,8 @@
 """Deadline middleware: one time budget for the whole rest of the middleware chain.
 
-Time that the server waits for the caller's answer to a server request does not count. Time in which the gateway did
+Time that the server waits for the caller's answer to a server request does not count. Time when the gateway did
 not run counts, even if it had not read the request yet: the client was waiting. On expiry, the call state determines
-whether the error is "not sent" or "may have been executed".
+is "not sent" or "may have run".
 """
 
 from __future__ import annotations

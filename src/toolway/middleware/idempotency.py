@@ -1,9 +1,9 @@
-"""Idempotency middleware: a call with an idempotency key is executed at most once.
+"""Idempotency middleware: a call with an idempotency key runs at most once.
 
 It claims keys and answers nothing: a second call with the same key and content waits until the first one has finished.
 It then passes the gates with the outcome of the first one attached (`Call.earlier`), and `replay` answers it. It gets
-`OutcomeUnknown` without execution if the outcome of the first one is unknown. If a crash interrupted the call, and the
-server itself detects repeated keys, the call is sent again. If the call was executed and its result is no longer kept,
+`OutcomeUnknown` without running if the outcome of the first one is unknown. If a crash interrupted the call, and the
+server itself detects repeated keys, the call is sent again. If the call ran and its result is no longer kept,
 the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
 identical payments can both be intended.
 """
@@ -30,7 +30,7 @@ from toolway.types import Call, CallHandler, CallResult, Effect, Json, Middlewar
 
 MAX_KEY_CHARS: Final = 255
 CALLER_SHARE: Final = 4  # one caller may use at most a quarter of the keys
-RESULT_DROPPED_CODE: Final = "E-KEY-RESULT"  # the call was executed, but its result is not kept
+RESULT_DROPPED_CODE: Final = "E-KEY-RESULT"  # the call ran, but its result is not kept
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +70,7 @@ class IdempotencyStore(Protocol):
     async def mark_unknown(self, id: IdempotencyKey) -> None: ...
 
     async def release(self, id: IdempotencyKey) -> None:
-        """Delete an idempotency key after a call that was not executed, so that the key may be used again."""
+        """Delete an idempotency key after a call that did not run, so the key may be used again."""
         ...
 
 
@@ -107,7 +107,7 @@ class StoreFull(Exception):
 class StoreUsage:
     """Keys and bytes of results in an idempotency store, counted by caller, with their limits. Pure.
 
-    A key must be kept, or its call could be executed twice. So one caller may have at most a quarter of the keys; the
+    A key must be kept, or its call could run twice. So one caller may have at most a quarter of the keys; the
     caller "", which is the owner of the hub, may have all. A result may be dropped: the oldest results of the caller
     with most bytes are dropped if all results together have too many bytes.
     """
@@ -245,9 +245,9 @@ def idempotency(store: IdempotencyStore) -> Middleware:
 
 
 async def _join(in_flight: InFlightCalls, leader: InFlightCall, call: Call) -> EarlierCall:
-    """Wait for the running call with the same idempotency key. Return its outcome, as that of an earlier call.
+    """Wait for the running call with the same idempotency key. Return its outcome, marked as an earlier call's.
 
-    Raises its error if it was not executed.
+    Raises its error if it did not run.
     """
     try:
         result = replace(await in_flight.join(leader, call.state), replayed=True)
@@ -266,7 +266,7 @@ def _raise(error: CallError) -> NoReturn:
 async def _run_leader(
     in_flight: InFlightCalls, store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, next: CallHandler
 ) -> CallResult:
-    """Run the call in a task of its own, whose result all callers with the same idempotency key get.
+    """Run the call in its own task, whose result goes to all callers with the same idempotency key.
 
     So it survives the first caller's cancellation while other callers wait. Progress is forwarded to the first caller
     only while that caller waits.
@@ -322,7 +322,7 @@ async def _claim(
 ) -> IdempotencyRecord | None:
     """Claim the idempotency key. Return its record if an earlier call has used it, else None.
 
-    Raises `ServerUnavailable` if the store fails: then nothing is executed.
+    Raises `ServerUnavailable` if the store fails: then nothing runs.
     """
 
     def on_waiting() -> None:
@@ -341,7 +341,7 @@ async def _claim(
 async def _reclaim(
     store: IdempotencyStore, id_: IdempotencyKey, known: IdempotencyRecord, digest: str, call: Call
 ) -> bool:
-    """Claim the idempotency key of a call that a crash interrupted, so that the call can be sent again.
+    """Claim the idempotency key of a call that a crash interrupted, to send the call again.
 
     Return False if that is not safe. It is safe only if the server detects repeated keys. A call whose outcome is
     unknown for another reason is not sent again: the server may have executed it and answered with an error, and not
@@ -357,7 +357,7 @@ async def _reclaim(
 
 
 def _honours_key(call: Call) -> bool:
-    """Return True if the server detects repeated idempotency keys, so that a call with a key may be sent again."""
+    """Return True if the server detects repeated idempotency keys, so a call with a key may be sent again."""
     policy = call.policy
     return call.effect is not Effect.UNSAFE and policy is not None and policy.server.idempotency_meta_key is not None
 
@@ -418,7 +418,7 @@ def _pack(result: CallResult, approved_by: str) -> Json:
 
 
 def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> EarlierCall:
-    """Return the finished call that a record describes. Raises `CallError` if there is no result to answer with."""
+    """Return the finished call that a record describes. Raises `CallError` if it has no result to answer with."""
     if record.fingerprint != digest:
         raise _key_mismatch(call)
     if record.state == "finished" and record.outcome is not None:

@@ -225,11 +225,11 @@ _AGE_SCHEMA = "CREATE TABLE IF NOT EXISTS age (one INTEGER PRIMARY KEY CHECK (on
 class RecordAge:
     """Clock of one SQLite file, which ignores jumps of the wall clock.
 
-    The wall clock may jump by a day, and no record may expire because of that. So the store has its own clock, kept in
+    The wall clock may jump by a day, and no record may expire because of it. So the store has its own clock, kept in
     its file. Its methods raise the exceptions of SQLite.
 
     Rule 1. While a process has the file open, the clock follows the monotonic clock, never the wall clock.
-    Rule 2. Between two processes only the wall clock is available. It counts for at most `max_gap_s` seconds, never
+    Rule 2. Between two processes only the wall clock is available. It adds at most `max_gap_s` seconds, and never goes
             back.
     Rule 3. Uncertain time has not passed: records live longer because of it, never shorter. The last reading is
             written periodically; the time that a crash loses has not passed either.

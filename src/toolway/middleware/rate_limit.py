@@ -32,7 +32,7 @@ class RateWindow:
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
-        self._batch_size = -(-rate.calls // MAX_ENTRIES)  # calls that share one time: that of the last of them
+        self._batch_size = -(-rate.calls // MAX_ENTRIES)  # calls that share one time, that of the last call
         self._batch_ends: deque[float] = deque(maxlen=rate.calls // self._batch_size)
         self._in_batch = 0
         self._last = float("-inf")
@@ -81,10 +81,10 @@ def rate_limit(
     sleep: Callable[[float], Awaitable[None]],
     describe_time: Callable[[float], str],
 ) -> RateLimitMiddleware:
-    """Return middleware that delays calls, or rejects them, so that the rate limits of servers and tools are kept.
+    """Return middleware that delays or rejects calls to keep the rate limits of servers and tools.
 
-    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the text for the clock
-    time that is so many seconds ahead.
+    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock
+    time that many seconds ahead, as a string.
     """
     return RateLimitMiddleware(limits_for, now, sleep, describe_time)
 

@@ -16,14 +16,14 @@ from toolway.types import Call, CallHandler, CallResult, Middleware
 class EarlierCall(NamedTuple):
     """Call that was made before with the same idempotency key, whose outcome answers the present call."""
 
-    certainty: Certainty  # that the earlier call was executed
+    certainty: Certainty  # whether the earlier call ran
     approved_by: str  # who approved it: "client" or "operator"; "" if it needed no approval
     answer: Callable[[], CallResult]  # returns its result, or raises its error
 
     def is_approved_by(self, by: str) -> bool:
-        """Return True if the approval of the earlier call is enough where `by` ("client" or "operator") must decide.
+        """Return True if the earlier call's approval is enough where `by` ("client" or "operator") must decide.
 
-        An approval allows one execution. A replay executes nothing, so it needs no second one.
+        An approval allows one run. A replay runs nothing, so it needs no second approval.
         """
         return self.approved_by in (by, "operator")
 
@@ -41,7 +41,7 @@ def replay() -> Middleware:
 
 
 def refuse_replay(error: CallError, earlier: EarlierCall | None) -> None:
-    """Make the error of a gate tell the truth about a call that was executed before: only its result is withheld."""
+    """Make a gate's error tell the truth about a call that ran before: only its result is withheld."""
     if earlier is None or error.executed != "no":
         return
     error.certainty = earlier.certainty

@@ -192,7 +192,7 @@ def require_server(servers: Collection[str], name: str) -> None:
 def find_resource_server(catalog: Catalog, uri: str) -> str:
     """Return the name of the only server that lists this resource or a matching template.
 
-    Raises `NotFound` if there is no such server, or more than one.
+    Raises `NotFound` if no server lists it, or more than one.
     """
     servers = find_claiming_servers(catalog.items("resources"), catalog.items("templates"), uri)
     if len(servers) == 1:

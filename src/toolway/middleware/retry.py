@@ -23,7 +23,7 @@ from toolway.middleware.circuit_breaker import BREAKER_OPEN_CODE
 from toolway.types import Call, CallHandler, CallResult, Effect
 
 MAX_RETRY_AFTER_S: Final = 60.0  # seconds; a longer Retry-After of a server means no retry
-RETRY_AFTER_JITTER: Final = 0.1  # share added to a server's Retry-After, so that clients do not return all at once
+RETRY_AFTER_JITTER: Final = 0.1  # share added to a server's Retry-After, so clients do not all return at once
 MAX_BREAKER_WAIT_S: Final = 1.0  # seconds; a call that is being retried waits for a circuit breaker that long
 MIN_TIME_LEFT_S: Final = 0.05  # seconds; an attempt with less time left is not started
 
@@ -54,8 +54,8 @@ def retry(
 ) -> RetryMiddleware:
     """Return middleware that retries a failed call if that is safe.
 
-    `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None if there is none.
-    `update` returns the call with the effect that is known now: the first list of tools may have arrived meanwhile.
+    `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None for the last one.
+    `update` returns the call with the effect that is known now: the first list of tools may have arrived since.
     """
 
     return RetryMiddleware(policy_for, budget_for, now, random, sleep, on_failed, update)
@@ -148,7 +148,7 @@ class RetryMiddleware:
 
 
 class FailureFacts(msgspec.Struct, frozen=True):
-    """Properties of a failed attempt by which `next_delay` decides if the call is tried again."""
+    """Properties of a failed attempt by which `next_delay` decides whether the call is tried again."""
 
     effect: Effect
     certainty: Certainty
@@ -166,7 +166,7 @@ def is_retryable(effect: Effect, certainty: Certainty) -> bool:
 def next_delay(
     facts: FailureFacts, policy: RetryPolicy, backoff: Iterator[float], random: Callable[[], float]
 ) -> float | None:
-    """Return the seconds to wait before the next attempt; None if there is no retry."""
+    """Return the seconds to wait before the next attempt; None for no retry."""
     if not facts.retryable or not is_retryable(facts.effect, facts.certainty):
         return None
     if facts.attempts >= min(policy.max_attempts, MAX_ATTEMPTS):
@@ -185,7 +185,7 @@ def next_delay(
 def is_short_pause(failure: CallError, attempts: int) -> bool:
     """Return True if a retry found the circuit breaker open, which its own failed attempts may have opened.
 
-    The first attempt of a call fails at once then, so that nobody waits for a server that is known to be down.
+    The first attempt of a call fails at once then, so nobody waits for a server that is known to be down.
     """
     pause = failure.retry_after
     return failure.code == BREAKER_OPEN_CODE and attempts > 1 and pause is not None and pause <= MAX_BREAKER_WAIT_S
@@ -198,7 +198,7 @@ def is_held_by_effect(facts: FailureFacts, policy: RetryPolicy) -> bool:
 
 
 def _may_declare_effect(call: Call) -> bool:
-    """Return True if nobody has declared whether the called tool may run again, so that a hint about it helps."""
+    """Return True if nothing declares whether the called tool may run again, so a hint about it helps."""
     settings = call.policy.settings if call.policy is not None else None
     declared = settings is not None and (settings.effect is not None or settings.idempotent is not None)
     return call.method == "tools/call" and call.idempotent is None and not declared
@@ -225,7 +225,7 @@ def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[
 def _with_overall_outcome(failure: CallError, certainty: Certainty) -> CallError:
     """Return the error of a call after its last attempt: the last failure, or `OutcomeUnknown`.
 
-    `OutcomeUnknown` replaces the failure if an earlier attempt may have been executed.
+    `OutcomeUnknown` replaces the failure if an earlier attempt may have run.
     """
     if certainty <= (failure.certainty or Certainty.NOT_SENT) or certainty.executed == "no":
         return failure

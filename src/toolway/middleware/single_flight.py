@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from toolway.errors import Certainty
 from toolway.types import Call, CallHandler, CallResult, CallState, Middleware
 
-MAX_WAITERS: Final = 100  # callers of one shared call; further ones make their own
+MAX_WAITERS: Final = 100  # callers of one shared call; any more make their own
 
 CANCEL_GRACE_S: Final = 0.5  # seconds to wait for a cancelled call to end
 
@@ -70,7 +70,7 @@ class InFlightCall:
         self._in_critical = True
 
     def end_critical(self) -> None:
-        """Leave the critical section. Raises `CancelledError` if the call was cancelled meanwhile."""
+        """Leave the critical section. Raises `CancelledError` if the call was cancelled while waiting."""
         self._in_critical = False
         if self.is_cancelling:
             raise asyncio.CancelledError

@@ -2,7 +2,7 @@
 
 Such a hook runs inside the deadline and before the arguments are checked, so it may change the arguments. It cannot
 change the tool, which is resolved and allowed already. If the hook fails, the call ends with a `CallError` that names
-the hook and says if the call was executed.
+the hook and says whether the call ran.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, 
 
 
 def user_middleware(middlewares: Iterable[Middleware], on_error: Callable[[CallError], None]) -> tuple[Middleware, ...]:
-    """Wrap each of the program's `middlewares`, so that an exception in it becomes a `CallError`; return them.
+    """Wrap each of the program's `middlewares` to turn an exception in it into a `CallError`; return them.
 
-    `on_error` gets the error of a call before a middleware does, and may change its texts. Raises `TypeError` if a
+    `on_error` gets the error of a call before a middleware does, and may change its messages. Raises `TypeError` if a
     middleware is not callable.
     """
     return tuple(_guard(middleware, on_error) for middleware in middlewares)

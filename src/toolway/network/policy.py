@@ -69,7 +69,7 @@ class NetworkPolicy:
     def allowing(self, *urls: str | None) -> NetworkPolicy:
         """Return a policy that also allows localhost and private IP literals named in these URLs.
 
-        The URLs are those of a server entry. If `trusts_entries` is False, nothing is added.
+        The URLs come from a server entry. If `trusts_entries` is False, nothing is added.
         """
         hosts = [host for url in urls if url and (host := canonical_host(host_of(url)))] if self.trusts_entries else []
         return replace(self, entry_hosts=(*self.entry_hosts, *hosts)) if hosts else self

@@ -169,7 +169,7 @@ def _to_resolved(text: str, port: int) -> ResolvedAddress:
 
 
 def _interleave_families(found: list[ResolvedAddress]) -> tuple[ResolvedAddress, ...]:
-    """Return the addresses with IPv4 and IPv6 alternating, so that an unreachable family costs only one attempt."""
+    """Return the addresses with IPv4 and IPv6 alternating, so an unreachable family costs only one attempt."""
     first = [each for each in found if each.family == found[0].family]
     other = [each for each in found if each.family != found[0].family]
     return tuple(each for each in chain.from_iterable(zip_longest(first, other)) if each is not None)

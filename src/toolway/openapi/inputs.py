@@ -42,7 +42,7 @@ def path_variables(path: str) -> list[str]:
 
 
 def collect_parameters(path_parameters: Any, operation_parameters: Any, refs: RefResolver, dialect: str) -> list[Json]:
-    """Collect the raw parameters of an operation; its own override those of its path.
+    """Collect the raw parameters of an operation; its own override the path's.
 
     Swagger 2.0 parameters are converted to OpenAPI 3. Raises `UnresolvedRef` if a parameter has an unresolvable `$ref`,
     no name or no location.

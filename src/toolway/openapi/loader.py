@@ -40,7 +40,7 @@ def load_document(
 ) -> ApiDocument:
     """Load an OpenAPI document in JSON or YAML: Swagger 2.0 or OpenAPI 3.
 
-    `source` is its location, for messages. Parameters in `operator_supplied` are no tool arguments. Raises
+    `source` is its location, for messages. Parameters in `operator_supplied` are not tool arguments. Raises
     `InvalidDocument` if the document is unreadable, too large or of another format.
     """
     tree, warnings = parse_document(data, source)

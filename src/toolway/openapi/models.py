@@ -25,7 +25,7 @@ class Parameter:
     allow_reserved: bool = False  # :/?#[]@!$&'()*+,;= stay unescaped, as far as that is safe
     allow_empty: bool = False  # an empty value is written as a bare name
     content_type: str = ""  # set if the value is serialised in this format, such as JSON
-    operator_supplied: bool = False  # the operator supplies it: it is no tool argument and never encoded
+    operator_supplied: bool = False  # the operator supplies it: it is not a tool argument and never encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ _PATH_SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def escape_path(text: str) -> str:
-    """Percent-encode a text, so that it is part of one segment of a URL path."""
+    """Percent-encode a string for use inside one segment of a URL path."""
     return _percent_encode(text, "")
 
 

@@ -37,7 +37,7 @@ class EncodedRequest:
     target: str  # path and query, ASCII, ready for the request line
     headers: tuple[tuple[str, str], ...]  # header parameters, and `Cookie` if there are cookies; no Content-Type
     body: bytes | None
-    content_type: str  # empty if there is no body
+    content_type: str  # empty without a body
 
 
 def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_path: str = "") -> EncodedRequest:
@@ -159,7 +159,7 @@ def _encode_cookie_value(parameter: Parameter, value: Any) -> param_styles.Encod
 
 def _build_target(template: str, base_path: str, path: Mapping[str, str], query: param_styles.EncodedPairs) -> str:
     pieces, fixed = _split_template(template)
-    # Literal texts and variable names alternate.
+    # Literal strings and variable names alternate.
     whole = "".join(path[piece] if number % 2 else piece for number, piece in enumerate(pieces))
     if param_styles.has_dot_segments(whole):
         raise UnencodableArguments("a path value must not be . or .. or contain them between slashes")

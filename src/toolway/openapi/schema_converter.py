@@ -159,7 +159,7 @@ class SchemaConverter:
             for keyword, value in node.items()
             if keyword not in ("$ref", "description", "nullable", "title")
         }
-        if siblings and "type" not in siblings:  # 3.1 allows keywords beside a reference
+        if siblings and "type" not in siblings:  # 3.1 allows keywords next to a reference
             extra = self._convert_node(siblings, level + 1, definition_names)
             found |= {keyword: value for keyword, value in extra.items() if keyword not in found}
         if _is_nullable(node) and self._use != "output":
@@ -298,7 +298,7 @@ def _marked_fields(node: Any, keyword: str, refs: RefResolver) -> set[str]:
         return set()
     key = keyword, id(fields)
     known = refs.marked_fields.get(key)
-    if known is None:  # the cache also holds the fields, so that their id() stays unique
+    if known is None:  # the cache also holds the fields, so their id() stays unique
         known = refs.marked_fields[key] = (
             fields,
             {name for name, each in fields.items() if _is_marked(each, keyword, refs)},

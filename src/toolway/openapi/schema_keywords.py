@@ -1,6 +1,6 @@
-"""Conversion of one schema object of any dialect to JSON Schema 2020-12, and of its texts.
+"""Conversion of one schema object of any dialect, with its descriptions, to JSON Schema 2020-12.
 
-Documents are written by people, so a keyword is kept only if its value is valid. Dropping a keyword makes a schema
+Documents are written by hand, so a keyword is kept only if its value is valid. Dropping a keyword makes a schema
 wider, never narrower. `oneOf` becomes `anyOf`: documents use it for overlapping alternatives, which no value could
 satisfy. A response schema is a hint, not a contract: servers add fields and values and omit promised ones. So it keeps
 only names and types.
@@ -235,7 +235,7 @@ def _reject_external(uri: str) -> Any:
     raise ValueError(uri)
 
 
-# -- texts, cleaned and shortened for models ---------------------------------------------------------------------------
+# -- text, cleaned and shortened for models ---------------------------------------------------------------------------
 
 MAX_TOOL_TEXT: Final = 1000  # characters of a tool's description
 MAX_FIELD_TEXT: Final = 300  # characters of an argument's or a property's description

@@ -30,7 +30,7 @@ def convert_parameter(raw: Json) -> Json:
 
 
 def parameter_schema(raw: Json) -> Json:
-    """Return the schema of a Swagger 2.0 parameter, whose keywords are beside its name."""
+    """Return the schema of a Swagger 2.0 parameter, whose keywords are next to its name."""
     return {word: value for word, value in raw.items() if word not in _NON_SCHEMA_KEYS}
 
 

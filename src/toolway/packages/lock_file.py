@@ -1,4 +1,4 @@
-"""`toolway.lock`: the exact packages of the `npx` and `uvx` entries of the config file beside it.
+"""`toolway.lock`: the exact packages of the `npx` and `uvx` entries of the config file next to it.
 
 The file has versions, hashes of packages, and for each platform the digest of the installed tree. It has no address of
 a registry. The same content is always written with the same bytes.
@@ -68,12 +68,12 @@ def npm_name(path: str, package: Mapping[str, Any]) -> str:
 
 
 def lock_path(config_file: str) -> str:
-    """Return the path of the lock file beside a config file."""
+    """Return the path of the lock file next to a config file."""
     return os.path.join(os.path.dirname(config_file), LOCK_NAME)
 
 
 def read_lock(path: str) -> dict[str, LockedEntry] | None:
-    """Return the entries of a lock file by server; None if there is no file.
+    """Return the entries of a lock file by server; None without a file.
 
     Raises `ConfigError` if it cannot be read, or has another form.
     """
@@ -127,7 +127,7 @@ def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
 
 
 def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageLock]:
-    """Return the state of each of these servers in the lock file beside a config file."""
+    """Return the state of each of these servers in the lock file next to a config file."""
     path = lock_path(config_file)
     try:
         entries = read_lock(path)

@@ -242,7 +242,7 @@ def _pip(python: Python) -> list[str]:
 
 
 def _correct_script(script: Path, final: Path) -> None:
-    """Rewrite the first line of a script so that the Python interpreter of the tree at `final` runs it."""
+    """Rewrite a script's first line to run it with the Python interpreter of the tree at `final`."""
     content = script.read_bytes()
     first, newline, rest = content.partition(b"\n")
     if first.startswith(b"#!") and b"python" in first:

@@ -84,7 +84,7 @@ def is_runner(words: Sequence[str]) -> bool:
 def split_requirement(ecosystem: Ecosystem, text: str) -> tuple[str, str]:
     """Return name, and version or range, of the package that a requirement such as `name@1.2` names.
 
-    Raises `NotLockable` if it is no package of a registry.
+    Raises `NotLockable` if it is not a registry package.
     """
     found = (_NPM_PACKAGE if ecosystem == "npm" else _PYPI_PACKAGE).fullmatch(text)
     if found is None:

@@ -87,7 +87,7 @@ def tree_command(
         return run(folder, entry.program, command.args)
     if entry.ecosystem == "npm":
         return [program, *command.args]
-    # -B: an import hook, such as that of beartype, would write further compiled modules into the tree.
+    # -B: an import hook, such as beartype's, would write more compiled modules into the tree.
     return [os.path.join(folder, "bin", "python"), "-B", program, *command.args]
 
 

@@ -40,7 +40,7 @@ class TreeStore:
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> TreeStore:
-        """Return the package store in this user's data folder. Raises `ConfigError` if there is no home folder."""
+        """Return the package store in this user's data folder. Raises `ConfigError` if the user has no home folder."""
         data, state = data_folder(environ), state_folder(environ)
         if not data or not state:
             raise ConfigError("no folder for locked packages", detail="HOME is not set", code=LOCK_CODE)

@@ -11,7 +11,7 @@ from typing import Final
 from toolway.errors import ToolwayError
 
 RUN_TIMEOUT_S: Final = 900.0  # the largest trees have thousands of packages
-#: The caller's own folder may be a project of strangers: uv would use its settings and its `.venv`, and pip its pip.py.
+#: The caller's own folder may be an untrusted project: uv would use its settings and its `.venv`, and pip its pip.py.
 NEUTRAL_FOLDER: Final = os.sep
 _MAX_SHOWN_CHARS: Final = 1500
 #: Settings of the calling environment that could make a package manager run code of packages, or skip hashes.

@@ -63,7 +63,7 @@ class Transaction(Protocol):
         ...
 
     def put_rows(self, table: Table, rows: Mapping[str, Row]) -> None:
-        """Store rows by key, also over existing ones."""
+        """Store rows by key, replacing existing ones."""
         ...
 
     def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:

@@ -90,11 +90,11 @@ class Metric(NamedTuple):
 
 
 class CallerRights(NamedTuple):
-    """Rights of principals at a gateway as they are now, for work that goes on without a request of theirs."""
+    """Rights of principals at a gateway as they are now, for work that continues without a request of theirs."""
 
     may_call: Callable[[Principal, str, Json | None], bool]  # a tool, with these arguments; None: with none
     may_see: Callable[[Principal, str], bool]  # a tool in a list
-    find_person: Callable[[str], Principal | None]  # principal of a person as of its last login, by its id
+    find_person: Callable[[str], Principal | None]  # a user's principal as of the last login, by id
 
 
 class GatewayPlace(NamedTuple):
@@ -115,11 +115,11 @@ class Gauge(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """Meaning of the settings of a part for the whole gateway."""
+    """Meaning of a part's settings for the whole gateway."""
 
-    url: str = ""  # under which people reach it, without a slash at its end
-    public_reason: str = ""  # why it counts as public, for people; "" if the part does not make it public
-    access: Mapping[str, Sequence[str]] = MappingProxyType({})  # group of people → patterns of the tools it may use
+    url: str = ""  # under which users reach it, without a slash at the end
+    public_reason: str = ""  # why it counts as public, for human readers; "" if the part does not make it public
+    access: Mapping[str, Sequence[str]] = MappingProxyType({})  # group of users → patterns of the tools it may use
 
 
 class Part:
@@ -131,7 +131,7 @@ class Part:
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()  # parts that are opened before this one, and whose runtimes it may use
     setting_keys: ClassVar[tuple[str, ...]] = ()  # keys of the `toolway` block that are its own
-    gateway_keys: ClassVar[tuple[str, ...]] = ()  # those of the block `toolway.gateway`
+    gateway_keys: ClassVar[tuple[str, ...]] = ()  # keys of the block `toolway.gateway`
     setting_prefixes: ClassVar[tuple[str, ...]] = ()  # other keys with such a beginning are misspelt: they are errors
     commands: ClassVar[Mapping[str, Command]] = {}  # by all their words: "keys budgets" is a command of the group keys
     former_commands: ClassVar[Mapping[str, str]] = {}  # names (with an option) of before; the error names the new one
@@ -168,7 +168,7 @@ class Part:
     async def check_credentials(
         self, config: LoadedConfig | None, read: Callable[[], str] | None = None
     ) -> Sequence[SubjectReport]:
-        """Return what `toolway doctor` says about credentials that the part verifies. None: there is no configuration.
+        """Return what `toolway doctor` says about credentials that the part verifies. None: no configuration.
 
         `read` returns the one that the user asks about, if there is one. Raises `UsageError` if it cannot be checked.
         """
@@ -188,7 +188,7 @@ class Part:
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
         """Return what is wrong with the files that the settings name. It reads them, so it may be called in a thread.
 
-        With `only_approved`, files that wait for approval are left out.
+        With `only_approved`, files that need review are left out.
         """
         return ()
 
@@ -219,7 +219,7 @@ class PartRuntime:
         """Get ready, before the gateway listens. Raises `ConfigError`: the gateway does not start then."""
 
     def check(self, settings: Any) -> None:
-        """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: there are no settings."""
+        """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: no settings."""
 
     def apply(self, settings: Any) -> None:
         """Use these settings from now on. At a reload, this comes before its servers are applied.
@@ -234,7 +234,7 @@ class PartRuntime:
         """Begin to work. The hub runs, and no client is served yet. It must not raise, nor wait for long."""
 
     def servers(self) -> Mapping[str, Server]:
-        """Return servers in this process that the hub gets with those of the configuration, which win.
+        """Return servers in this process that the hub gets in addition to the configured servers, which win.
 
         Their names are `Part.server_names`. Definitions of their tools are never held: they are the operator's own.
         """
@@ -264,14 +264,14 @@ class PartRuntime:
         return ()
 
     async def read_gauges(self) -> Iterable[Gauge]:
-        """Return further values, which it has to read from its database."""
+        """Return more values, which it has to read from its database."""
         return ()
 
     def drain(self) -> None:
         """Begin no more work, and end what calls wait for: the gateway shuts down. Its servers still run."""
 
     async def finish(self, timeout: float) -> None:
-        """End the work under way, while servers and telemetry still run. It may take `timeout` seconds."""
+        """End the running work, while servers and telemetry still run. It may take `timeout` seconds."""
 
     async def close(self) -> None:
         """Store what must not be lost, and release all resources."""
@@ -300,7 +300,7 @@ class PartContext(Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """Bearer credentials that are no API keys, which one part may verify."""
+        """Bearer credentials that are not API keys, which one part may verify."""
         ...
 
     @property
@@ -324,7 +324,7 @@ class PartContext(Protocol):
 
     @property
     def gateway_url(self) -> Callable[[], str]:
-        """Function that returns the URL under which people reach this gateway; "" if it is not known."""
+        """Function that returns the URL under which users reach this gateway; "" if it is not known."""
         ...
 
     @property

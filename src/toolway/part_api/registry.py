@@ -52,7 +52,7 @@ def foreign() -> Mapping[str, str]:
 
 
 def all_parts() -> Iterator[Part]:
-    """Yield all parts: those that are built in, then those of other distributions, in the order of their names."""
+    """Yield all parts: the built-in ones, then parts of other distributions, in the order of their names."""
     yield from built_in()
     for name, path in sorted(_find_foreign().items()):
         yield _load(name, path)

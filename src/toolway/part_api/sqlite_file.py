@@ -1,6 +1,6 @@
 """SQLite file in the state folder that all workers of a gateway share. Each part that stores data has one.
 
-Each file is used by a thread of its own, so that the event loop never waits for the disk or for another worker.
+Each file has its own thread, so the event loop never waits for the disk or for another worker.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A server sends the schema and may make it slow on purpose: backtracking patterns
 branching recursion. Patterns run on a linear-time engine; those that it cannot evaluate are dropped, and the rest of
 the schema is validated. Before compilation the cost is counted with all references followed. A schema that is too
 expensive, or recursive in more than one position, is not evaluated at all. References to other documents are never
-followed. The draft is that of `$schema`, else 2020-12. `format` is an annotation.
+followed. `$schema` sets the draft; the default is 2020-12. `format` is an annotation.
 
 Whether a value matches is decided quickly. The library takes about 20 µs for each error that it describes, so errors
 are described only if their number is bounded too.

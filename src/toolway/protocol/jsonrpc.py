@@ -160,7 +160,7 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if len(frame) > SMALL_BYTES or not frame.startswith(begin):
         return None
-    # What is left without the last byte is one whole value, so that byte ends the message.
+    # Without the last byte, one whole value is left, so that byte ends the message.
     received = frame[len(begin) : -1]
     result = decode_canonical(received, MAX_DEPTH - 1)
     return (result, received) if type(result) is dict and frame.endswith(b"}}") else None
@@ -223,7 +223,7 @@ def is_large(frame: bytes) -> bool:
 
 
 def _no_yield() -> None:
-    """Do nothing: default of the callback `yield_loop`, if no other thread needs to run meanwhile."""
+    """Do nothing: default of the callback `yield_loop`, if no other thread needs to run."""
 
 
 def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:
@@ -302,7 +302,7 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
 
     None if it is not, or may exceed a limit.
 
-    Most programs write such texts. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
+    Most programs write like this. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
     steps together take half the time of a decoder that detects duplicate keys.
     """
     size = len(data)
@@ -326,7 +326,7 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
 def _has_few_values(root: Any, max_values: int) -> bool:
     """Return True if decoded JSON has at most `max_values` values, and no number beyond the range of a double."""
     nodes = [root]
-    for node in nodes:  # grows meanwhile
+    for node in nodes:  # grows during the loop
         kind = type(node)
         if kind is dict:
             nodes.extend(node.values())
@@ -339,7 +339,7 @@ def _has_few_values(root: Any, max_values: int) -> bool:
     return True
 
 
-# Maps digits, exponents and plus signs to one byte each, so that a number beyond a double is a plain run of bytes.
+# Maps digits, exponents and plus signs to one byte each, so a number beyond a double is a plain run of bytes.
 _NUMBER_SHAPE: Final = bytes(
     48 if b in b"0123456789" else 101 if b in b"eE" else 43 if b in b"+" else 32 for b in range(256)
 )

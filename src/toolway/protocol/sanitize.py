@@ -1,9 +1,9 @@
 """Sanitizing of untrusted text: control characters, direction marks and invisible characters; check of untrusted URLs.
 
 Such characters control a terminal, change the order in which text is shown, or hide text that a model reads and a
-person does not see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
+user does not see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
 
-A separate module, so that display code loads no protocol.
+A separate module, so display code does not load the protocol.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def remove_invisible(text: str) -> str:
     'abc [31m☎️'
     """
     if text.isascii():
-        # Most texts: several times faster than the expression, which takes milliseconds to compile.
+        # Most strings: several times faster than the expression, which takes milliseconds to compile.
         encoded = text.encode()
         plain = encoded.translate(None, _ASCII_CONTROLS)
         return text if len(plain) == len(encoded) else plain.decode()

@@ -1,7 +1,7 @@
 """Schemas without the patterns that the linear-time engine cannot evaluate, such as look-aheads and back-references.
 
 A pattern that is dropped makes a schema accept more. That must hold for the whole schema: no value that the server's
-schema accepts may be rejected. Some keywords turn "more" around, for instance `not`. Where such a keyword may contain a
+schema accepts may be rejected. Some keywords turn "more" around, for example `not`. Where such a keyword may contain a
 dropped pattern, directly or behind a reference, it is dropped or replaced too.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolway.types import Json
 
-_DATA: Final = frozenset({"const", "enum", "default", "examples", "example"})  # their values are no schemas
+_DATA: Final = frozenset({"const", "enum", "default", "examples", "example"})  # their values are not schemas
 _SCHEMAS_BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )

@@ -1,7 +1,7 @@
-"""Description of the positions at which arguments violate a JSON schema, for people and models.
+"""Description, for users and models, of the positions at which arguments violate a JSON schema.
 
 A description names the position, what is wrong there and what the schema expects. It repeats names and types, never
-the value of an argument, which may be a secret. Texts of the schema were written by the server: they are sanitized and
+the value of an argument, which may be a secret. The server wrote the schema's strings: they are sanitized and
 cut.
 """
 
@@ -56,7 +56,7 @@ _LIMITS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def describe_violations(validator: SchemaValidator, instance: Any) -> tuple[tuple[ArgumentViolation, ...], int]:
-    """Return the violations of an invalid `instance`, at most 20, and the number of further ones."""
+    """Return the violations of an invalid `instance`, at most 20, and the number of omitted ones."""
     errors = validator.errors(instance)
     if errors is None:
         return (ArgumentViolation("$", "does not match the schema, and is too large to list the positions"),), 0
@@ -195,7 +195,7 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 
 def _properties(root: Json, schema: Json) -> Json:
-    """Return the properties that a schema declares, by name; if it declares none, those of the whole schema `root`."""
+    """Return the properties that a schema declares, by name; if it declares none, the properties of `root`."""
     return _own(schema) or _own(root)
 
 
@@ -222,7 +222,7 @@ def _pointer_parts(reference: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in reference.split("/")[1:]]
 
 
-# -- texts -------------------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 
 
 def json_path(path: Iterable[str | int]) -> str:

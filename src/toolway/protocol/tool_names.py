@@ -1,4 +1,4 @@
-"""Tool names: `server.tool` for people, `server__tool` for models, `ToolRef` internally.
+"""Tool names: `server.tool` for users, `server__tool` for models, `ToolRef` internally.
 
 A server's name has only `[a-z0-9-]`, so the first `.` or `__` always ends it, for every tool name.
 """
@@ -16,7 +16,7 @@ _INVALID_MODEL_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def parse_tool_name(name: str) -> ToolRef | None:
-    """Parse `server.tool` or `server__tool`; None if there is no server part."""
+    """Parse `server.tool` or `server__tool`; None without a server part."""
     found = _QUALIFIED_NAME.fullmatch(name)
     return ToolRef(found[1], found[2]) if found else None
 

@@ -36,7 +36,7 @@ class _Answer(msgspec.Struct):
 
 
 class Breaker:
-    """Counter of consecutive failures of the embedding service, which decides if requests pause.
+    """Counter of consecutive failures of the embedding service, which decides whether requests pause.
 
     No I/O: the time is an argument.
     """
@@ -63,7 +63,7 @@ class Breaker:
 
 
 class EmbeddingEndpoint:
-    """Embedder that sends texts to an HTTP embedding service and receives their vectors.
+    """Embedder that sends strings to an HTTP embedding service and receives their vectors.
 
     Args:
         url: URL of the service's embeddings endpoint.
@@ -146,9 +146,9 @@ class EmbeddingEndpoint:
             raise EmbeddingError("the key has characters that a header cannot have") from None
 
     def _decode(self, answer: bytes, count: int) -> list[Vector]:
-        """Return the vectors of a response in the order of their texts.
+        """Return the vectors of a response in the order of their strings.
 
-        Raises `EmbeddingError` if the response does not contain one valid vector per text.
+        Raises `EmbeddingError` if the response does not contain one valid vector per string.
         """
         origin = self._target.origin
         try:

@@ -1,7 +1,7 @@
-"""File with the queries after which each tool was called, so that the tool search keeps them over a restart.
+"""File with the queries after which each tool was called, to keep them over a restart.
 
 It holds stems of the words of earlier queries, the ids of principals and the hashes of definitions: no query as it was
-written, and nothing of the calls. Its size is bounded. A file that is damaged or of another form counts as missing.
+written, and nothing of the calls. Its size is bounded. A file that is damaged or has another format counts as missing.
 """
 
 from __future__ import annotations

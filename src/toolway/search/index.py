@@ -24,7 +24,7 @@ import msgspec
 from toolway.catalog.catalog import Tool
 from toolway.search.words import name_key, split_name, split_stems
 
-K1: Final = 1.2  # how soon further hits of the same word stop to count
+K1: Final = 1.2  # how soon more hits of the same word stop counting
 B: Final = 0.5  # how much a long field lowers the weight of its words
 
 
@@ -164,7 +164,7 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, ent
 
 
 def _server_stems(server: str, about: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the stems of the words in a server's name and in its description, which count for each of its tools."""
+    """Return the stems of the words in a server's name and description, which add to the score of each of its tools."""
     return split_stems(split_name(server), FIELDS[1].max_words), split_stems(about, FIELDS[5].max_words)
 
 

@@ -1,7 +1,7 @@
 """Learning from calls: the queries after which a tool was called successfully. Pure.
 
-The words of such queries count for the tool like a field of low weight. A principal has one vote per tool and query. A
-tool keeps its newest 20 queries. They are forgotten when its definition changes.
+The words of such queries add to the tool's score like a field of low weight. A principal has one vote per tool and
+query. A tool keeps its newest 20 queries. They are forgotten when its definition changes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CallHistory:
             self.forget(next(iter(self._tools)))
 
     def forget(self, key: ToolKey) -> None:
-        """Forget the search queries after which a tool was called, for instance because its definition changed."""
+        """Forget the search queries after which a tool was called, for example because its definition changed."""
         self._forget_words(key, self._tools.pop(key, None))
 
     def _forget_words(self, key: ToolKey, history: _History | None) -> None:

@@ -48,11 +48,11 @@ class ToolMatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchNotes:
-    """Limits of a search result: servers that are down or have sent no list yet, and tools that wait for approval."""
+    """Limits of a search result: servers that are down or have sent no list yet, and tools that need review."""
 
     down: tuple[str, ...] = ()  # servers that are not available now; their known tools are found
     not_listed: tuple[str, ...] = ()  # servers that have not sent a list of tools yet
-    held: int = 0  # tools that wait for an approval; they are never found
+    held: int = 0  # tools that need review; they are never found
     meaning: str = ""  # why the embedding model did not take part, or "" if it did or none is configured
 
 

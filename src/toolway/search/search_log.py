@@ -75,7 +75,7 @@ class SearchLog:
     def open_query(self, principal: str, tool: ToolKey) -> str | None:
         """Return the newest query of a principal that found this tool; None if there is none.
 
-        None also if a found tool was already called after that query.
+        Also None if a found tool was already called after that query.
 
         A query that the tool fits is preferred to one for which it was only the nearest.
         """

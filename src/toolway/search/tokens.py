@@ -37,7 +37,7 @@ def estimate_tokens(definitions: Iterable[Json]) -> int:
 
 
 def tool_chars(tool: Tool) -> int:
-    """Return the characters of the definition of a listed tool, under the name that models get."""
+    """Return the characters of a listed tool's definition, under the name that models get."""
     return definition_chars({**tool.raw, "name": tool.model_name})
 
 

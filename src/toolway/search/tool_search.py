@@ -36,7 +36,7 @@ MAX_SPREAD: Final = 3  # numbers for each tool, of which all but one are of earl
 NEAREST: Final = 5  # tools in an answer if nothing fits
 MAX_QUERIES: Final = 10
 MAX_QUERY_CHARS: Final = 4_000
-MAX_ABOUT_CHARS: Final = 1_000  # of the description of a server
+MAX_ABOUT_CHARS: Final = 1_000  # of a server's description
 
 Allowed: TypeAlias = Callable[[str, str], bool]  # server, tool
 
@@ -47,7 +47,7 @@ class ServerFacts:
 
     about: str = ""  # title, description and instructions of the server
     is_down: bool = False  # a call would fail now; an idle server is not down
-    held: int = 0  # tools that wait for an approval
+    held: int = 0  # tools that need review
 
 
 S = TypeVar("S")
@@ -106,7 +106,7 @@ class VectorSource(Protocol):
     """Embedding search: scores tools by the similarity of their meaning to a query (`ToolSearch.set_vectors`).
 
     The search calls `prepare` before each query of `search_async`, then `score`. Tools are passed as the same tuple
-    object until a list changes, so that a source can keep their matrix. A source caches vectors by `definition_hash`.
+    object until a list changes, so a source can keep their matrix. A source caches vectors by `definition_hash`.
     """
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None:
@@ -129,7 +129,7 @@ class ToolSearch:
     Args:
         catalog: The catalog whose tools are searched. Denied tools are not in it.
         facts: Returns the facts about each server by name. None: nothing is known about them.
-        related: Table of related words; None loads that of the package at the first search.
+        related: Table of related words; None loads the package's table at the first search.
         learn: Learn from `record_call`. False ignores it.
         hash_definition: Returns the hash of a tool's definition, as it is passed to `record_call`.
     """
@@ -346,7 +346,7 @@ class ToolSearch:
 
     def _install(self, index: Index, changes: _Changes) -> None:
         if changes.generation < self._generation:
-            return  # a search that did not wait has built a newer one meanwhile
+            return  # a search that did not wait has built a newer one
         self._index, self._generation, self._sources = index, changes.generation, changes.sources
         self._hashes = {key: known for key, known in self._hashes.items() if key in index.numbers}
 
@@ -412,7 +412,7 @@ class ToolSearch:
     def _meaning(self, index: Index, text: str) -> dict[int, float] | None:
         """Return the score of each tool by its meaning for the query `text`.
 
-        None if there are no vectors to compare.
+        None without vectors to compare.
         """
         if self._vectors is None:
             return None
@@ -481,7 +481,7 @@ def _visible(index: Index, allowed: Allowed | None, server: str | None) -> Set[i
 
 
 def _fill(matches: list[ToolMatch], tools: Iterable[Tool], count: int) -> list[ToolMatch]:
-    """Fill up the matches of a search with visible tools of score 0, so that a search never returns an empty list."""
+    """Fill up the matches of a search with visible tools of score 0: a search never returns an empty list."""
     known = {(match.tool.server, match.tool.name) for match in matches}
     further = (ToolMatch(tool, 0.0) for tool in tools if (tool.server, tool.name) not in known)
     return [*matches, *itertools.islice(further, count - len(matches))]

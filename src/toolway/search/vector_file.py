@@ -1,4 +1,4 @@
-"""Vectors of tools in a file of the cache folder, so that a restart does not embed them again.
+"""Vectors of tools in a file of the cache folder, so a restart does not embed them again.
 
 One file per model: a head (format, model, width, count, MAC of the rest), then a key and a vector of 16-bit floats for
 each text. A file that is damaged, of another model, or written by another program counts as missing. Other programs can

@@ -5,10 +5,10 @@
 
 Theory of operation
 -------------------
-An `Embedder` turns texts into vectors of length 1: a model on this machine (`minilm.py`), or a service (`endpoint.py`).
-Tools are embedded in the background, each text once: the store keeps its vector under model and hash of the text. Until
-a tool has a vector, it is ranked by words. A query is embedded within a short time limit. If that fails, this search
-ranks by words alone, and `problem` says why. Nothing here raises an error to the code that searches.
+An `Embedder` turns strings into vectors of length 1: a model on this machine (`minilm.py`), or a service
+(`endpoint.py`). Tools are embedded in the background, each text once: the store keeps its vector under model and hash
+of the text. Until a tool has a vector, it is ranked by words. A query is embedded within a short time limit. If that
+fails, this search ranks by words alone, and `problem` says why. Nothing here raises an error to the code that searches.
 
 A query of several sentences often needs several tools, and one vector of all is near to none of them. So each sentence
 has a vector too, and a tool is as near as the nearest of them.
@@ -39,11 +39,11 @@ QUERY_TIMEOUT_S: Final = 0.3  # for the vector of a query; after that, words alo
 DOCUMENT_TIMEOUT_S: Final = 30.0  # for the vectors of one batch of tools
 BATCH: Final = 64
 SAVE_EVERY: Final = 512  # new vectors
-MAX_TOOLS: Final = 60_000  # tools with vectors; further ones are ranked by words
+MAX_TOOLS: Final = 60_000  # tools with vectors; any more are ranked by words
 MAX_QUERIES: Final = 1_000  # queries whose vector is kept
 MAX_TEXT_CHARS: Final = 2_000  # of a definition or a query
 VAGUE_WORDS: Final = frozenset(("mcp", "server", "servers", "tool", "tools"))  # in the name of a server
-MAX_SENTENCES: Final = 4  # of a query, with a vector of their own
+MAX_SENTENCES: Final = 4  # of a query, each with its own vector
 MIN_SENTENCE_WORDS: Final = 3
 RETRY_DELAYS_S: Final = (5.0, 30.0, 300.0)  # after a batch of tools failed; the last one repeats
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -55,14 +55,14 @@ class EmbeddingError(Exception):
 
 
 class Embedder(Protocol):
-    """Interface of an embedding model: turns texts into vectors of length 1."""
+    """Interface of an embedding model: turns strings into vectors of length 1."""
 
     @property
     def identity(self) -> str:
         """Return a text that identifies model and vector format. Vectors of different identities are never mixed."""
 
     async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
-        """Return one vector per text. Raises `EmbeddingError`, also if it takes longer than `timeout` seconds."""
+        """Return one vector per string. Raises `EmbeddingError`, even for taking longer than `timeout` seconds."""
 
     async def close(self) -> None: ...
 
@@ -75,7 +75,7 @@ class VectorStore(Protocol):
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
         """Store embedding vectors, each under the hash of the text that it is for.
 
-        If the store is full, vectors of `wanted`, the texts in use, are kept first.
+        If the store is full, vectors of `wanted`, the strings in use, are kept first.
         """
 
 
@@ -176,8 +176,8 @@ class ModelVectors:
             return None  # the service has another model by now
         with suppress(KeyError):
             self._queries.move_to_end(query)
-        known = table.known.copy()  # before the multiplication: a vector that is added meanwhile does not count yet
-        with np.errstate(all="ignore"):  # some libraries for linear algebra leave flags of their own
+        known = table.known.copy()  # before the multiplication: a vector added during it does not count yet
+        with np.errstate(all="ignore"):  # some libraries for linear algebra leave their own flags
             scores: list[float | None] = (table.matrix @ passages.T).max(axis=1).tolist()
         if not known.all():
             scores = [score if has_vector else None for score, has_vector in zip(scores, known.tolist(), strict=True)]
@@ -220,7 +220,7 @@ class ModelVectors:
     async def _refresh(self) -> None:
         """Embed the tools of the last search until all have a vector.
 
-        Begins again if the list of tools changes meanwhile, and after a pause if the embedder fails.
+        Begins again if the list of tools changes while it works, and after a pause if the embedder fails.
         """
         failures = 0
         while not self._complete.is_set():
@@ -312,7 +312,7 @@ class ModelVectors:
 
 
 def split_query(query: str) -> list[str]:
-    """Return the texts that are embedded for a query: the whole query, and its first sentences if it has several."""
+    """Return the strings that are embedded for a query: the whole query, and its first sentences if it has several."""
     whole = query[:MAX_TEXT_CHARS]
     sentences = [text for text in map(str.strip, _SENTENCE_END.split(whole)) if len(text.split()) >= MIN_SENTENCE_WORDS]
     return [whole, *sentences[:MAX_SENTENCES]] if len(sentences) > 1 else [whole]
@@ -329,7 +329,7 @@ def describe_tool(tool: Tool) -> str:
 
 
 def to_unit_length(values: Any) -> Vector:
-    """Return `values` as a vector of length 1. Raises `EmbeddingError` if they are no finite, non-zero vector."""
+    """Return `values` as a vector of length 1. Raises `EmbeddingError` if they are not a finite, non-zero vector."""
     try:
         with np.errstate(over="ignore"):
             vector = np.asarray(values, np.float32)

@@ -29,7 +29,7 @@ FEW: Final = 4  # times the number of wanted tools: so few visible tools are jus
 LEVELS: Final = 1000  # of a weight of 1 in a bound
 MAX_BOUND: Final = 2**32 - 1
 ROUNDING: Final = 2  # more than the rounding of floats adds to a bound
-ROOM: Final = 1024  # numbers of tools are rounded up to a multiple of it, so that a few new tools change no size
+ROOM: Final = 1024  # numbers of tools are rounded up to a multiple of this, so a few new tools change no size
 MAX_WEIGHT_BYTES: Final = 16 * 2**20  # of the frequent words that are kept
 MAX_MASKS: Final = 64  # sets of visible tools that are kept
 _HIGH_BYTE: Final = 3 if sys.byteorder == "little" else 0  # of a bound in memory
@@ -154,7 +154,7 @@ def _find_candidates(
     highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in frequent]
     most = sum([part.factor * level for part, level in zip(frequent, highest, strict=True)])
     most += max(scores.values(), default=0.0) * LEVELS
-    scale = (MAX_BOUND - sum(highest) - ROUNDING) / most  # so that no bound needs more than 32 bits
+    scale = (MAX_BOUND - sum(highest) - ROUNDING) / most  # so every bound fits in 32 bits
     total, slack = 0, ROUNDING
     for (factor, _), word, level in zip(frequent, words, highest, strict=True):
         scaled = int(factor * scale) + 1

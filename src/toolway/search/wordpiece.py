@@ -65,7 +65,7 @@ class WordPiece:
 
 
 def split_words(text: str) -> Iterator[str]:
-    """Split a text into lower-case words without accents. Punctuation and Chinese characters are words of their own."""
+    """Split a text into lower-case words without accents. Punctuation and Chinese characters are separate words."""
     if text.isascii():
         spaced = "".join(_ASCII[ord(each)] for each in text)
     else:

@@ -1,7 +1,7 @@
 """Words of a text for the search: splitting, stop words and stems. Pure.
 
 A word is a run of letters and digits; Chinese and Japanese text is split into characters. English endings are cut off
-(`creating`, `creates` and `create` are one word). Invisible characters are removed before anything else, so that a
+(`creating`, `creates` and `create` are one word). Invisible characters are removed before anything else, so a
 definition cannot hide a word inside another one.
 """
 
@@ -81,7 +81,7 @@ def stem(word: str) -> str:
 def _find_words(text: str) -> list[str]:
     """Return all words of a text in lower case, with stop words."""
     if text.isascii():
-        return text.encode().translate(_TO_WORDS).decode().split()  # a quarter of the time of a regular expression
+        return text.encode().translate(_TO_WORDS).decode().split()  # a quarter of a regular expression's time
     text = _INVISIBLE.sub("", text)
     plain = _MARKS.sub("", unicodedata.normalize("NFKD", text.lower()))
     return _ANY_WORD.findall(unicodedata.normalize("NFC", plain))

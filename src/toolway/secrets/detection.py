@@ -71,7 +71,7 @@ _HARMLESS_FORMAT: Final = re.compile(
 
 
 def is_harmless_value(name: str, value: str) -> bool:
-    """Return True if the value of an environment variable is no secret: it is shown, and not masked in texts.
+    """Return True if an environment variable's value is not a secret: it is shown, and not masked in strings.
 
     These are common words such as `production`, small numbers, locales, absolute paths, and URLs without user, path and
     query; but not if the name of the variable says that it is a secret.

@@ -29,7 +29,7 @@ _SCRYPT_PARAMS: Final = {"n": 2**15, "r": 8, "p": 1}
 class EncryptedFileStore:
     """`SecretStore` that keeps all secrets of a user in one encrypted file.
 
-    Each change reads and replaces the whole file under a lock, so that no process overwrites another one's change.
+    Each change reads and replaces the whole file under a lock, so no process overwrites another one's change.
     """
 
     def __init__(self, file: Path, key_file: Path, passphrase: str = "") -> None:

@@ -17,14 +17,14 @@ from typing import AnyStr, Final, Generic, Literal, NamedTuple
 from urllib.parse import quote, quote_plus, unquote_to_bytes
 
 MASK: Final = "***"
-CUT: Final = "…"  # where a text was cut; a part of a secret beside it is masked
+CUT: Final = "…"  # where a string was cut; a part of a secret next to it is masked
 MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary words
 MIN_CUT_CHARS: Final = 4  # characters of a secret that are masked where a text was cut
 MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such as a key, that is masked by itself
 MAX_ENCODED_CHARS: Final = 4096  # characters of a value; the encodings of longer ones, such as files, are not searched
 MAX_DECODINGS: Final = 4  # times that escapes are decoded in search of secrets: escapes may be escaped again
-MAX_CUTS: Final = 64  # marks in a text beside which every form is searched
-CUT_MARGIN_CHARS: Final = 4096  # characters that are masked beyond a cut, so that no secret there is searched in part
+MAX_CUTS: Final = 64  # cut marks in a string at which every form is searched for
+CUT_MARGIN_CHARS: Final = 4096  # characters that are masked beyond a cut, so no secret there is searched in part
 MANY_FORMS: Final = 500  # more forms are found by an index: the time does not grow with their number
 MAX_STRIDE: Final = 8
 MAX_INDEXED: Final = 200_000  # parts of forms
@@ -116,7 +116,7 @@ class _Replacer:
     def replace(self, text: str) -> str:
         masked = self._replace_forms(text)
         # Characters that are not seen are removed before the text is shown. That must not put a secret together.
-        if masked.isascii():  # most texts: much faster than the expression
+        if masked.isascii():  # most strings: much faster than the expression
             printable = masked.encode().translate(None, _ASCII_CONTROLS).decode()
         else:
             printable = UNPRINTABLE.sub("", masked)
@@ -151,13 +151,13 @@ class _Replacer:
                 end = last
         return b"".join((*parts, source[end:])).decode("utf-8", "replace")
 
-    # -- beside a cut -------------------------------------------------------------------------------------------------
+    # -- next to cuts -------------------------------------------------------------------------------------------------
 
     def _mask_cuts(self, text: str) -> str:
-        """Mask the parts of secrets beside each `…`: there a text was cut, maybe inside a secret."""
+        """Mask the parts of secrets next to each `…`: a string was cut there, maybe inside a secret."""
         parts = text.split(CUT)
         for number, part in enumerate(parts):
-            is_crude = number > MAX_CUTS  # so that many marks take no more time
+            is_crude = number > MAX_CUTS  # to keep many marks from taking more time
             if number < len(parts) - 1:
                 part = self._mask_near(part) if is_crude else self._mask_end(part)
             if number > 0:
@@ -194,7 +194,7 @@ class _Replacer:
 
     @cached_property
     def _window(self) -> int:
-        """Characters beside a cut that may belong to a secret, also if they are escaped once more."""
+        """Characters next to a cut that may belong to a secret, even if they are escaped once more."""
         return 2 * max(map(len, self._texts.forms), default=0) + _MAX_ESCAPE_CHARS
 
     @cached_property
@@ -232,7 +232,7 @@ class _FormSet(Generic[AnyStr]):
 
     def find(self, text: AnyStr) -> list[AnyStr]:
         """Return the forms that are in `text`, longest first."""
-        # A search for each form is much faster than one pattern with all of them, and few texts have any.
+        # A search for each form is much faster than one pattern with all of them, and few strings have any.
         found = {form for form in self._single if form in text}
         size = MIN_SECRET_CHARS
         for begin in range(0, len(text), _CHUNK_CHARS) if self._by_part else ():
@@ -301,7 +301,7 @@ def _decoded_views(source: bytes) -> Iterator[tuple[bytes, list[_Step]]]:
 
 
 def _join_lines(data: bytes, steps: list[_Step]) -> tuple[bytes, list[_Step]]:
-    """Return the data without line breaks and the white space beside them."""
+    """Return the data without line breaks and the white space next to them."""
     first, *lines = data.split(b"\n")
     parts = [first.rstrip(_SPACE)]
     positions, shifts = list[int](), [0]
@@ -344,7 +344,7 @@ def _decode_url_escapes(data: bytes) -> tuple[bytes, _Step]:
 
 
 def _substitute(data: bytes, found: Iterable[tuple[re.Match[bytes], bytes]]) -> tuple[bytes, _Step]:
-    """Return the data with each match replaced by the bytes beside it."""
+    """Return the data with each match replaced by the bytes next to it."""
     parts: list[bytes] = []
     positions, shifts, end, shift = list[int](), [0], 0, 0
     for match, new in found:
@@ -360,7 +360,7 @@ def _substitute(data: bytes, found: Iterable[tuple[re.Match[bytes], bytes]]) -> 
 def _span_before(start: int, end: int, steps: list[_Step]) -> tuple[int, int]:
     """Return the span in the original data that corresponds to a span in the decoded data."""
     for step in reversed(steps):
-        find = bisect_right if step.removes else bisect_left  # a line break before a secret is no part of it
+        find = bisect_right if step.removes else bisect_left  # a line break before a secret is not part of it
         start += step.shifts[find(step.positions, start)]
         end += step.shifts[bisect_left(step.positions, end)]
     return start, end

@@ -17,7 +17,7 @@ MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was 
 
 
 class _Written(NamedTuple):
-    """Forms in which one secret value may occur: in texts, and in the JSON bytes of a result."""
+    """Forms in which one secret value may occur: in strings, and in the JSON bytes of a result."""
 
     texts: tuple[str, ...]  # as a text may contain it, also a text that is JSON itself
     forms: tuple[bytes, ...]  # as the bytes of a result contain it
@@ -32,7 +32,7 @@ class _Written(NamedTuple):
 class ServerSecrets:
     """Secret values of one server, in all forms in which they may occur in the server's results.
 
-    `texts` are the forms in a decoded text, which may be JSON itself. `forms` are those in the JSON bytes of a result.
+    `texts` are the forms in a decoded string, which may itself be JSON. `forms` are the ones in a result's JSON bytes.
     Both are empty if the server has no secrets.
     """
 
@@ -103,7 +103,7 @@ class ServerSecrets:
     def are_in(self, definitions: Any) -> bool:
         """Return True if a text or a key of these definitions, a JSON value, may contain a secret value.
 
-        All texts are searched as one, which takes much less time than to search each.
+        All strings are searched as one, which is much faster than searching each.
         """
         if not (self._values or self._tokens or self._environment):
             return False

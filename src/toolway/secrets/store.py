@@ -66,7 +66,7 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
 
 
 def keep_passphrase(environment: Mapping[str, str]) -> None:
-    """Keep the passphrase of the encrypted file in memory, so that the caller can remove it from the environment."""
+    """Keep the passphrase of the encrypted file in memory, so the caller can remove it from the environment."""
     global _passphrase  # one process has one environment
     _passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
 
@@ -95,7 +95,7 @@ def check_secret_name(name: str) -> str:
 class LayeredStore:
     """System keychain and encrypted file as one `SecretStore`. Reads try both.
 
-    Writes go to the keychain, or to the file if there is no keychain. `keychain_names` are the secrets saved in a
+    Writes go to the keychain, or to the file without a keychain. `keychain_names` are the secrets saved in a
     keychain earlier. If no keychain answers, reading one of them raises `SecretsError`.
     """
 

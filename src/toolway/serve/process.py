@@ -186,7 +186,7 @@ class GatewayProcess:
     def _pin_mode(self, server: str) -> PinMode:
         """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
 
-        Without a setting they are held if the gateway is public. Those of the servers of parts are only reported: they
+        Without a setting they are held if the gateway is public. The servers of parts are only reported: they
         are the operator's own.
         """
         if server in self._parts.server_names and server not in self._active_config.servers:
@@ -220,9 +220,9 @@ class GatewayProcess:
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
     def _shown_config(self) -> LoadedConfig:
-        """Return the configuration for operators: the one in use, its problems, and entries that wait for approval.
+        """Return the configuration for operators: the one in use, its problems, and entries that need review.
 
-        The problems include those of the files of parts. The waiting entries are those of the file: in a cluster, the
+        The problems include the ones in the files of parts. The entries to review come from the file: in a cluster, the
         configuration in use is from the database, which has none.
         """
         issues = (*self._active_config.issues, *self._parts.issues)
@@ -465,7 +465,7 @@ class GatewayProcess:
             return changes
 
     def _report_held(self, loaded: LoadedConfig) -> None:
-        """Log the configuration entries that wait for approval since this reload, and add an event for each."""
+        """Log the configuration entries that need review since this reload, and add an event for each."""
         known = {each.digest for each in self._file_config.held}
         new = [each for each in loaded.held if each.digest not in known]
         _log_waiting(new)
@@ -632,7 +632,7 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
 
 
 async def _reject_broken_files(loaded: LoadedConfig) -> None:
-    """Raise `ConfigError` if a file that a part would use is invalid, so that all nodes keep what they have."""
+    """Raise `ConfigError` if a file that a part would use is invalid, so all nodes keep what they have."""
     for part in registry.in_use():
         for issue in await asyncio.to_thread(part.find_issues, loaded, only_approved=True):
             raise ConfigError(
@@ -641,7 +641,7 @@ async def _reject_broken_files(loaded: LoadedConfig) -> None:
 
 
 def _log_waiting(held: Iterable[HeldEntry]) -> None:
-    """Log how many entries of the configuration wait for approval: workflows, and all that runs or sends something."""
+    """Log how many entries of the configuration need review: workflows, and all that runs or sends something."""
     found = list(held)
     workflows = [each.server for each in found if each.kind == "workflow"]
     others = [each.server for each in found if each.kind != "workflow"]
@@ -651,7 +651,7 @@ def _log_waiting(held: Iterable[HeldEntry]) -> None:
 
 
 def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
-    """Return the servers whose entries were changed and wait for approval, as they were defined before this reload."""
+    """Return the servers whose entries were changed and need review, as they were defined before this reload."""
     held = (each for each in now.held if each.kind == "server")
     names = {name for each in held for name in (each.name, normalize_name(each.name))}
     return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}

@@ -186,7 +186,7 @@ class _Setup:
 
     @property
     def host(self) -> str:
-        """Address on which the running gateway listens, else that of the configuration."""
+        """Address on which the running gateway listens, else the configured address."""
         running = self.state.read_running() if self.gateway is not None else None
         return (urlsplit(running.url).hostname or "") if running is not None else self.settings.host
 
@@ -201,7 +201,7 @@ async def check_machine(
     """Return the facts about this machine's gateway, and the security statements that they prove or refute.
 
     `config` is the file to check; None for the user, project and local files. `gateway` is None if none is running.
-    Secrets are masked. Raises `ConfigError` if there is no usable configuration.
+    Secrets are masked. Raises `ConfigError` without a usable configuration.
     """
     state = StateDir.default(environ)
     loaded = load_config(environ, directory, config)
@@ -420,7 +420,7 @@ class _OwnFiles:
 
     @property
     def holds_signer(self) -> bool:
-        """True if the command that signs the audit log is not approved, so that it must not be run."""
+        """True if the command that signs the audit log is not approved, so it must not be run."""
         audit = self._setup.settings.audit
         if audit is None or not audit.signer:
             return False
@@ -500,9 +500,9 @@ async def _collect_server(
 def _with_lock(
     found: CheckedServer, server: Server, words: list[str], environ: Mapping[str, str]
 ) -> tuple[CheckedServer, list[str]]:
-    """Return the facts about a server with those of its package lock or container image, and the command line to run.
+    """Return the facts about a server including its package lock or container image, and the command line to run.
 
-    If the package is locked, this reads all its installed files, and the command line is that of the locked package.
+    If the package is locked, this reads all its installed files, and the command line runs the locked package.
     """
     program = program_name(words[0])
     if program in ("docker", "podman") and words[1:2] == ["run"]:

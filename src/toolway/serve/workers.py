@@ -99,7 +99,7 @@ class _Worker:
 class WorkerPool:
     """Parent of the workers: binds the address, starts workers, starts them again, stops them.
 
-    `environ` is the environment of the workers: that of this process as it was before secrets were removed from it.
+    `environ` is the environment of the workers: the environment of this process before secrets were removed from it.
     """
 
     def __init__(self, count: int, state_dir: StateDir, config_path: str, environ: Mapping[str, str]) -> None:
@@ -367,9 +367,9 @@ class ParentLink:
 
 
 def read_worker(environ: dict[str, str] | os._Environ[str]) -> tuple[ClusterOptions, ParentLink] | None:
-    """Return the options of this worker process and its link to the parent; None if this process is no worker.
+    """Return the options of this worker process and its link to the parent; None if this process is not a worker.
 
-    The environment variable that has them is removed from `environ`, so that no server gets it.
+    The environment variable that has them is removed from `environ`, so no server gets it.
     """
     text = environ.pop(WORKER_VARIABLE, None)
     if text is None:

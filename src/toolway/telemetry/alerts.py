@@ -1,17 +1,17 @@
-"""Alerts: conditions that a person must resolve, as events, files and webhook messages.
+"""Alerts: conditions that a user must resolve, as events, files and webhook messages.
 
     login-needed      a server requires a login by a user, or a login ended
     token-rejected    a server rejected the fixed token of its entry
     rate-limited      a server asks to wait for several minutes or longer
     given-up          a server failed too often, and is now restarted only rarely
-    outcome-unknown   a call may have been executed: check before it is repeated
+    outcome-unknown   a call may have run: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
-    definition-held   a definition of a server changed or is new, and waits for an approval
+    definition-held   a definition of a server changed or is new, and needs review
     cluster-database  the cluster database was changed without the cluster key
-    workflow-asks     a workflow run waits for the answer of a person
-    workflow-stuck    a workflow run cannot go on
+    workflow-asks     a workflow run waits for a user's answer
+    workflow-stuck    a workflow run cannot continue
 
-Parts add conditions of their own (`PartCondition`).
+Parts add their own conditions (`PartCondition`).
 
 `AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
 is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from toolway.telemetry.webhook import Webhook
 
 REPEAT_INTERVAL_S: Final = 86_400.0  # an unresolved condition is reported again after a day
-LONG_WAIT_S: Final = 300.0  # a shorter Retry-After ends before a person could act
+LONG_WAIT_S: Final = 300.0  # a shorter Retry-After ends before a user could act
 MAX_OPEN_ALERTS: Final = 1000  # conditions remembered; the oldest is forgotten
 MAX_ALERTS: Final = 500  # files
 MAX_RESOLVED_ALERTS: Final = 200
@@ -76,7 +76,7 @@ _log = logging.getLogger("toolway.alerts")
 
 
 def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert | None:
-    """Return the alert that an event causes; None if it needs no action by a person.
+    """Return the alert that an event causes; None if no user has to act.
 
     `restart` is the command that restarts a server, with `{}` for its name.
     """
@@ -184,7 +184,7 @@ def _format_wait(seconds: float) -> str:
 
 
 class AlertDetector:
-    """Event sink that emits an `Alert` for each condition that a person must resolve, once per cause.
+    """Event sink that emits an `Alert` for each condition that a user must resolve, once per cause.
 
     The same condition is reported again after it ended, or after a day. Never blocks; its memory is bounded.
     """
@@ -200,7 +200,7 @@ class AlertDetector:
         for_library: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create the sink. `mask` hides secrets in texts of servers.
+        """Create the sink. `mask` hides secrets in strings from servers.
 
         If `wants_calls` is False, the sink gets finished calls only if other sinks observe them anyway.
         `for_library` means that hints name methods of `Hub` instead of commands for a gateway.
@@ -307,7 +307,7 @@ class AlertDelivery:
     """Event sink that writes a file for each alert and calls the webhook, if they are configured.
 
     Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file exists already is
-    not sent again, also after a restart of the program.
+    not sent again, not even after a restart of the program.
     """
 
     wants_attempts = False

@@ -1,7 +1,7 @@
 """Finished calls that wait to be counted: the event sinks of metrics and dashboard get them in batches.
 
 A call only appends its event to a list. The sinks get the list if it holds 30 calls, after a second, or before they
-are read, for instance by a scrape or a request of the dashboard.
+read, for example by a scrape or a request from the dashboard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CallBatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, event: CallFinished, *, is_small: bool = False) -> None:
-        """Add a finished call. If `is_small` is False, large arguments are left out and long texts are cut first."""
+        """Add a finished call. If `is_small` is False, large arguments are left out and long strings are cut first."""
         calls = self._calls
         calls.append(event if is_small else limit_size(event))
         if self._timer is None:
@@ -67,7 +67,7 @@ class CallBatch:
 
 
 def limit_size(event: CallFinished) -> CallFinished:
-    """Return the event of a call without large arguments and with shortened texts, so that many can be kept."""
+    """Return a call's event without large arguments and with shortened strings, so many can be kept."""
     if event.params is not None and not is_small(event.params):
         event = replace(event, params=None)
     if len(event.name) + len(event.tool) + len(event.message) + len(event.detail) + len(event.hint) > MAX_TEXT_CHARS:

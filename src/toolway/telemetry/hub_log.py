@@ -30,7 +30,7 @@ class HubLog:
     """Event sink that writes calls and server events to the Python log."""
 
     def __init__(self, mask: Callable[[str], str], max_attempts_for: Callable[[Call], int]) -> None:
-        """Create the sink. `mask` hides secrets in texts of servers.
+        """Create the sink. `mask` hides secrets in strings from servers.
 
         `max_attempts_for` returns the number of attempts that a call may have.
         """

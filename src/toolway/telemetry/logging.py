@@ -100,7 +100,7 @@ class _JsonFormatter(_MaskingFormatter):
 
 
 class _TextFormatter(_MaskingFormatter):
-    """Log formatter for people: time, level, message, logger, and the other fields as NAME=VALUE."""
+    """Log formatter for users: time, level, message, logger, and the other fields as NAME=VALUE."""
 
     def __init__(self, mask: Callable[[str], str], *, color: bool) -> None:
         super().__init__(mask)

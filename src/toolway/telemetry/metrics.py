@@ -29,7 +29,7 @@ from toolway.events import (
 from toolway.outcomes import OK, OK_CODE, error_code, outcome_of
 from toolway.types import Json
 
-#: Histogram bounds in seconds. From 0.01 on, those of the OpenTelemetry conventions.
+#: Histogram bounds in seconds. From 0.01 on, the bounds of the OpenTelemetry conventions.
 # fmt: off
 HISTOGRAM_BOUNDS_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0
@@ -84,7 +84,7 @@ class Metrics:
         return self._store
 
     def snapshot(self) -> Metrics:
-        """Return a copy of all counters, so that another thread can read them while calls go on.
+        """Return a copy of all counters, so another thread can read them while calls continue.
 
         The copy includes the counters of the other workers, if there are any.
         """
@@ -229,7 +229,7 @@ class MetricsStore:
 
     @classmethod
     def from_json(cls, data: Json) -> MetricsStore:
-        """Return the store with the counters that `to_json` returned, for instance in another process."""
+        """Return the store with the counters that `to_json` returned, for example in another process."""
         store = cls()
         for server, method, tool, retries, unknown, outcomes in data["series"]:
             series = store.series[(server, method, tool)] = CallSeries()
@@ -346,7 +346,7 @@ class CallSeries:
     def __init__(self) -> None:
         self.outcomes: dict[tuple[str, str], DurationHistogram] = {}  # by label of the outcome and error code
         self.retries = 0
-        self.unknown = 0  # calls that may or may not have been executed
+        self.unknown = 0  # calls that may or may not have run
 
     def add(self, event: CallFinished, bucket: int) -> None:
         """Count a finished call. `bucket` is the histogram bucket of its duration."""

@@ -138,7 +138,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
 
 
 def all_metrics() -> dict[str, tuple[str, tuple[str, ...], str]]:
-    """Return type, labels and meaning of all metrics, by name: those of the core, and those of the parts in use."""
+    """Return type, labels and meaning of all metrics, by name: the core's, and those defined by the parts in use."""
     of_parts = {name: ("gauge", each.labels, each.help) for name, each in registry.metrics().items()}
     return {**METRICS, **{name: each for name, each in of_parts.items() if name not in METRICS}}
 

@@ -1,6 +1,6 @@
 """Ring buffers of recently finished calls, from which operators list and inspect calls.
 
-One buffer holds the newest calls. A second one holds the newest failed calls, so that many successful calls do not
+One buffer holds the newest calls. A second one holds the newest failed calls, so many successful calls do not
 displace them.
 """
 
@@ -61,7 +61,7 @@ class RecentCalls:
         self.count = 0  # of all calls that ever ended
 
     def on_calls(self, calls: Sequence[CallFinished]) -> None:
-        """Store finished calls. Their arguments and texts were limited before (`limit_size`)."""
+        """Store finished calls. Their arguments and strings were limited before (`limit_size`)."""
         self.count += len(calls)
         self._all.extend(calls)
         self._failed.extend([event for event in calls if event.code != OK_CODE and event.failed])
@@ -101,7 +101,7 @@ class RecentCalls:
 def call_to_json(event: CallFinished) -> Json:
     """Return a finished call as a JSON object for a list of calls, without its attempts.
 
-    Error texts are not masked: the code that calls this must hide secrets in them.
+    Error messages are not masked: the code that calls this must hide secrets in them.
     """
     return {
         "id": event.id,

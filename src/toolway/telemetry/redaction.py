@@ -31,12 +31,12 @@ _URL: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#
 
 
 class Redactor:
-    """Removes secrets from JSON values and texts before they are stored, and limits their size."""
+    """Removes secrets from JSON values and strings before they are stored, and limits their size."""
 
     def __init__(self, key: bytes, names: Collection[str] = (), max_text_chars: int = MAX_TEXT_CHARS) -> None:
         """Create a redactor. `key` is the secret key of the hashes in placeholders.
 
-        `names` are further field names whose values are secret, configured by the operator. A text is cut after
+        `names` are more field names whose values are secret, configured by the operator. A string is cut after
         `max_text_chars` characters.
         """
         self._max_text_chars = max_text_chars

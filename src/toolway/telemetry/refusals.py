@@ -1,4 +1,4 @@
-"""Repeated refusals of one caller are counted, not repeated, so that a client cannot fill a log with them.
+"""Counts repeated refusals of one caller instead of repeating them, to keep a client from filling a log with them.
 
 The first `FIRST_REFUSALS` of a caller and reason are reported one by one. Those that follow are counted, and the count
 is reported every `INTERVAL_S` seconds and at the end: no refusal is left out of it. After an interval without such a
@@ -22,7 +22,7 @@ from toolway.outcomes import error_code
 
 FIRST_REFUSALS: Final = 10  # of one caller and reason that are reported one by one
 INTERVAL_S: Final = 10.0
-MAX_CALLERS: Final = 1_000  # further ones share one count
+MAX_CALLERS: Final = 1_000  # any more share one count
 MAX_NAMES: Final = 20  # different reasons and tools in one count; the rest has one name
 OTHER: Final = "…"
 _MAX_NAME_CHARS: Final = 100

@@ -142,7 +142,7 @@ class OtelTracer:
     def skipped(self) -> NoopTrace:
         """Return a trace that records nothing, for a call that `skip_trace` has left out.
 
-        The same trace can be used for further attempts of the call.
+        The same trace can be used for more attempts of the call.
         """
         return NoopTrace()
 
@@ -252,7 +252,7 @@ class SpanTrace:
         """Return the call with the trace context of the current attempt in its `_meta`.
 
         The server's spans become children of the attempt's span. An attempt that is sent twice, because nothing
-        was executed, keeps its span.
+        ran, keeps its span.
         """
         attempt = call.state
         if attempt.attempt_number not in self._attempt_spans:

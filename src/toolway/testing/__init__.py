@@ -8,7 +8,7 @@
 
 `FakeWebSocket` is such a server at a ws:// address. List all fault modes with `python -m toolway.testing.stdio_main
 --list-modes`, and in the same way those of `http_server` and `websocket_server`. Most of them trigger when the tool
-`bad` is called, so that a test can watch other calls beside it.
+`bad` is called, so a test can watch other calls next to it.
 
 `FaultProxy` breaks the connection to any server. `History` with `check` verifies that every call of a run got exactly
 one truthful result, and that the result reached the right caller.
@@ -71,7 +71,7 @@ _MODULE_BY_NAME: Final = {
 def fake_server(*modes: str, era: str = "both", **options: str | int | bool) -> dict[str, Any]:
     """Return a config file entry that starts a fake stdio server.
 
-    `options` are those of `python -m toolway.testing.stdio_main --help`, such as `tools=50` or
+    `options` are the options of `python -m toolway.testing.stdio_main --help`, such as `tools=50` or
     `effects="/tmp/effects"`.
     """
     # Without the site module and user packages, Python starts in half the time.

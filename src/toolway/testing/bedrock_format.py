@@ -87,7 +87,7 @@ class BedrockConverse(WireFormat):
         yield {"messageStart": {"role": message["role"]}}
         for index, block in enumerate(message["content"]):
             place = {"contentBlockIndex": index}
-            if "text" in block:  # has no start of its own
+            if "text" in block:  # has no separate start
                 deltas: list[Json] = [{"text": part} for part in halves(block["text"])]
             else:
                 call: Json = block["toolUse"]
@@ -102,7 +102,7 @@ class BedrockConverse(WireFormat):
 
     def frame(self, event: Json) -> bytes:
         kind, body = next(iter(event.items()))
-        padded = {**body, "p": "abcdefgh"}  # Bedrock pads events, so that their lengths say less
+        padded = {**body, "p": "abcdefgh"}  # Bedrock pads events, so their lengths say less
         headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
         return encode_message(headers, json.dumps(padded).encode())
 

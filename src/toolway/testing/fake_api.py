@@ -2,8 +2,8 @@
 
     python -m toolway.testing.fake_api --port 8701 --key sesame
 
-Its document is at /openapi.json. Reads need no key, changes need the key in `X-Api-Key`. The list of pets has pages. A
-pet is sold once per `Idempotency-Key`, even if the request is repeated. `/pets/{id}/photo` is an image.
+Its document is at /openapi.json. Reads work without a key, changes need the key in `X-Api-Key`. The list of pets has
+pages. A pet is sold once per `Idempotency-Key`, even if the request is repeated. `/pets/{id}/photo` is an image.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ request: it is the number of the model's turns in the conversation that the clie
 gets the same answer, and several conversations can share one server. A conversation that the provider stores
 (`previous_response_id` of OpenAI, `thread` of Anthropic) is found by the id of its last answer.
 
-The server runs in a thread of its own and needs no event loop.
+The server runs in its own thread, without an event loop.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class LLMFault:
-    """Misbehaviour of the fake provider in its first `times` answers for one turn."""
+    """Misbehavior of the fake provider in its first `times` answers for one turn."""
 
     kind: FaultKind
     times: int = 1
@@ -198,7 +198,7 @@ class FakeLLM:
     def _continued(self, wire: WireFormat, body: Json) -> tuple[int, Json]:
         """Return the number of model turns in the stored conversation that `body` continues, and the completed body.
 
-        The number is 0 if the request names no stored answer. A body without tools gets those of the request before.
+        The number is 0 if the request names no stored answer. A body without tools gets the previous request's tools.
         """
         previous = wire.previous_id(body)
         if not previous:
@@ -325,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send_endless(self, wire: WireFormat, streamed: Json | None) -> None:
-        """Send a response without an end, until the fake provider is closed.
+        """Send an endless response, until the fake provider is closed.
 
         A stream repeats its middle event. A response that is one JSON document repeats spaces before the document.
         """

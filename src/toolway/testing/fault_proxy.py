@@ -127,7 +127,7 @@ class FaultProxy:
         self._choose_fault = lambda number: next(remaining, Fault())
 
     def freeze(self) -> None:
-        """Forward nothing more on the open connections and notify neither side: they are half open."""
+        """Stop forwarding on the open connections and notify neither side: they are half open."""
         for connection in self._connections:
             connection.frozen = True
 
@@ -143,7 +143,7 @@ class FaultProxy:
         await self._close_listener()
 
     async def black_hole(self) -> None:
-        """Drop every later connection attempt, so that the client waits for a response until its own timeout.
+        """Drop every later connection attempt, to let the client wait for a response until its own timeout.
 
         Works on Linux only, because a listener with a full backlog drops connection attempts there.
         """

@@ -1,6 +1,6 @@
 """Fault modes of the fake servers, when they trigger, and the modes of both transports.
 
-A fault mode is one named misbehaviour. It is set as `name`, `name=value` or `name=value;option=value;…`. Each mode has
+A fault mode is one named misbehavior. It is set as `name`, `name=value` or `name=value;option=value;…`. Each mode has
 default trigger points; for most of them that is the response to the tool `bad`. All modes have two options:
 
     on=POINTS   trigger points instead of the default, separated by commas: a tool (`echo`), a method (`tools/list`),
@@ -33,7 +33,7 @@ BAD_TOOLS = ("bad", "bad_read")
 
 
 class FaultMode:
-    """One named misbehaviour of a fake server: the function that causes it, its trigger points."""
+    """One named misbehavior of a fake server: the function that causes it, its trigger points."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FaultMode:
         self.run = run
         self.doc = doc or run.__doc__ or ""
         self.on = on
-        self.inline = inline  # blocks all other requests, instead of running beside them
+        self.inline = inline  # blocks all other requests, instead of running next to them
         self.early = early  # runs instead of the call, not after it
         self.default_value = value
         self.times = times  # negative: no limit

@@ -50,7 +50,7 @@ class Invocation:
     """One recorded call of a test run: its nonce, its time limit and its outcomes so far."""
 
     nonce: str
-    unsafe: bool  # it must not be executed twice
+    unsafe: bool  # it must not run twice
     time_limit: float  # seconds
     started_at: float
     target: str = ""
@@ -142,11 +142,11 @@ class History:
         self.record_outcome(nonce, Outcome(type(exc).__name__, executed, self._now(), attempts=attempts))
 
     def record_outcome(self, nonce: str, outcome: Outcome) -> None:
-        """Record an outcome of a call. A second outcome is recorded too, so that `check` finds it."""
+        """Record an outcome of a call. A second outcome is recorded too, so `check` finds it."""
         self.invocations[nonce].outcomes.append(outcome)
 
     def count_effects(self) -> Counter[str]:
-        """Return how often each call was executed, by nonce, from the effects file."""
+        """Return how often each call ran, by nonce, from the effects file."""
         if self._effects_file is None or not self._effects_file.exists():
             return Counter()
         lines = self._effects_file.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -221,7 +221,7 @@ class Endpoint:
         return None
 
     def _handle_client_message(self, peer: FakePeer, message: Json) -> None:
-        """Apply a message that is no request: a cancellation, or the response to a request that the server sent."""
+        """Apply a message that is not a request: a cancellation, or the response to a request that the server sent."""
         if not isinstance(peer, FakeSession):
             return
         if message.get("method") == "notifications/cancelled":
@@ -358,7 +358,7 @@ class HttpFaultContext:
         self.endpoint.send_response(self.exchange, self.response)
 
     def send_body(self, body: bytes) -> None:
-        """Send the bytes `body` instead of the response of a server without faults."""
+        """Send the bytes `body` instead of the response that a faultless server would send."""
         self.endpoint.send_body(self.exchange, body)
 
     def open_stream(self) -> FakeExchange:
@@ -416,7 +416,7 @@ def _decode_header(value: str | None) -> str | None:
         return None
 
 
-# -- HTTP/1.1 without a library, so that a fault can change every byte of a response -----------------------------------
+# -- HTTP/1.1 without a library, so a fault can change every byte of a response -----------------------------------
 
 _MAX_HEAD_BYTES = 64 * 1024
 JSON_HEADERS = {"Content-Type": "application/json"}
@@ -514,7 +514,7 @@ class FakeExchange:
         self.extra_headers: dict[str, str] = {}  # added to every response
         self.is_streaming = False
         self.keep_alive = True  # the connection may serve another request
-        self.survives_disconnect = False  # the work goes on when the client has disconnected
+        self.survives_disconnect = False  # the work continues when the client has disconnected
         self.stream_ended = asyncio.Event()  # the event stream has ended
 
     def respond(self, status: int, body: bytes = b"", headers: Mapping[str, str] = JSON_HEADERS) -> None:

@@ -40,7 +40,7 @@ class FakeHttp:
             ...  # connect to server.url, then check server.stats
 
     `transport` is `http`, or `sse` for the two endpoints of 2024-11-05, which always use the legacy era. `answer` is
-    the response format of `http`: `json` or `sse`. Other options are those of
+    `json` or `sse`, the response format of `http`. Other options are listed by
     `python -m toolway.testing.http_server --help`: name, tools, page, ttl, effects.
     """
 
@@ -110,7 +110,7 @@ class FakeHttp:
         self.endpoint.faults.add(mode)
 
     def clear_modes(self) -> None:
-        """Remove all fault modes, so that the server behaves well again."""
+        """Remove all fault modes, so the server behaves well again."""
         self.endpoint.faults.clear()
 
     def drop_sessions(self) -> None:
@@ -154,9 +154,9 @@ class FakeHttp:
             await exchange.drain()
 
     async def _serve_exchange(self, exchange: FakeExchange) -> None:
-        """Serve one HTTP request. Cancel the work if the client disconnects meanwhile.
+        """Serve one HTTP request. Cancel the work if the client disconnects.
 
-        Requests with `survives_disconnect` go on, as the legacy protocol demands.
+        Requests with `survives_disconnect` continue, as the legacy protocol demands.
         """
         work = asyncio.ensure_future(self.endpoint.serve(exchange))
         disconnected = asyncio.ensure_future(exchange.connection.wait_closed())

@@ -26,7 +26,7 @@ _OWN_CALL_ID: Final = re.compile(r"call_(\d+)_\d+")
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one answer. `input` includes the tokens of the cache, `output` those of the reasoning."""
+    """Tokens of one answer. `input` includes the cache's tokens, `output` the reasoning's."""
 
     input: int
     output: int
@@ -136,7 +136,7 @@ def json_text(arguments: Json | str) -> str:
 
 
 def halves(text: str) -> Iterator[str]:
-    """Yield a text in two halves, so that a stream sends it in more than one event."""
+    """Yield a string in two halves, so a stream sends it in more than one event."""
     middle = (len(text) + 1) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
 
@@ -330,7 +330,7 @@ class OpenAIResponses(WireFormat):
 
 
 class AnthropicMessages(WireFormat):
-    """Wire format of Anthropic messages, also with a conversation that the provider stores (`thread`)."""
+    """Wire format of Anthropic messages, including a conversation that the provider stores (`thread`)."""
 
     name = "anthropic"
     path = re.compile(r"/messages$")

@@ -53,7 +53,7 @@ _CACHEABLE_METHODS = frozenset(
     {"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"}
 )
 
-#: Fields that no specification defines. Every definition has them, so that a test detects a client that drops them.
+#: Fields that no specification defines. Every definition has them, so a test detects a client that drops them.
 UNKNOWN_FIELDS: Json = {"x-vendor": {"kept": True, "nothing": None, "deep": [None, {"nothing": None}]}}
 
 

@@ -37,7 +37,7 @@ _CLIENT_TIMEOUT_S = 60  # seconds for the client's response
 class StdoutWriter:
     """Stdout of the fake server, shared by threads that write whole lines.
 
-    Once the pipe is broken, it writes nothing more.
+    Once the pipe is broken, it stops writing.
     """
 
     def __init__(self) -> None:

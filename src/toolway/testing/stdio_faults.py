@@ -106,7 +106,7 @@ def _twice(context: StdioFaultContext) -> None:
 
 @stdio_fault("half_line")
 def _half_line(context: StdioFaultContext) -> None:
-    """Send half of the response line, and then nothing more from this server."""
+    """Send half of the response line, then nothing else from this server."""
     line = encode(context.response)
     with context.out.exclusive():
         context.out.write(line[: len(line) // 2])

@@ -3,7 +3,7 @@
     python -m toolway.testing.stdio_main --list-modes
     python -m toolway.testing.stdio_main --mode garbage --era legacy
 
-It also runs by its path, which is faster and needs no installed package: `python -I -S …/stdio_main.py`.
+It also runs by its path, which is faster and works without an installed package: `python -I -S …/stdio_main.py`.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def bad(server: FakeServer, call: FakeCall) -> Json:
 
 @register_tool("pid")
 def pid(server: FakeServer, call: FakeCall) -> Json:
-    """Return the process id of the server and those of the processes it started."""
+    """Return the process ids of the server and of the processes it started."""
     return call.text_result(str(os.getpid()), pid=os.getpid(), children=server.child_pids)
 
 

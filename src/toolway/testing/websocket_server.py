@@ -65,7 +65,7 @@ class FakeWebSocket:
         async with FakeWebSocket(era="legacy", modes=["close=1011;times=1"]) as server:
             ...  # connect to server.url, then check server.stats
 
-    With `ssl`, the server speaks TLS. Other options are those of
+    With `ssl`, the server speaks TLS. Other options are listed by
     `python -m toolway.testing.websocket_server --help`: name, tools, page, ttl, effects.
     """
 
@@ -137,7 +137,7 @@ class FakeWebSocket:
         self.faults.add(mode)
 
     def clear_modes(self) -> None:
-        """Remove all fault modes, so that the server behaves well again."""
+        """Remove all fault modes, so the server behaves well again."""
         self.faults.clear()
 
     def _abort(self) -> None:
@@ -389,7 +389,7 @@ async def _lose(context: WebSocketFaultContext) -> None:
 
 @websocket_fault("half_frame")
 async def _half_frame(context: WebSocketFaultContext) -> None:
-    """Send half of the response's frame, and then nothing more."""
+    """Send half of the response's frame, and then stop."""
     frame = context.frame()
     context.peer.write(frame[: len(frame) // 2])
 
@@ -466,7 +466,7 @@ async def _twice(context: WebSocketFaultContext) -> None:
 
 @websocket_fault("stops_reading")
 async def _stops_reading(context: WebSocketFaultContext) -> None:
-    """Respond, then read nothing more from this client."""
+    """Respond, then stop reading from this client."""
     context.peer.stop_reading()
     context.peer.send(context.response)
 

@@ -42,7 +42,7 @@ class UpstreamContext(Protocol):
     ) -> CatalogChanged | None:
         """Store a list, such as the tools, that a caller's own connection to the server fetched, for this caller only.
 
-        Nothing is stored unless each caller has lists of its own (`has_caller_lists`).
+        Nothing is stored unless each caller has its own lists (`has_caller_lists`).
         """
         ...
 
@@ -58,7 +58,7 @@ class UpstreamContext(Protocol):
         ...
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return False if a tool must not be used, because `digest` is not that of its pinned (accepted) definition."""
+        """Return False if a tool must not be used, because `digest` does not match its pinned (accepted) definition."""
         ...
 
     @property

@@ -76,7 +76,7 @@ def call_error(
 def _stated_certainty(exc: JSONRPCError) -> Certainty | None:
     """Return the certainty that the error of another Toolway gateway states in its data; None if it states none.
 
-    Only errors with a code of the application are asked: the codes of JSON-RPC have a meaning of their own.
+    Only errors with an application code are asked: the codes of JSON-RPC have their own meaning.
     """
     stated = exc.data.get("executed") if isinstance(exc.data, dict) else None
     if not isinstance(stated, str) or classify_error(exc.code) is not Certainty.EXECUTED:
@@ -126,7 +126,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
     """Mask secrets, in place, in an error of a hub and in the errors that caused it: a traceback shows them all.
 
-    `mask` replaces the known secrets in a text. Texts that a server sent, such as its stderr, may contain secrets.
+    `mask` replaces the known secrets in a string. Strings that a server sent, such as its stderr, may contain secrets.
     `ToolError.result` is data and stays unchanged.
     """
     chain: list[BaseException] = []
@@ -173,7 +173,7 @@ def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeou
 
 
 def is_auth_code(code: str) -> bool:
-    """Return True if the error `code` reports a problem with a credential, so that an immediate retry is useless."""
+    """Return True if the error `code` reports a problem with a credential, which makes an immediate retry useless."""
     return code.startswith("E-AUTH-")
 
 
@@ -206,7 +206,7 @@ def no_credential_message(server: str) -> str:
 def unavailable_error(status: ServerStatus, code: str, *, permanent: bool) -> CallError:
     """Return the error of a call that was not sent because its server is not ready.
 
-    `code` is that of the server's last failure. `permanent` means that the server was removed or replaced.
+    `code` comes from the server's last failure. `permanent` means that the server was removed or replaced.
     """
     server = status.server
     if is_auth_code(code) and code != "E-AUTH-SERVER" and not permanent:

@@ -51,7 +51,7 @@ class HealthMonitor:
         return self._ping_failure or self._url_failure
 
     def on_started(self) -> None:
-        """Record that the server has just answered the requests of its start, so that it counts as healthy."""
+        """Record that the server has just answered the requests of its start, so it counts as healthy."""
         self._record(ping="")
 
     async def check(self, session: Session, timeout: float) -> str:
@@ -157,7 +157,7 @@ class HealthMonitor:
         return check_requested.is_set() or self._clock() - session.last_activity >= seconds - TIMER_TOLERANCE_S
 
     async def _ping(self, session: Session, limit: float) -> str:
-        """Ping the server. Return why that failed, or "" if the server sent any message meanwhile."""
+        """Ping the server. Return why that failed, or "" if the server sent any message in that time."""
         self._ping_code, self._ping_answered = "", False
         ping = asyncio.ensure_future(session.ping())
         try:

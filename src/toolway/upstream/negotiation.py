@@ -154,7 +154,7 @@ async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Js
 
 
 async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:
-    """Send `tools/list` while a handshake is under way. Return True if the server answers only `tools/list`.
+    """Send `tools/list` during a handshake. Return True if the server answers only `tools/list`.
 
     A server that starts slowly answers all requests at once, so the handshake gets a short time more.
     """

@@ -2,7 +2,7 @@
 
 A legacy server learns its client once, in `initialize`, and may send requests to it during a call. So each
 authorization context has a separate connection to it: started on demand, stopped when idle, and limited in number.
-The lists are those of the server's shared upstream.
+They share the lists of the server's shared upstream.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CallerUpstreamContext:
     ) -> CatalogChanged | None:
         """Store a list, such as the tools, that this caller's connection fetched; discard it if it is not needed.
 
-        It is stored for this caller if each caller has lists of its own, and for all callers if the server's shared
+        It is stored for this caller if each caller has its own lists, and for all callers if the server's shared
         connection has none because it has no login. In any case its tools are compared with the pins before each call:
         the process of this caller may be another version of the server.
         """

@@ -74,8 +74,8 @@ def _host_problem(url: str) -> str:
 def clean_server_request(params: Json) -> Json:
     """Return the params of a server request without control, direction and invisible characters.
 
-    A user reads all of its texts, also the labels and values of a form: by such characters, any of them could hide the
-    name of the server that asks, or show something else. `_meta` is for programs, and stays.
+    A user reads all of its strings, including the labels and values of a form. With such characters, any of them could
+    hide the name of the server that asks, or show something else. `_meta` is for programs, and stays.
     """
     return {name: value if name == "_meta" else map_texts(value, remove_invisible) for name, value in params.items()}
 
@@ -125,7 +125,7 @@ class ServerRequestRouter:
         return self._turns.is_silent(name)
 
     def adopt(self, call: Call) -> None:
-        """Register a call that was already sent, so that requests of the server can be attributed to it.
+        """Register a call that was already sent, so the server's requests can be attributed to it.
 
         The call did not wait until it was alone on the pipe (`wait_for_turn`). So its tool must be one that has sent no
         server requests (`is_silent`).
@@ -208,7 +208,7 @@ class ServerRequestRouter:
     async def forward(self, call: Call, method: str, params: Json) -> Json:
         """Forward an admitted server request to the callbacks of `call` and return the answer.
 
-        The time that the user takes does not count for the call's deadline. Raises `LookupError` if no callback
+        The time that the user takes does not count toward the call's deadline. Raises `LookupError` if no callback
         supports the method, `CallbackError` if the callback rejects it, `TimeoutError` after 15 minutes, or the
         callback's own exception.
         """
@@ -244,7 +244,7 @@ class ServerRequestRouter:
     def notify(self, method: str, params: Json, call_state: CallState | None) -> bool:
         """Deliver a log message of the server to the running calls it may belong to.
 
-        Return False if it was delivered to none, for instance because the calls have different callers.
+        Return False if it was delivered to none, for example because the calls have different callers.
         """
         if call_state is not None and id(call_state) in self._calls:
             calls = [self._calls[id(call_state)]]
@@ -268,8 +268,8 @@ def _is_level_wanted(level: object, minimum: str | None) -> bool:
 
 TURN_TIMEOUT_S: Final = 5.0  # that a turn is exclusive; later requests may be attributed to the wrong call
 REQUEST_BATCH_S: Final = 0.02  # within which concurrent requests of one call arrive
-TRIAL_TIMEOUT_S: Final = 0.3  # that calls of an unknown tool wait for the first one to show if it sends requests
-MAX_KNOWN_TOOLS: Final = 10_000  # tools whose behaviour is remembered
+TRIAL_TIMEOUT_S: Final = 0.3  # that calls of an unknown tool wait until the first one shows whether it sends requests
+MAX_KNOWN_TOOLS: Final = 10_000  # tools whose behavior is remembered
 
 
 class TurnQueue:
@@ -287,14 +287,14 @@ class TurnQueue:
         self._queue: deque[tuple[Call, asyncio.Future[None]]] = deque()
         self._members: set[int] = set()  # ids of call states
         self._sends_requests: dict[str, bool] = {}  # by tool: True if its last call caused a server request
-        self._trials: dict[str, asyncio.Event] = {}  # by tool: set when its first call has shown its behaviour
+        self._trials: dict[str, asyncio.Event] = {}  # by tool: set when its first call has shown its behavior
         # By call state: calls that started without a turn, and have no server request or result yet.
         self._without_turn: dict[int, Call] = {}
 
     async def wait_first_turn(self, call: Call) -> None:
         """Wait before a call is sent, if its tool sends server requests, until no other such call is running.
 
-        Calls of the library need no turn: they all have the same caller.
+        Calls of the library skip this: they all have the same caller.
         """
         if call.callbacks is None:
             return
@@ -317,8 +317,8 @@ class TurnQueue:
     async def _await_trial(self, name: str) -> None:
         """Let the first call of an unknown tool pass; let later calls wait until it has ended.
 
-        The first call shows if the tool sends server requests. If it takes longer than `TRIAL_TIMEOUT_S` seconds, the
-        tool counts as one that sends none.
+        The first call shows whether the tool sends server requests. If it takes more than `TRIAL_TIMEOUT_S` seconds,
+        the tool counts as one that sends none.
         """
         trial = self._trials.get(name)
         if trial is None:
@@ -363,7 +363,7 @@ class TurnQueue:
                 self._queue.remove(waiter)
 
     def _is_busy(self) -> bool:
-        """Return True if the next server request could belong to a running call, so that a new one must wait."""
+        """Return True if the next server request could belong to a running call, so a new call must wait."""
         return self.current is not None or any(
             self._sends_requests.get(call.name) for call in self._without_turn.values()
         )

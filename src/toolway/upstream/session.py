@@ -43,7 +43,7 @@ MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
 NOTIFICATION_RATE: Final = (100.0, 1000.0)  # notifications per second, and burst
 SERVER_REQUEST_RATE: Final = (20.0, 1000.0)  # server requests per second, and burst
 CANCEL_TASK_TIMEOUT_S: Final = 5.0  # for a server to confirm that it cancels a task
-SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing was executed
+SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing ran
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
 SET_LEVEL_TIMEOUT_S: Final = 5.0  # seconds that a call waits for the server to set the log level
@@ -92,7 +92,7 @@ class Session:
         self._session_lost = False  # the server lost the session, and no new `initialize` has succeeded yet
         self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
         self._timers = Timers()
-        self.flights = 0  # calls under way that wait in no coroutine; see `hub/flight.py`
+        self.flights = 0  # calls in flight that no coroutine waits for; see `hub/flight.py`
         #: Called before a log message (False) or a server request (True) that names no call.
         self.before_message: Callable[[Session, bool], None] | None = None
         self.dropped_notifications = 0  # notifications over the rate limit
@@ -224,7 +224,7 @@ class Session:
         self.last_activity = now
 
     def adopt(self, call: Call) -> None:
-        """Register a call that `start` has sent, so that a coroutine can wait for it with `call`.
+        """Register a call that `start` has sent, so a coroutine can wait for it with `call`.
 
         `call` or `abandon` must follow.
         """
@@ -242,7 +242,7 @@ class Session:
 
         If the call was sent already, `exchange` is what it waits for.
 
-        Raises `TransportError` if there is no usable response, `JSONRPCError` if the server answers with an error,
+        Raises `TransportError` without a usable response, `JSONRPCError` if the server answers with an error,
         and `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
         """
         params = call.params
@@ -347,7 +347,7 @@ class Session:
         """Send one request and return its result unchanged. If it was sent already, wait for its `exchange`.
 
         If the server lost the session, it is initialized again and the request sent once more. Raises
-        `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an error.
+        `TransportError` without a usable response, and `JSONRPCError` if the server answers with an error.
         """
         call_state = call_state if call_state is not None else CallState()
         if self._session_lost and exchange is None:
@@ -433,10 +433,10 @@ class Session:
         return Request(method, params, call_state, version, input_schema, method == "tools/call", self._is_bare)
 
     async def _reinitialize(self, initialize_count: int) -> None:
-        """Send `initialize` again after the server has lost the session: once, even if several requests found that.
+        """Send `initialize` again after the server lost the session: once, even if several requests noticed.
 
         If it fails, the next request sends `initialize` again before it is sent itself. Raises `TransportError` if it
-        fails; the request that found the loss was not executed.
+        fails; the request that found the loss did not run.
         """
         async with self._reinit_lock:
             if self._initialize_count != initialize_count and not self._session_lost:

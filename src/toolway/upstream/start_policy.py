@@ -37,7 +37,7 @@ from toolway.upstream.transport import (
 )
 
 ATTEMPT_INTERVAL_S: Final = 1.0  # between two starts of a server that is down, however many calls ask for it
-EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connection is no failure
+EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connection is not a failure
 
 
 class FailureHistory:
@@ -118,7 +118,7 @@ class FailureHistory:
 
     @property
     def ignores_calls(self) -> bool:
-        """Return True if a call does not start the server: it needs a person, or starts well and ends again and again.
+        """Return True if a call does not start the server: it needs a user, or starts well and ends again and again.
 
         A call could start such a process. But its restart limit exists to end that.
         """
@@ -133,7 +133,7 @@ class FailureHistory:
 
     @property
     def has_failed(self) -> bool:
-        """Return True if the server failed. A requested restart is no failure."""
+        """Return True if the server failed. A requested restart is not a failure."""
         return self.last_failure is not None and self.last_failure.code != RESTART_CODE
 
     @property
@@ -258,7 +258,7 @@ class RestartBackoff:
         return self._policy.failed_retry_interval
 
     def reset(self) -> None:
-        """Forget earlier ends, so that the next delay is short, for instance after a manual restart."""
+        """Forget earlier ends, so the next delay is short, for example after a manual restart."""
         self._end_times.clear()
         self._consecutive = 0
 

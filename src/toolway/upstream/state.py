@@ -11,7 +11,7 @@ stopping      being stopped by us
 stopped       the end
 
 Users see one of five words, which `state_word` derives: ready, starting, idle, down, and disabled. The states above are
-the detail beside the word.
+the detail next to the word.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ StateWord = Literal["ready", "starting", "idle", "down", "disabled"]
 def state_word(state: State, *, has_failed: bool) -> StateWord:
     """Return the word that users see for a state.
 
-    `has_failed`: the server failed, and has not been ready since. A requested restart is no failure.
+    `has_failed`: the server failed, and has not been ready since. A requested restart is not a failure.
     """
     if state is State.READY:
         return "ready"

@@ -114,7 +114,7 @@ class HealthResult(msgspec.Struct, frozen=True):
 
     Attributes:
         server: name of the server.
-        ok: True if it answered, False if it did not; None if it is not running, so that there was nothing to check.
+        ok: True if it answered, False if it did not; None if it is not running and there was nothing to check.
         state: state of the server, as in `ServerStatus`.
         seconds: duration of the check.
         error: why the check failed; empty if it did not.
@@ -137,7 +137,7 @@ StatusT = TypeVar("StatusT", ServerStatus, HealthResult)
 
 
 def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
-    """Return a status or health result, with secrets masked in the texts that the server may have written."""
+    """Return a status or health result, with secrets masked in the strings that the server may have written."""
     texts = {name: text for name in _SERVER_TEXTS if (text := getattr(status, name, None))}
     masked = {name: mask(text) if isinstance(text, str) else tuple(map(mask, text)) for name, text in texts.items()}
     changed: dict[str, Any] = {name: text for name, text in masked.items() if text != texts[name]}

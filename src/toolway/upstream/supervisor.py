@@ -138,8 +138,8 @@ class Supervisor:
     async def _try_start(self) -> StateEvent | None:
         """Try to start the server once, and return the state event for the result.
 
-        Return None if the start is to be repeated at once, as if nothing had failed: the server moved to another node
-        meanwhile, or it may have ended because of the first request.
+        Return None if the start should be repeated at once, as if nothing had failed: the server moved to another node
+        in the meantime, or it may have ended because of the first request.
         """
         self.restart_requested.clear()
         self.retry_failed_start = False
@@ -178,7 +178,7 @@ class Supervisor:
         self.last_used = self._loop.time()
         protocol = session.protocol
         if not session.transport.info().peer_is_modern:
-            self.era_hint = protocol.era  # else it is that of another node, and the server may move here
+            self.era_hint = protocol.era  # else it is another node's, and the server may move here
         self._use_legacy_sse = session.transport.info().transport == "sse"
         self.context.emit(Connected(self.name, protocol.era, protocol.version, session.transport.info().pid))
         return StateEvent.CONNECTED

@@ -27,7 +27,7 @@ server and an API get no notification: there, the closed connection is the cance
 Rules for every transport:
 1. A failed request affects only itself; only the end of the transport affects the other requests.
 2. Every wait ends when the caller cancels; a transport adds its own limits, never its own retries.
-3. `request.call_state.certainty` is raised as soon as a fact is known, so that a cancelled request can be classified.
+3. `request.call_state.certainty` is raised as soon as a fact is known, so a cancelled request can be classified.
 4. Server data is untrusted: it may fail its own request, and it never raises into the transport's reader.
 """
 
@@ -114,7 +114,7 @@ class ExchangeListener(Protocol):
 class RequestExchange:
     """One request to a server, from just before it is sent until its result is known.
 
-    It records whether the server may have executed the request, also while no call waits for it. `attach` passes that
+    It records whether the server may have executed the request, even while no call waits for it. `attach` passes that
     to the state of a call.
     """
 
@@ -171,7 +171,7 @@ def require_may_send(call_state: CallState) -> None:
 
 
 class TransportError(Exception):
-    """Raised if a request got no usable response; says if the server may have executed it.
+    """Raised if a request got no usable response; says whether the server may have executed it.
 
     Example:
         raise TransportError("no connection", Certainty.NOT_SENT)
@@ -256,7 +256,7 @@ class TransportInfo(msgspec.Struct, frozen=True):
 class InboundHandler(Protocol):
     """Receiver of the notifications and requests that the server sends.
 
-    `call_state` is that of the call they belong to, if known. `on_notification` must return at once.
+    `call_state` is the state of the call they belong to, if known. `on_notification` must return at once.
 
     Example:
         inbound.on_notification(message["method"], message.get("params", {}))
@@ -292,7 +292,7 @@ class Transport(Protocol):
     async def request(self, request: Request) -> Json:
         """Send a request and return its result.
 
-        Raises `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an
+        Raises `TransportError` without a usable response, and `JSONRPCError` if the server answers with an
         error. If the task is cancelled, the server is notified as the protocol requires.
         """
         ...
@@ -332,7 +332,7 @@ class StartingTransport(Transport, Protocol):
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
         """Send a request at once and return its exchange, which records the outcome and reports it to `listener`.
 
-        None if it would have to wait, for instance for a connection. Then nothing was sent, and the caller uses
+        None if it would have to wait, for example for a connection. Then nothing was sent, and the caller uses
         `request`. The state of the call is not used. Raises `TransportError` if it cannot be sent.
         """
         ...
@@ -351,7 +351,7 @@ class StartingTransport(Transport, Protocol):
 
 @runtime_checkable
 class InProcessServer(Protocol):
-    """Server in this process with a transport of its own; the `instance` of a server definition.
+    """Server in this process with its own transport; the `instance` of a server definition.
 
     Example:
         class SocketServer:

@@ -132,7 +132,7 @@ class Upstream:
                     and retries < _max_session_retries(exc)
                     and await self._session_replaced(session)
                 ):
-                    continue  # nothing was executed: use the next session
+                    continue  # it did not run: use the next session
                 if isinstance(exc, TransportError):
                     explain_rejected_token(exc, self.server)
                     if exc.code == "E-CLOSED" and session.ended_by is not None:
@@ -147,7 +147,7 @@ class Upstream:
         raise AssertionError("unreachable")
 
     def _is_session_stale(self, exc: TransportError | JSONRPCError) -> bool:
-        """Return True if `exc` shows that the session is obsolete and the call was not executed.
+        """Return True if `exc` shows that the session is obsolete and the call did not run.
 
         Its process died, or the server changed its era. A health check or a restart is then requested.
         """
@@ -285,12 +285,12 @@ class Upstream:
         return supervisor.session is session and supervisor.state is _READY and not supervisor.draining
 
     def mark_used(self, now: float) -> None:
-        """Record that a call uses the server at the time `now`, so that it does not stop as idle."""
+        """Record that a call uses the server at the time `now`, so it does not stop as idle."""
         self._supervisor.last_used = now
 
     @property
     def session(self) -> Session | None:
-        """Return the current session with the server, ready or not; None if there is no connection."""
+        """Return the current session with the server, ready or not; None without a connection."""
         return self._supervisor.session
 
     @property
@@ -347,8 +347,8 @@ class Upstream:
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many more sessions may be tried for a call that failed with `exc` and was not executed.
+    """Return how many more sessions may be tried for a call that failed with `exc` and did not run.
 
-    They are more if the server has moved to another node of a cluster.
+    More are allowed if the server has moved to another node of a cluster.
     """
     return MAX_MOVES if isinstance(exc, TransportError) and exc.code == SERVER_MOVED else 1

@@ -20,7 +20,7 @@ class CrashRow(NamedTuple):
     tool: str
     effect: str  # with its source
     after_crash: str
-    advice: str  # "" if the step goes on by itself
+    advice: str  # "" if the step continues by itself
 
 
 def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
@@ -95,7 +95,7 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Return two texts about a step with `verify`: how it continues after a crash, and advice for its author or "".
+    """Return two strings about a step with `verify`: how it continues after a crash, and advice for its author or "".
 
     If `verify` has no `after`, its result "not executed" counts only if the process of the server has ended. A local
     server ends together with our process.

@@ -22,7 +22,7 @@ AGENT_WORKFLOW: Final = "agent"  # name of the workflow of agent runs
 AGENT_META_KEY: Final = "toolway/agent"  # `_meta` key of tools that start agents; agents do not see such tools
 DEFAULT_VERIFY_DELAY_S: Final = 5.0  # before the read of `verify`
 
-#: What happens to a step that may have been executed: ask a person, fail, or call again.
+#: What happens to a step that may have run: ask a user, fail, or call again.
 UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
 
 
@@ -33,7 +33,7 @@ class Retry(msgspec.Struct, frozen=True):
     wait: float = 5.0  # seconds before the second attempt
     factor: float = 2.0  # the wait grows by this factor
     at_most: float = 300.0  # longest wait
-    on_answer: bool = False  # also if the tool itself reported a failure
+    on_answer: bool = False  # even if the tool itself reported a failure
 
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after an attempt with this number."""
@@ -41,14 +41,14 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Verify(msgspec.Struct, frozen=True):
-    """Call of a read-only tool that finds out if an earlier call with an unknown outcome was executed."""
+    """Call of a read-only tool that finds out whether an earlier call with an unknown outcome ran."""
 
     tool: str
     params: Any
     happened: Any  # expression over `reply`; in Python a function of the result
-    result: Any = None  # expression over `reply`, or a function: the data of the step if it was executed
+    result: Any = None  # expression over `reply`, or a function: the data of the step if it ran
     after: float | None = None  # seconds in which the server may still execute a call after its end
-    otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still be executed
+    otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still run
 
     def delay(self, timeout: float, *, has_ended: bool) -> float:
         """Return the seconds to wait after a call with an unknown outcome, before the read that verifies it.
@@ -149,7 +149,7 @@ class WaitStep(Step, frozen=True, kw_only=True):
 
 
 class AskStep(Step, frozen=True, kw_only=True):
-    """Workflow step that asks a person: for an approval, or for data by a form."""
+    """Workflow step that asks a user: for an approval, or for data through a form."""
 
     title: str
     approval: bool
@@ -246,7 +246,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def agent_steps(self) -> list[AgentStep]:
-        """Return the agent steps of the workflow, and those of the workflows that it starts as child runs."""
+        """Return the agent steps of the workflow, and of the workflows that it starts as child runs."""
         found: list[AgentStep] = []
         for step in self.walk():
             if isinstance(step, AgentStep):
@@ -293,7 +293,7 @@ def _tools_of(step: ToolStep) -> set[str]:
 
 
 def read_duration(value: Any) -> float | None:
-    """Return the seconds of a number or a text such as `30s`, `10m`, `2h`, `7d`; None if it is no duration."""
+    """Return the seconds of a number or a string such as `30s`, `10m`, `2h`, `7d`; None if it is not a duration."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e10:

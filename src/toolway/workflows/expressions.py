@@ -161,7 +161,7 @@ def _prepare(expression: str, variables: frozenset[str]) -> _Prepared:
 def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:
     """Return the value at `path` in the data if it is a short text, an integer or a boolean; else None.
 
-    Such a value needs no CEL runtime.
+    Such a value does not need the CEL runtime.
     """
     value: Any = data
     for name in path:
@@ -261,7 +261,7 @@ def split_template(text: str) -> tuple[str | _Code, ...]:
 
 
 def _find_end(text: str, position: int) -> int:
-    """Return the index of the `}` that closes the expression at `position`, past inner braces and quoted texts.
+    """Return the index of the `}` that closes the expression at `position`, past inner braces and quoted strings.
 
     Raises `ExpressionError` if there is none.
     """
@@ -286,7 +286,7 @@ def _find_end(text: str, position: int) -> int:
 
 
 def codes_in(template: Any) -> Iterator[str]:
-    """Yield the source of each `${…}` expression in a text, or in the texts of a list or dictionary."""
+    """Yield the source of each `${…}` expression in a string, or in the strings of a list or dictionary."""
     if isinstance(template, str):
         yield from (part.source for part in split_template(template) if isinstance(part, _Code))
     elif isinstance(template, dict):

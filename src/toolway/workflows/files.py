@@ -1,6 +1,6 @@
 """Workflows of a configuration: reads their definitions, and reports those that cannot be used.
 
-The configuration of a cluster has the definitions themselves instead of patterns, so that all nodes have the same ones.
+The configuration of a cluster has the definitions themselves instead of patterns, so all nodes have the same ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolway.types import Json
 from toolway.workflows.definition import Definition
 from toolway.workflows.reader import read_captured
 
-STATUS_TOOL: Final = "run_status"  # tool beside the workflows; no workflow can have this name
+STATUS_TOOL: Final = "run_status"  # tool offered with the workflows; no workflow can have this name
 
 
 def read_workflows(captured: Iterable[CapturedWorkflow]) -> tuple[list[Definition], list[ConfigIssue]]:

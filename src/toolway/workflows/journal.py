@@ -30,9 +30,9 @@ RunState: TypeAlias = Literal[
 ]
 RUN_STATES: Final[frozenset[str]] = frozenset(get_args(RunState))
 FINAL_STATES: Final[frozenset[str]] = frozenset(("done", "failed", "undone", "cancelled", "stuck", "damaged"))
-RESUMABLE_STATES: Final[frozenset[str]] = frozenset(("stuck", "damaged"))  # a person can correct the cause
+RESUMABLE_STATES: Final[frozenset[str]] = frozenset(("stuck", "damaged"))  # a user can correct the cause
 
-#: `begun`: the call may have been sent. `not_executed`: proved. `unknown`: it may have been executed.
+#: `begun`: the call may have been sent. `not_executed`: proved. `unknown`: it may have run.
 EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unknown", "waiting"]
 
 
@@ -100,7 +100,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     error: Json | None = None
     ended: float | None = None
-    keep: bool = False  # the process goes on with the run soon: no other process may take it
+    keep: bool = False  # the process continues with the run soon: no other process may take it
 
 
 #: States in which a process executes the run.
@@ -126,7 +126,7 @@ class JournalError(ToolwayError):
 
 
 class RunDamaged(JournalError):
-    """Raised if a stored value of one run cannot be read. It concerns this run alone: all other runs go on."""
+    """Raised if a stored value of one run cannot be read. It concerns this run alone: all other runs continue."""
 
     code = "E-WORKFLOW-DAMAGED"
 
@@ -158,7 +158,7 @@ def damaged_record(id: Any, workflow: Any, created: Any, detail: str) -> RunReco
 
 
 def definition_hash(body: Mapping[str, Any]) -> str:
-    """Return the hash of the body of a workflow definition, as `workflows/reader.py` computes it."""
+    """Return the hash of a workflow definition's body, as `workflows/reader.py` computes it."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 
@@ -199,13 +199,13 @@ class RunJournal(Protocol):
         ...
 
     async def get(self, run: str) -> RunRecord:
-        """Return the stored record of a run. Raises `KeyError` if there is no such run."""
+        """Return the stored record of a run. Raises `KeyError` if the run does not exist."""
         ...
 
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         """Return a run, its definition, its journal entries and its messages.
 
-        Raises `KeyError` if there is no such run, `RunDamaged` if a part of it cannot be read.
+        Raises `KeyError` if the run does not exist, `RunDamaged` if a part of it cannot be read.
         """
         ...
 
@@ -217,7 +217,7 @@ class RunJournal(Protocol):
         ...
 
     async def send(self, run: str, message: RunMessage) -> None:
-        """Store a message to a run, and make the run due, so that it reads the message.
+        """Store a message to a run, and make the run due, so it reads the message.
 
         A stuck run is due only after `resume`.
         """

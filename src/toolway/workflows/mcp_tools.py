@@ -1,8 +1,8 @@
 """MCP server in this process whose tools are workflows: a call starts a run and returns its output.
 
 A client with the tasks extension gets a task. For other clients the call waits, and reports the progress of the run. If
-the run asks a person, the client gets the question as a form: an approval, data, or the outcome of a call that may have
-been executed. A client without forms, or whose time is over, gets the id of the run; with the tool `run_status` it can
+the run asks a user, the client gets the question as a form: an approval, data, or the outcome of a call that may have
+run. A client without forms, or whose time is over, gets the id of the run; with the tool `run_status` it can
 wait for the run. The run continues in any case.
 """
 
@@ -270,7 +270,7 @@ class WorkflowTransport:
     async def _find_run(self, id: object, caller: str) -> RunRecord:
         """Return a run if the caller may see it: the local owner sees every run, an API key the runs that it started.
 
-        Raises `WorkflowError` if there is no such run.
+        Raises `WorkflowError` if the run does not exist.
         """
         record = await self._workflows.get(str(id))
         if caller and record.caller != caller:
@@ -278,7 +278,7 @@ class WorkflowTransport:
         return record
 
     async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:
-        """Wait until a run ends or asks a person, or the time of the call is over.
+        """Wait until a run ends or asks a user, or the time of the call is over.
 
         Return the tool result for the client.
         """
@@ -456,7 +456,7 @@ def _agent_tool(name: str, agent: ConfiguredAgent) -> Json:
 def _result_of(record: RunRecord) -> Json:
     """Return the tool result for a run that has ended without a failure.
 
-    If the run is that of an agent, the text of the result is the agent's answer.
+    For an agent's run, the text of the result is the agent's answer.
     """
     if record.workflow == AGENT_WORKFLOW:
         value = {"output": record.output["output"], "usage": record.output["usage"], "run": record.id}

@@ -2,7 +2,7 @@
 
 Read this first. `plan` walks the definition from its beginning. It skips each step whose outcome is in the journal; the
 first step without an outcome gives an action: a call, a wait, a question. So an interrupted run continues from its
-journal, and a run that waits needs no memory. `step_planner.py` decides about one step.
+journal, and a run that waits does not need memory. `step_planner.py` decides about one step.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class _DefinitionPlanner(StepPlanner):
             last = inner["steps"].get(steps[-1].name)
             results[name] = last["data"] if last is not None else None
         if failure is not None:
-            # Nothing new begins; calls under way and open questions are waited for.
+            # Nothing new begins; calls in flight and open questions are waited for.
             del self._decision.calls[calls:]
             prefix = f"{path}/"
             open_paths = [*self._live, *(each.path for each in self._decision.questions)]
@@ -281,7 +281,7 @@ class _DefinitionPlanner(StepPlanner):
 
 
 def budget_of(definition: Definition, run: RunRecord) -> Budget | None:
-    """Return the budget for all agent steps of a run: that of its definition, limited by that of its parent run."""
+    """Return the budget for all agent steps of a run: the definition's budget, limited by the parent run's."""
     limits = (run.variables or {}).get(BUDGET_VARIABLE)
     if limits is None:
         return definition.budget

@@ -131,7 +131,7 @@ def read_text(
 ) -> Definition:
     """Return the workflow definition in a YAML or JSON text.
 
-    `contents` are those of the files of child workflows, by path; without it they are read.
+    `contents` holds the files of child workflows, by path; without it they are read.
     """
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the workflow file is too large", file=file, code="E-WORKFLOW-FILE")
@@ -507,7 +507,7 @@ class _Reader:
     # -- expressions
 
     def _check_expressions(self, definition: Definition) -> None:
-        """Compile every expression of a workflow, so that a mistake is reported before the first run."""
+        """Compile every expression of a workflow, so a mistake is reported before the first run."""
         expressions = expressions_of(definition)
         code = ""
         try:

@@ -1,4 +1,4 @@
-"""Actions that a person can take on a run, each with a text about what it will do."""
+"""Actions that a user can take on a run, each with a text about what it will do."""
 
 from __future__ import annotations
 

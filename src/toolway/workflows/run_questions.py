@@ -50,7 +50,7 @@ class RunQuestions:
     def forms(self, run: str, asking: Sequence[RunRecord], caller: str) -> Json:
         """Return those open questions of the runs `asking` that the caller may answer, as forms by name.
 
-        `asking` are those runs that ask a person: the run with the id `run`, or child runs of it.
+        `asking` are the runs that ask a user: the run with the id `run`, or child runs of it.
         """
         return {name: _form_of(question) for name, _, question in self._open(run, asking, caller)}
 
@@ -118,7 +118,7 @@ def _form_of(question: Json) -> Json:
 
 
 async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) -> list[RunRecord]:
-    """Return the runs that wait for a person's answer now, among the run `id` and its child runs at any depth."""
+    """Return the runs that wait for a user's answer now, among the run `id` and its child runs at any depth."""
     found: list[RunRecord] = []
     todo = [id]
     for _ in range(MAX_CHILD_RUNS):
@@ -134,7 +134,7 @@ async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) ->
 async def watch_questions(
     workflows: Workflows | TemporalWorkflows, id: str
 ) -> AsyncGenerator[tuple[RunRecord, list[RunRecord]]]:
-    """Yield (run, runs that ask a person now) at each change, until the run `id` has ended.
+    """Yield (run, runs that ask a user now) at each change, until the run `id` has ended.
 
     The runs that ask are the run itself or child runs of it.
     """
@@ -165,7 +165,7 @@ async def watch_questions(
 async def wait_until_asked(
     workflows: Workflows | TemporalWorkflows, id: str, on_change: Callable[[RunRecord], None]
 ) -> tuple[RunRecord, list[RunRecord]]:
-    """Wait until a run has ended, or until it or one of its child runs asks a person.
+    """Wait until a run has ended, or until it or one of its child runs asks a user.
 
     Return the run, and the runs that ask. `on_change` is called at each change of the run.
     """

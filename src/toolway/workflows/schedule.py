@@ -1,7 +1,7 @@
 """Schedules of workflows: `every` and `cron`, and the time of the next run.
 
 The next run of a schedule is always in the journal, as a waiting run that is due at its time. The process that takes it
-creates the run after it. So a schedule needs no process while it waits, and runs once after a downtime. The key of a
+creates the run after it. So a schedule needs no process while it waits, and runs once after downtime. The key of a
 run names its time: several processes that create the same run create one.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 
 from toolway.types import Json
 
-SCHEDULE_KEY: Final = "schedule:"  # of the key of a scheduled run
+SCHEDULE_KEY: Final = "schedule:"  # prefix of a scheduled run's key
 MIN_INTERVAL_S: Final = 1.0
 
 

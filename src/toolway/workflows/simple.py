@@ -40,11 +40,11 @@ class WorkflowEngine:
 
         Args:
             workflow: A file or a dictionary.
-            context: `input` and `variables` of the run, and further names for expressions such as `repo`.
+            context: `input` and `variables` of the run, and other names for expressions such as `repo`.
 
         Returns:
             `executionId`, `status` (completed, failed, cancelled, waiting), `output`, `error`, `steps` (the state of
-            each step) and `metadata` with times and counts. `waiting`: the run asks a person.
+            each step) and `metadata` with times and counts. `waiting`: the run asks a user.
 
         Raises:
             ConfigError: The definition is invalid.

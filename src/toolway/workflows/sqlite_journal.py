@@ -5,7 +5,7 @@ one `fsync`. Any process may add messages; only the process with the lock execut
 of its servers) has the lock too: if the process is killed, no other process takes its runs while one of its servers may
 still execute a call.
 
-The intent of an unsafe step is written twice: to the database, and to a file of its own (`intent_record.py`).
+The intent of an unsafe step is written twice: to the database, and to its own file (`intent_record.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SqliteJournal:
         self.life = 0
         self.lease_s = 0.0
         self.on_changed: Callable[[], None] | None = None
-        self.lock_fd: int | None = None  # of the lock of the file
+        self.lock_fd: int | None = None  # of the file's lock
         self.keeps_lock = False  # after it is closed, while the reaper has the lock too
         self._intents: IntentRecord | None = None
         try:
@@ -148,7 +148,7 @@ class SqliteJournal:
         return await work.future
 
     def _commit_queued(self, first: _Work[Any]) -> None:
-        """Commit the first work of a group, and all that was queued meanwhile."""
+        """Commit the first work of a group, and all that was queued in the meantime."""
         group = [first, *cast(list[_Work[Any]], self._thread.take_queued(MAX_GROUP - 1))]
         try:
             self._commit(group)
@@ -254,7 +254,7 @@ class SqliteJournal:
 class _Work(Job, Generic[T]):
     """Database action that waits for the writer thread, and the future that gets the value it returns.
 
-    If the action only writes entries, `rows` are these entries: they can be written together with those of other runs.
+    If the action only writes entries, `rows` are these entries: they can be written together with other runs' entries.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class _Work(Job, Generic[T]):
     ) -> None:
         self.action = action
         self.rows = rows
-        self.intents = intents  # those of the rows after which an unsafe call is sent
+        self.intents = intents  # intents of the rows after which an unsafe call is sent
         self._commit = commit
         self.future: asyncio.Future[T] = loop.create_future()
         self.value: T | None = None

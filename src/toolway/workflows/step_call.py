@@ -16,7 +16,7 @@ from toolway.types import Call, Effect, Json, ToolResult
 from toolway.workflows.journal import Entry, EntryState
 from toolway.workflows.step_planner import CallAction
 
-MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
+MAX_TEXT_CHARS = 64 * 1024  # length of a string that is stored next to the data
 
 
 class RunAccess(Protocol):
@@ -25,7 +25,7 @@ class RunAccess(Protocol):
     def caller_id(self, caller: str) -> str:
         """Return the caller id for the calls of a run.
 
-        It selects the credentials; "" means those of the local owner.
+        It selects the credentials; "" means the local owner's.
         """
         ...
 
@@ -53,7 +53,7 @@ async def call_step(
 ) -> Entry:
     """Make the call of a step and return the journal entry with its outcome. Raises only `CancelledError`.
 
-    `may_send` is called right before the call is sent. If it returns False, the call is not executed.
+    `may_send` is called right before the call is sent. If it returns False, the call does not run.
     """
 
     def outcome(state: EntryState, body: Json) -> Entry:

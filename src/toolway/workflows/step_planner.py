@@ -51,7 +51,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     args: Json
     effect: Effect
     timeout: float | None
-    meta: Json | None  # the idempotency key, for a server that honours it
+    meta: Json | None  # the idempotency key, for a server that honors it
     settles_after: float  # seconds from now until the call has ended here
     is_local: bool = False  # its server ends with this process
     child: Any = None  # the workflow, if the action starts a child run or reads its state
@@ -61,7 +61,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Question of a run to a person: for an approval, for data by a form, or if a call was executed."""
+    """Question of a run to a user: for an approval, for data by a form, or whether a call ran."""
 
     path: str
     kind: Literal["approve", "ask", "unknown"]
@@ -102,7 +102,7 @@ class Decision(msgspec.Struct):
 
 
 class Failure(NamedTuple):
-    """Failure of a step. If `unknown` is True, the step may have been executed."""
+    """Failure of a step. If `unknown` is True, the step may have run."""
 
     error: Json
     unknown: bool = False
@@ -131,7 +131,7 @@ class RunMemory:
         self.granted: dict[str, Budget] = {}  # limits of child runs that have not ended, by path
         self._ended_children: set[str] = set()
         self.passed: tuple[int, Scope] | None = None  # finished steps of the definition, and what they gave
-        self.has_unknown = False  # a step may change its outcome after it was passed: a person settles it
+        self.has_unknown = False  # a step may change its outcome after it was passed: a user settles it
         for entry in entries:
             self.add(entry)
 
@@ -271,7 +271,7 @@ class StepPlanner:
         if self._live:
             return
         if unknown := self._unknown_paths():
-            # A step that may have happened cannot be undone or left: a person decides first.
+            # A step that may have happened cannot be undone or left: a user decides first.
             for path in unknown:
                 self._ask_unknown(path, failure.error.get("message", ""))
             return
@@ -295,7 +295,7 @@ class StepPlanner:
         self._end(Ending("undone", None, failure.error))
 
     def _has_changed_tool(self, error: Json) -> bool:
-        """Return True if a step was not executed because its tool is gone or has changed. A person may correct that.
+        """Return True if a step did not run because its tool is gone or has changed. A user may correct that.
 
         Arguments that do not match the schema of the tool count only if the run has waited, or a process has ended,
         since the run began. Otherwise the definition or the inputs of the run are wrong.
@@ -528,14 +528,14 @@ class StepPlanner:
         return "done"
 
     def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
-        """Return True if the step failed because its outcome was unknown, and a person has stated the outcome since.
+        """Return True if the step failed because its outcome was unknown, and a user has stated the outcome since.
 
         Only steps with `on_unknown: fail` fail so. The run stays failed: the statement only decides what is undone.
         """
         return step.on_unknown == "fail" and entry.via == "settle"
 
     def _may_be_lost(self, step: ToolStep) -> bool:
-        """Return True if a step without an entry may have been executed, because the journal has lost entries."""
+        """Return True if a step without an entry may have run, because the journal has lost entries."""
         is_doubtful = bool((self._run.variables or {}).get(DOUBT_VARIABLE))
         return is_doubtful and self._stopped is None and _effect(step, self._terms(step.tool)) is Effect.UNSAFE
 
@@ -582,7 +582,7 @@ class StepPlanner:
         return None
 
     def _after_unknown(self, step: ToolStep, path: str, entry: Entry, scope: Scope) -> Progress | None:
-        """Decide about a call that may have been executed: retry, verify, fail or ask a person.
+        """Decide about a call that may have run: retry, verify, fail or ask a user.
 
         None if its outcome is known now.
         """
@@ -609,7 +609,7 @@ class StepPlanner:
     def _verify(
         self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
     ) -> Literal["pending", "failed", "open"] | None:
-        """Find out if a call with an unknown outcome was executed, by a call of the read-only tool in `verify`.
+        """Find out whether a call with an unknown outcome ran, by a call of the read-only tool in `verify`.
 
         Return None if the outcome is known now, "pending" if the read has not ended, "failed" if it failed. Return
         "open" if the read does not show the call, but the server may still execute it: its process has not ended, and
@@ -643,7 +643,7 @@ class StepPlanner:
         return None
 
     def _settle(self, entry: Entry) -> Entry:
-        """Return the journal entry of a call with an unknown outcome, with the outcome that a person has stated.
+        """Return the journal entry of a call with an unknown outcome, with the outcome that a user has stated.
 
         If no person has stated it, return the entry unchanged.
         """
@@ -671,7 +671,7 @@ class StepPlanner:
         body = entry.body if isinstance(entry.body, dict) else {}
         limit = step.retry.tries + extra
         is_held = body.get("code") == APPROVAL_CODE or (
-            body.get("code") == SERVER_EXITED and step.on_unknown != "fail"  # `verify` then asks a person
+            body.get("code") == SERVER_EXITED and step.on_unknown != "fail"  # `verify` then asks a user
         )
         if entry.state == "not_executed" and is_held:
             waiting = self._hold(step, path, entry)
@@ -704,7 +704,7 @@ class StepPlanner:
         return self._call(step, path, entry.attempt, entry.args, entry.began)
 
     def _is_resumed(self, attempts: Sequence[Entry], limit: int) -> bool:
-        """Return True if the last attempt of a step was not executed, and a person has resumed the run since.
+        """Return True if the last attempt of a step did not run, and a user has resumed the run since.
 
         Each attempt after which the run became stuck needs its own `resume` message.
         """
@@ -800,7 +800,7 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
 def _is_last_attempt(entry: Entry, limit: int) -> bool:
     """Return True if no automatic attempt follows this one: `limit` is reached, or its error is not retryable.
 
-    After that, only a person can let the step be attempted again, by resuming the run.
+    After that, only a user can let the step be attempted again, by resuming the run.
     """
     return entry.attempt >= limit or (isinstance(entry.body, dict) and entry.body.get("retryable") is False)
 

@@ -1,4 +1,4 @@
-"""Summary of a workflow for a person who decides about it: its schedule, its tools, and where it sends data."""
+"""Summary of a workflow for the user who decides about it: its schedule, its tools, and where it sends data."""
 
 from __future__ import annotations
 

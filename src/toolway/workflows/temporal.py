@@ -3,7 +3,7 @@
 The planner is the same as for Toolway's own journal (`planner.py`): it runs inside a Temporal workflow, and Temporal's
 history is the journal. A step is an activity. An unsafe step has one attempt, and its activity calls nothing if the
 server delivers it a second time. If a worker dies in an unsafe step, its activity has no result: the outcome is
-unknown, and the step is verified, a person is asked, or the step fails, as its definition says. Temporal by itself
+unknown, and the step is verified, a user is asked, or the step fails, as its definition says. Temporal by itself
 would repeat it.
 """
 
@@ -43,8 +43,8 @@ TASK_QUEUE: Final = "toolway"
 HEARTBEAT_TIMEOUT_S: Final = 10.0  # after which a worker that sends none counts as dead
 HEARTBEAT_INTERVAL_S: Final = 3.0
 READ_ATTEMPTS: Final = 5  # of Temporal, for a step that may be repeated
-QUEUE_TIMEOUT_S: Final = 24 * 3600.0  # a step that no worker takes was not executed
-MARGIN_S: Final = 5.0  # for an activity beside the timeout of its call
+QUEUE_TIMEOUT_S: Final = 24 * 3600.0  # a step that no worker takes did not run
+MARGIN_S: Final = 5.0  # for an activity, on top of the call's timeout
 WATCH_INTERVAL_S: Final = 0.5
 
 
@@ -325,7 +325,7 @@ class TemporalWorkflows:
         return Run(self, id)  # type: ignore[arg-type] # it has the methods that a handle uses
 
     async def get(self, id: str) -> RunRecord:
-        """Return the stored record of a run, with its state. Raises `WorkflowError` if there is no run with this id."""
+        """Return the stored record of a run, with its state. Raises `WorkflowError` if no run has this id."""
         return (await self.load(id))[0]
 
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
@@ -375,7 +375,7 @@ class TemporalWorkflows:
             ended.cancel()
 
     def is_asking(self, record: RunRecord) -> bool:
-        """Return True if the run waits for the answer of a person."""
+        """Return True if the run waits for a user's answer."""
         return record.state == "asks"
 
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
@@ -383,7 +383,7 @@ class TemporalWorkflows:
         await _Messages(self).answer(id, path, body, by=by, roles=roles)
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
-        """State that a call of a run with an unknown outcome was executed, or was not.
+        """State whether a call of a run with an unknown outcome ran.
 
         The run continues accordingly.
         """

@@ -1,4 +1,4 @@
 """Functions of all commands, with their arguments and options.
 
-The modules that do the work are imported when a command runs, so that `--help` stays fast.
+The modules that do the work are imported when a command runs, so `--help` stays fast.
 """

@@ -284,7 +284,7 @@ def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
 
 
 class _AnyVariable(dict[str, str]):
-    """Environment in which every variable counts as set, so that only the entry itself is checked."""
+    """Environment in which every variable counts as set, so only the entry itself is checked."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return "x"

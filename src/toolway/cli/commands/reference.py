@@ -1,6 +1,6 @@
 """`toolway explain` and `toolway completion`: error codes and shell scripts.
 
-The pages about error codes are those of docs/errors.
+The pages about error codes are in docs/errors.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ async def _run_gateway(output: Output, folder: Path, port: int, browser: bool) -
 def _write_config(folder: Path) -> Path:
     """Write the demo's config file with a few earlier versions, and return its path."""
     file = folder / "mcp.json"
-    (folder / "python").symlink_to(sys.executable)  # so that the displayed command is the same on every machine
+    (folder / "python").symlink_to(sys.executable)  # so the displayed command is the same on every machine
     (folder / "server.py").write_bytes(SERVER_SCRIPT.read_bytes())
     servers: Json = {
         name: _server_entry(folder, name) for name in ("weather", "shop", "library", "payments", "pictures")

@@ -1,4 +1,4 @@
-"""Simulated MCP server over stdio for the demo gateway, with a selectable behaviour.
+"""Simulated MCP server over stdio for the demo gateway, with a selectable behavior.
 
 Run by its path; needs only Python.
 

@@ -92,7 +92,7 @@ ALIASES: Final = {
 
 
 def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) -> UsageError:
-    """Return the error for a command line whose next word is no command of `table`.
+    """Return the error for a command line whose next word is not a command of `table`.
 
     `path` is the command before it, such as `toolway keys`. `args` are the words that follow.
     """
@@ -122,7 +122,7 @@ def find_moved_option(path: str, option: str) -> str:
 
 
 def renamed_commands() -> dict[str, str]:
-    """Return the former names of all commands, those of parts too."""
+    """Return the former names of all commands, including commands of parts."""
     return {**RENAMED, **{old: new for old, new in registry.former_commands().items() if " -" not in old}}
 
 

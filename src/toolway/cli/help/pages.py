@@ -40,7 +40,7 @@ _FIRST_PAGE_END: Final = """\
 Options: -c FILE  -g URL  --json  -q  -v  -V  -h
 More:    toolway help --all    toolway help COMMAND    toolway explain CODE
 """
-#: Commands of `toolway help --all`, by section. A subcommand without a row of its own is named in the row of its group.
+#: Commands of `toolway help --all`, by section. A subcommand without its own row is named in the row of its group.
 _SECTIONS: Final = {
     "Set up": (*("init", "add", "new", "clients import", "clients export", "clients sync", "connect", "completion"),),
     "Servers": ("ls", "show", "edit", "rm", "enable", "disable", "restart", "login", "logout", "secrets"),
@@ -56,7 +56,7 @@ _SECTIONS: Final = {
 
 
 def _with_parts(title: str, names: Iterable[str]) -> list[str]:
-    """Return the commands of a section, with those of parts after the command that each follows."""
+    """Return the commands of a section, with each part's commands after the command that it follows."""
     found = list(names)
     for part in registry.built_in():
         for name, each in part.commands.items():
@@ -74,7 +74,7 @@ _NAME_WIDTH: Final = 17
 
 
 def first_page() -> str:
-    """Return the text of `toolway --help`: the commands that most people need, in one screen."""
+    """Return the text of `toolway --help`: the commands that most users need, in one screen."""
     sections = [format_section(title, rows.items(), 10) for title, rows in FIRST_COMMANDS.items()]
     return "\n".join([f"{TAGLINE}\n", usage_line(USAGE), *sections, _FIRST_PAGE_END])
 

@@ -1,4 +1,4 @@
-"""Database that all nodes of a cluster share: nodes, servers and their owners, keys, and further state.
+"""Database that all nodes of a cluster share: nodes, servers and their owners, keys, and more state.
 
 PostgreSQL, or SQLite for tests and small clusters.
 """

@@ -35,7 +35,7 @@ class StoredList(msgspec.Struct, frozen=True):
     revision: int = 0
 
 
-#: One statement, so that a slow node does not block other nodes while it holds the revision row. The server row is
+#: One statement, so a slow node does not block other nodes while it holds the revision row. The server row is
 #: locked first, as a transaction that removes the server does; that one also takes its revision last.
 _PUT_STATEMENT: Final = text(
     """

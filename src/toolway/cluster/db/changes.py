@@ -1,4 +1,4 @@
-"""Revisions: numbers of changes in the database, which every node polls to find out if it must reload.
+"""Revisions: numbers of changes in the database, which every node polls to find out whether it must reload.
 
 A transaction that changes shared state takes the next revision at its end. From there to the commit it holds the
 revision row, so writers are serialised. So nothing large is written and no lock is awaited after that.
@@ -48,7 +48,7 @@ async def record_change(db: AsyncConnection, kind: str, tenant: str) -> int:
 
 
 async def commit_change(autocommit: AsyncEngine, kind: str, tenant: str) -> None:
-    """Record a change of state of this `kind` in a transaction of its own, after the change was committed.
+    """Record a change of state of this `kind` in its own transaction, after the change was committed.
 
     `autocommit` is an engine in autocommit mode. PostgreSQL needs one statement for it, so a slow node does not hold
     the revision row and block other nodes.

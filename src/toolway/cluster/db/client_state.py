@@ -40,7 +40,7 @@ class ApiKeyTable:
     """Store of API keys in the database. Methods raise SQLAlchemy errors and `StateRefused`.
 
     The gateway defines their attributes; here they are stored and signed. A row without a valid signature grants
-    nothing, and neither does one that was put back (`integrity.py`). A revoked key is remembered for a day, so that a
+    nothing, and neither does one that was put back (`integrity.py`). A revoked key is remembered for a day, so a
     node with a delayed update finds it among the revoked keys.
     """
 
@@ -78,7 +78,7 @@ class ApiKeyTable:
             return revision
 
     async def revoke(self, tenant: str, id: str) -> bool:
-        """Revoke an API key. Return False if there is no valid API key with this id."""
+        """Revoke an API key. Return False if no valid API key has this id."""
         is_key = (ApiKeyRow.tenant == tenant) & (ApiKeyRow.id == id)
         async with self._engine.begin() as db:
             query = select(ApiKeyRow).where(is_key, ApiKeyRow.revoked_at.is_(None)).with_for_update()
@@ -276,7 +276,7 @@ async def _lock_buckets(db: AsyncConnection, tenant: str, requests: Sequence[Rat
 def _current_tokens(row: _Bucket, request: RateRequest) -> float:
     """Return the tokens in a rate-limit bucket now, with those gained since its last change.
 
-    The time of this statement can be before that of the last change, if it waited for a lock: then nothing is gained.
+    The time of this statement can be earlier than the last change's, if it waited for a lock: then nothing is gained.
     """
     gained = max(0.0, row.now - row.at) * request.tokens_per_s
     return min(float(request.capacity), row.tokens + gained)

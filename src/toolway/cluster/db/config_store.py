@@ -305,7 +305,7 @@ async def _relax_limits(db: AsyncConnection) -> None:
 
 
 async def _fetch_servers(db: AsyncConnection, tenant: str, after: str) -> Sequence[Any]:
-    """Fetch the page of servers with names after `after`, so that no SQL statement takes long."""
+    """Fetch the page of servers with names after `after`, so no SQL statement takes long."""
     query = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.name > after)
     return (await db.execute(query.order_by(ServerRow.name).limit(SERVERS_PER_PAGE))).all()
 

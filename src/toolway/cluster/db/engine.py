@@ -4,7 +4,7 @@ A stopped node must not block other nodes. So the database ends idle transaction
 time out. An acknowledged commit is on the database's disk.
 
 A hostile or hanging database must not block a node for ever either. It keeps the time limits of statements itself, so
-a node has one of its own: a connection on which nothing is answered is cut.
+a node has its own: a connection on which nothing is answered is cut.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, pro
 
 
 def _make_private(file: Path, *connect_arguments: Any) -> None:
-    """Create the file of a SQLite database so that only its user can read it, or give it that mode.
+    """Create a SQLite database file that only its user can read, or give the file that mode.
 
     SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
 
@@ -253,7 +253,7 @@ async def upgrade_schema(engine: AsyncEngine) -> None:
 
 
 async def upgrade_locked(db: AsyncConnection) -> None:
-    """Upgrade the tables, and lock the schema until the transaction ends, so that no other node upgrades it.
+    """Upgrade the tables, and lock the schema until the transaction ends, so no other node upgrades it.
 
     The time limits of the transaction are removed, because an upgrade may take long. If the node stops in the middle of
     it, PostgreSQL ends the transaction and the lock after a minute.

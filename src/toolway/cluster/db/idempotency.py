@@ -54,7 +54,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class DatabaseUnavailable(Exception):
-    """Raised if the database does not respond, so that an idempotency key cannot be claimed."""
+    """Raised if the database does not respond, so an idempotency key cannot be claimed."""
 
 
 class NoLease(Exception):
@@ -151,7 +151,7 @@ class DbIdempotencyStore:
 
     async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
         sealed = self._envelopes.encrypt(outcome, "outcome", self._tenant, _key_digest(id)).encode()
-        kept = sealed if len(sealed) <= MAX_SEALED_BYTES else None  # a repeated call learns that it was executed
+        kept = sealed if len(sealed) <= MAX_SEALED_BYTES else None  # a repeated call learns that it ran
         await self._finish_claim(id, _FINISH_STATEMENT, {"sealed_outcome": kept})
 
     async def mark_unknown(self, id: IdempotencyKey) -> None:
@@ -344,7 +344,7 @@ def _key_digest(id: IdempotencyKey) -> str:
 class WriteRetryQueue:
     """Bounded queue of failed database writes, retried in a background task until they succeed.
 
-    Each write is one idempotent statement that is valid at any later time: its condition says if it still applies."""
+    Each write is one idempotent statement that stays valid later: its condition says whether it still applies."""
 
     def __init__(self, engine: AsyncEngine, max_queued: int = MAX_QUEUED_WRITES) -> None:
         self._engine = engine

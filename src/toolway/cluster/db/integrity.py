@@ -65,7 +65,7 @@ class TenantState:
 class Integrity:
     """Signs and verifies rows with the key of a tenant, and remembers the newest state that it has seen.
 
-    There is one object per process, so that no part of the process accepts a state that is older than one which another
+    There is one object per process, so no part of the process accepts a state that is older than one which another
     part has seen. `on_finding` gets each new finding; `on_resolved` is called when the last one ended.
     """
 
@@ -158,7 +158,7 @@ class Integrity:
         return tenant not in self._put_back
 
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
-        """Raise `StateRefused` if the marks (keyed hashes) of the rows of a kind do not add up to the stored sum."""
+        """Raise `StateRefused` if the marks (keyed hashes) of one kind's rows do not add up to the stored sum."""
         if not self.adds_up(state, kind, marks):
             raise self._refused(tenant, kind, "a row was changed, removed or put back without the key")
         self.report(f"tenants.{kind}", {})

@@ -49,8 +49,8 @@ class NodeStatus:
 class NodeStore:
     """Store of nodes and leases. Methods raise SQLAlchemy errors.
 
-    A node signs what it stores of itself. A row without a valid signature is no node: no server is placed there and no
-    call is sent to its address.
+    A node signs what it stores about itself. A row without a valid signature is not a node: no server is placed there
+    and no call is sent to its address.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class NodeStore:
         return self._integrity.is_signed(mac, "nodes", *_signed_content(status.info, status.epoch))
 
     async def _next_epoch(self) -> int:
-        """Take the next lease number in its own statement, so that a slow node blocks no other node."""
+        """Take the next lease number in its own statement, so a slow node blocks no other node."""
         async with self._autocommit.begin() as db:
             result = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
             return result.scalar_one()

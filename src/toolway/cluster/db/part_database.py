@@ -31,7 +31,7 @@ _log = logging.getLogger("toolway.cluster")
 class ClusterDatabase:
     """`Database` of a part for one tenant. A query that is late runs on; its caller gets `DatabaseError`.
 
-    `tables` are those of the part. Signed ones need the `integrity` of the node.
+    `tables` are the part's tables. Signed ones need the `integrity` of the node.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Table of pins: the definitions of each server's tools and prompts, as they were first seen or approved.
 
-A change reads the row of a server, changes it and writes it in one transaction, so that two nodes that see a server for
+A change reads the row of a server, changes it and writes it in one transaction, so two nodes that see a server for
 the first time agree on one definition. A row that was changed, removed or put back is refused (`integrity.py`).
 """
 
@@ -91,7 +91,7 @@ class PinTable:
         return (await db.execute(select(*columns).where(PinsRow.tenant == self._tenant, PinsRow.mac != ""))).all()
 
     async def _remove_oldest(self, db: AsyncConnection) -> int:
-        """Delete the rows that did not change for the longest time, so that at most `MAX_ROWS` remain.
+        """Delete the rows that did not change for the longest time, so at most `MAX_ROWS` remain.
 
         Return the sum of their marks (keyed hashes, `integrity.py`).
         """

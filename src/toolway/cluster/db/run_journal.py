@@ -52,7 +52,7 @@ from toolway.workflows.journal import (
 )
 
 MAX_GROUP: Final = 200  # runs in one statement
-MAX_TAKEN: Final = 50  # runs taken at once, so that other nodes take some too
+MAX_TAKEN: Final = 50  # runs taken at once, so other nodes take some too
 LISTEN_RETRY_S: Final = 1.0
 LISTEN_CHECK_S: Final = 10.0  # seconds without news after which a listener sees whether the database answers
 CHANNEL: Final = "toolway_runs"  # of NOTIFY; the payload is the tenant
@@ -394,7 +394,7 @@ class _Connection:
                     hint="runs wait until the database is back",
                 ) from exc
             except asyncio.CancelledError:
-                await self._drop()  # a statement may be under way
+                await self._drop()  # a statement may be in flight
                 raise
 
     async def close(self) -> None:

@@ -148,7 +148,7 @@ class RevisionRow(Base):
 class ChangeRow(Base):
     """Revision of the last change of one kind for one tenant.
 
-    Nodes poll it to know if they must reload."""
+    Nodes poll it to know whether they must reload."""
 
     __tablename__ = "changes"
 
@@ -206,7 +206,7 @@ class RemovedServerRow(Base):
 class ApiKeyRow(Base):
     """Gateway API key: its attributes with a hash, never the key itself.
 
-    A revoked key stays for a day, so that slow nodes find it as revoked.
+    A revoked key stays for a day, so slow nodes find it as revoked.
     """
 
     __tablename__ = "api_keys"
@@ -297,7 +297,7 @@ class ToolVectorRow(Base):
     __tablename__ = "tool_vectors"
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
-    model: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the identity of the model
+    model: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the model's identity
     id: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the text
     vector: Mapped[bytes]  # 16-bit floats
     mac: Mapped[str]  # of all columns (`integrity.py`)

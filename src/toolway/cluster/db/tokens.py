@@ -1,10 +1,10 @@
 """OAuth logins at upstream servers, encrypted and shared by all nodes, with a refresh lock.
 
-The revision of each login is cached in memory (`load_revisions`), so that transports detect changes without waiting.
+The revision of each login is cached in memory (`load_revisions`), so transports detect changes without waiting.
 
 A token is refreshed once for all nodes that need it. An issuer that rotates refresh tokens accepts each of them once
 and treats a second use as theft. So one node at a time may refresh, under a reservation that is longer than a refresh
-can take. The next node first checks if the token is already refreshed. If a node dies during a refresh, the other nodes
+can take. The next node first checks whether the token is already refreshed. If a node dies during one, the other nodes
 wait until its reservation expires. A node that was stopped meanwhile sees on its own clock that its reservation has
 expired, and sends nothing.
 """
@@ -64,7 +64,7 @@ _NONCE_BYTES: Final = 12
 class DbTokenStore:
     """`TokenStore` of OAuth tokens in the cluster database, with one token slot per login.
 
-    A login is one principal at one upstream server. Its encrypted tokens are bound to the revision of its row, so that
+    A login is one principal at one upstream server. Its encrypted tokens are bound to the revision of its row, so
     earlier ones cannot be put back. Methods raise `DecryptionError`, `StateRefused` and SQLAlchemy errors.
     """
 
@@ -99,7 +99,7 @@ class DbTokenStore:
     # -- for nodes that share the store -------------------------------------------------------------------------------
 
     def run_detached(self, refresh: Coroutine[Any, Any, Credential]) -> asyncio.Task[Credential]:
-        """Run a token refresh in its own task, so that cancelling the waiter does not cancel it."""
+        """Run a token refresh in its own task, so cancelling the waiter does not cancel it."""
         task = asyncio.create_task(refresh)
         self._refreshes.add(task)
         task.add_done_callback(self._refreshes.discard)
@@ -107,7 +107,7 @@ class DbTokenStore:
         return task
 
     async def close(self) -> None:
-        """Wait at most `CLOSE_TIMEOUT_S` for running token refreshes, so that new tokens are stored.
+        """Wait at most `CLOSE_TIMEOUT_S` for running token refreshes, so new tokens are stored.
 
         Call before the engine closes.
         """
@@ -297,7 +297,7 @@ class DbTokenSlot(TokenSlot):
         self._seen_revision = self._db_store.known_revision(self._upstream, self._principal)
 
     async def refresh(self, current: Credential, network_policy: NetworkPolicy) -> Credential:
-        """Refresh the token in its own task, so that it is stored even if the caller is cancelled."""
+        """Refresh the token in its own task, so it is stored even if the caller is cancelled."""
         return await asyncio.shield(self._db_store.run_detached(self._refresh_reserved(current, network_policy)))
 
     async def _refresh_reserved(self, current: Credential, network_policy: NetworkPolicy) -> Credential:

@@ -40,9 +40,9 @@ class DbVectorStore:
         self._max_vectors = max_vectors
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the stored vectors of texts, by the hashes `keys` of the texts; texts without one are left out.
+        """Return the stored vectors of strings, by their hashes `keys`; strings without one are left out.
 
-        Raises `EmbeddingError` if the database does not respond. To embed all texts again because the database is down
+        Raises `EmbeddingError` if the database does not respond. To embed everything again because the database is down
         would cost more than to rank by words meanwhile.
         """
         found: dict[bytes, bytes] = {}

@@ -17,7 +17,7 @@ from toolway.cluster.nats_rpc import frames
 # Bytes of one batch, unless a single frame is longer. `nats-py` reads this many bytes at a time: a longer message costs
 # it, and the NATS server, one more copy, and arrives late.
 MAX_BATCH_BYTES: Final = 32 * 1024
-MAX_QUEUED_MESSAGES: Final = 10_000  # queued messages; further control frames are dropped, and the receiver asks again
+MAX_QUEUED_MESSAGES: Final = 10_000  # queued messages; any more control frames are dropped, and the receiver asks again
 
 
 class BatchTarget(Protocol):

@@ -64,7 +64,7 @@ class InvalidFrame(Exception):
 class Subjects:
     """Builds and parses the NATS subjects of calls between nodes.
 
-    `prefix` is that of one tenant, so a tenant can be a NATS account.
+    `prefix` belongs to one tenant, so a tenant can be a NATS account.
     """
 
     def __init__(self, prefix: str) -> None:

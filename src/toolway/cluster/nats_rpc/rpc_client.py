@@ -1,15 +1,15 @@
 """RPC over NATS: calls to nodes without an HTTP address, and from nodes if we have none.
 
-RPC has a NATS connection of its own, opened on first use. If all nodes have addresses, it is never opened. Core NATS
+RPC has its own NATS connection, opened on first use. If all nodes have addresses, it is never opened. Core NATS
 delivers at most once and does not report if a receiver lives. So:
 
-Rule 1. If no node listens, NATS reports that at once, and the call was not executed.
+Rule 1. If no node listens, NATS reports that at once, and the call did not run.
 Rule 2. An owner sends heartbeats for its calls. After LOST_AFTER_CHECKS checks without one, the owner counts as dead or
-        hung, and the call may have been executed. A check counts only if our own loop and connection worked: our own
+        hung, and the call may have run. A check counts only if our own loop and connection worked: our own
         pause is not the silence of the owner.
 Rule 3. A caller that receives nothing asks again: an owner caches its last replies for callers that lost their
         connection.
-Rule 4. Nothing more is sent to a lost owner until a message of it arrives.
+Rule 4. A lost owner is sent nothing until a message from it arrives.
 Rule 5. The reply subscription never drops messages: it has no limit, and the senders bound their messages.
 """
 
@@ -161,7 +161,7 @@ class NatsRpc:
 
 
 async def connect_nats(urls: Sequence[str], name: str, credentials: str = "") -> Client:
-    """Open a NATS connection for calls only, so that a large reply delays no bus messages.
+    """Open a NATS connection for calls only, so a large reply delays no bus messages.
 
     Raises `OSError` or `nats.errors.Error` if the connection fails.
     """
@@ -210,7 +210,7 @@ class NatsTransport(OwnerTransportBase):
     async def open(self, inbound: InboundHandler) -> None:
         """Prepare calls to the owner node of this server over NATS.
 
-        Nothing is sent: only the first request shows if the owner exists.
+        Nothing is sent: only the first request shows whether the owner exists.
         """
         self._inbound = inbound
         self._rpc_client = await self._get_client()
@@ -428,7 +428,7 @@ class NatsRpcClient:
         return f"{self._reply_prefix}{id_}"
 
     def can_send_unbatched(self) -> bool:
-        """Return True if few calls are active, so that a new one is sent at once, not in a batch.
+        """Return True if few calls are active, so a new one is sent at once, not in a batch.
 
         The peak of the last moments counts, not the number now: it is low for an instant when several calls are
         answered together.
@@ -452,7 +452,7 @@ class NatsRpcClient:
         return f"{self._reply_prefix}{frames.BATCH_ID_PREFIX}{self._last_batch}"
 
     def fail_unsent(self, ids: list[str]) -> None:
-        """Fail calls that NATS did not accept; they were not executed."""
+        """Fail calls that NATS did not accept; they did not run."""
         for id_ in ids:
             if id_ in self._pending:
                 self._pending[id_].fail_unsent("NATS rejected the message", NATS_UNAVAILABLE)
@@ -623,7 +623,7 @@ class PendingNatsCall(msgspec.Struct, eq=False):
             self.reply.set_exception(TransportError(reason, self.request.call_state.certainty, code=code, hint=hint))
 
     def fail_unsent(self, reason: str, code: str) -> None:
-        """Fail a call that was not sent, or that no node received: it was not executed."""
+        """Fail a call that was not sent, or that no node received: it did not run."""
         self.request.call_state.certainty = Certainty.NOT_SENT
         self.fail(reason, code)
 

@@ -319,7 +319,7 @@ class ServerState:
         self.active_calls: dict[str, ServerCall] = {}  # calls in flight, by reply subject
 
     def can_send_unbatched(self) -> bool:
-        """Return True if few calls are active, so that a reply is sent at once, not in a batch."""
+        """Return True if few calls are active, so a reply is sent at once, not in a batch."""
         return self.peak_calls <= MAX_UNBATCHED_REPLIES and self.outbox.is_idle
 
 
@@ -447,7 +447,7 @@ class ServerCall(msgspec.Struct, eq=False):
     def reject(self, message: str, frame: bytes) -> None:
         """Send a retryable error (overloaded) as the reply to a call that was not started.
 
-        `frame` is the first frame of the call, which has the call token. Without a valid token there is no reply.
+        `frame` is the first frame of the call, which has the call token. Without a valid token the call gets no reply.
         """
         if frame[:1] == frames.FIRST_CHUNK_FRAME:
             frame = frame.partition(b"\n")[2]
@@ -455,7 +455,7 @@ class ServerCall(msgspec.Struct, eq=False):
             return
         data = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
         reply = self.seal(jsonrpc.encode_error(int(self.id), OVERLOADED, message, data))
-        # Cached, so that a duplicate of the call is not started either.
+        # Cached, so a duplicate of the call is not started either.
         self.state.reply_cache.add(self.reply_subject, reply, self.state.loop.time())
         self.state.outbox.send_batched(self.reply_target, self.id, reply)
 

@@ -35,7 +35,7 @@ def read_document(
 ) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
-    The entries `held`, which wait for approval, are left out. White space and comments do not change the digest.
+    The entries `held`, which need review, are left out. White space and comments do not change the digest.
     Variables stay unexpanded, since each node has its own. `contents` has the contents of files that keys of the
     `toolway` block name: they replace the names, because other nodes do not have the files.
     Raises `ConfigError` if the file is not readable or invalid.
@@ -53,7 +53,7 @@ def read_document(
 
 
 def _without_held_settings(block: Json, held: Iterable[HeldEntry]) -> Json:
-    """Return a `toolway` block without the agents, and the addresses of models, that wait for approval.
+    """Return a `toolway` block without the agents, and the addresses of models, that need review.
 
     An agent that calls one of them is left out too.
     """
@@ -81,7 +81,7 @@ def parse_document(document: Json, source: str, variables: Mapping[str, str] | N
 
 
 class ConfigSource:
-    """Loader of the configuration of a tenant from the database.
+    """Loader of a tenant's configuration from the database.
 
     Loaded completely once, then only changed entries are read: otherwise each change of one server would make every
     node read all servers.

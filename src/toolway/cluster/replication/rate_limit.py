@@ -37,7 +37,7 @@ MIN_QUERY_INTERVAL_S: Final = 0.05  # seconds between two queries
 IDLE_CHECK_INTERVAL_S: Final = 0.5  # seconds between two checks for idle keys
 QUERY_TIMEOUT_S: Final = 2.0  # seconds
 QUERY_BATCH: Final = 200  # keys in one query
-MAX_ACTIVE_KEYS: Final = 10_000  # keys in use at the same time; calls with further keys are rejected
+MAX_ACTIVE_KEYS: Final = 10_000  # keys in use at the same time; calls with any other key are rejected
 CLEANUP_INTERVAL_S: Final = 3600.0  # seconds between two deletions of buckets that were unused for days
 
 log = logging.getLogger("toolway.cluster")
@@ -275,7 +275,7 @@ class TokenLease:
             self._credit, self._next_request_at = 0.0, now + max(wait, MIN_REFILL_DELAY_S)
 
     def restore_debit(self, debit: float, now: float) -> None:
-        """Add the debit of a failed query again, so that it is sent with the next one."""
+        """Add the debit of a failed query again, so it is sent with the next one."""
         self._debt = min(self._debt + debit, float(self.rate.calls))
         self._next_request_at = now + MIN_REFILL_DELAY_S
 

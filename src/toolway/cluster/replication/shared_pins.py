@@ -123,9 +123,9 @@ class SharedPins:
         return [self._stored[key] for name, own in current if (key := server_key(name, own.identity)) in self._stored]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Pin definitions that a server sent and that a person approves. Return the approved items.
+        """Pin definitions that a server sent and that a user approves. Return the approved items.
 
-        `digests` are those of the definitions, by `kind/name`. `who` is the id of the principal who approves. Raises
+        `digests` are the definitions' digests, by `kind/name`. `who` is the id of the principal who approves. Raises
         `ServerUnavailable` if the database does not respond, `ConfigError` if its rows are refused.
         """
         identity = self._review.servers[server].identity
@@ -145,11 +145,11 @@ class SharedPins:
         return approved
 
     def close(self) -> None:
-        """Begin no more writes of pins to the database. `wait_closed` waits for a write that is under way."""
+        """Begin no more writes of pins to the database. `wait_closed` waits for a write that is in flight."""
         self._is_closed = True
 
     async def wait_closed(self) -> None:
-        """Begin no more writes of pins to the database; wait at most `CLOSE_TIMEOUT_S` for one that is under way."""
+        """Begin no more writes of pins to the database; wait at most `CLOSE_TIMEOUT_S` for one that is in flight."""
         self.close()
         if self._writer is not None:
             await asyncio.wait({self._writer}, timeout=CLOSE_TIMEOUT_S)
@@ -201,7 +201,7 @@ class SharedPins:
             self._writer = None
 
     async def _store(self, server: str) -> None:
-        """Store the pins and deviations that this node found in a server's lists, then use those of the database."""
+        """Store the pins and deviations that this node found in a server's lists, then use the database's."""
         state = self._review
         own = state.servers[server]
         kinds, proposed = state.changed.pop(server, set()), dict(state.proposed.get(server, {}))

@@ -8,7 +8,7 @@ Rule 1. A call is NOT_SENT until the record with the end of its request was pass
         UNKNOWN until its reply has arrived. A request of which only a part was sent is never executed.
 Rule 2. Nothing is sent before the peer has proved to be the expected node.
 Rule 3. Calls end one by one: a cancelled call, or one with a wrong reply, does not affect any other call.
-Rule 4. Calls under way, bytes that wait, and the time for which the peer may read nothing are limited.
+Rule 4. Calls in flight, bytes that wait, and the time for which the peer may read nothing are limited.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from toolway.upstream.transport import (
 from toolway.upstream.transports.http_responses import error_for_bad_message
 from toolway.upstream.transports.pending_requests import StreamExchange, parse_large
 
-MAX_CALLS: Final = 4096  # under way on one link
+MAX_CALLS: Final = 4096  # in flight on one link
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # of requests that wait to be written; more are not accepted
 MAX_INCOMPLETE_BYTES: Final = 128 * 1024 * 1024  # of messages of which chunks are missing
 MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024  # of replies that wait to be written; a peer that leaves more is dropped
@@ -192,7 +192,7 @@ class Link(asyncio.Protocol):
             self._flush()
 
     def collect(self) -> None:
-        """Collect the messages of this turn of the event loop, so that they share one sealed record."""
+        """Collect the messages of this turn of the event loop, so they share one sealed record."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
@@ -343,7 +343,7 @@ class CallerLink(Link):
 
     @property
     def is_fresh(self) -> bool:
-        """Return True if bytes of the peer have just arrived, so that the connection has not failed silently."""
+        """Return True if bytes of the peer have just arrived, so the connection has not failed silently."""
         return self._loop.time() - self.last_received <= FRESH_S
 
     async def ping(self) -> None:
@@ -511,7 +511,7 @@ class CallerLink(Link):
             self.close()
 
     def go(self) -> None:
-        """Stop sending new calls; close the connection when no call is under way."""
+        """Stop sending new calls; close the connection when no call is in flight."""
         self.is_going = True
         self._close_if_going()
 
@@ -568,7 +568,7 @@ class CalledLink(Link):
         self._handler = handler
         self._open_timer: asyncio.TimerHandle | None = None
         self.node = ""  # id of the calling node
-        self.calls: dict[int, object] = {}  # under way, by number; kept by the handler
+        self.calls: dict[int, object] = {}  # in flight, by number; kept by the handler
         self.is_authenticated = False  # the caller has shown that it knows the keys
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -29,7 +29,7 @@ REPLY: Final = 3  # called node: the response
 NOTIFICATION: Final = 4  # called node: a notification that belongs to the call
 PING: Final = 5
 PONG: Final = 6
-GOING: Final = 7  # called node: it accepts no new calls; those under way are answered
+GOING: Final = 7  # called node: it accepts no new calls; those in flight are answered
 MORE: Final = 0x80
 
 CHUNK_BYTES: Final = 64 * 1024  # of a message in one frame

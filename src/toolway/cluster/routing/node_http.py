@@ -39,7 +39,7 @@ from toolway.upstream.transports.streamable_http import (
     StreamableHttpTransport,
 )
 
-UNIX_PREFIX: Final = "unix:"  # of the address of a node that listens at a Unix socket
+UNIX_PREFIX: Final = "unix:"  # address prefix of a node that listens on a Unix socket
 SEALED_TYPE: Final = "application/octet-stream"
 _SEALED_HEADERS: Final = (("content-type", SEALED_TYPE),)
 _REQUEST_HEADERS: Final = {"Content-Type": SEALED_TYPE, "Accept": "*/*", "Accept-Encoding": "identity"}

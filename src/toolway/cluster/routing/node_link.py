@@ -1,6 +1,6 @@
-"""Calls between nodes on a link (`link.py`): what a call consists of, how it is sent, and how it is executed.
+"""Calls between nodes on a link (`link.py`): what a call consists of, how it is sent, and how it runs.
 
-A call has three parts: `LinkCallHead`, the same for many calls, so that the called node decodes it only once;
+A call has three parts: `LinkCallHead`, the same for many calls, so the called node decodes it only once;
 `LinkCallTicket`, for one call, accepted once and for seconds; and the JSON-RPC request. Head and ticket together
 are what a call token says (`node_auth.py`).
 
@@ -250,7 +250,7 @@ class LinkServer:
             self._changed.set()
 
     def on_task(self, task: asyncio.Task[None]) -> None:
-        """Record the task that executes a call, so that a shutdown waits for it."""
+        """Record the task that executes a call, so a shutdown waits for it."""
         self._tasks.add(task)
 
     def on_cancel(self, link: CalledLink, number: int) -> None:

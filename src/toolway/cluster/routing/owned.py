@@ -88,7 +88,7 @@ class OwnedTransport(TransportWrapper):
         self._idle = asyncio.Event()
         self._draining = False
         self._stopped = asyncio.Event()
-        self._started: dict[RequestExchange, _CountedListener] = {}  # calls that `start` sent and that are under way
+        self._started: dict[RequestExchange, _CountedListener] = {}  # calls that `start` sent and that are in flight
 
     async def request(self, request: Request) -> Json:
         if self._draining:
@@ -205,11 +205,11 @@ class DirectTransport(TransportWrapper):
 class OwnerTransportBase:
     """Base of transports that send requests to the node that owns a server.
 
-    That node acts as a modern MCP server: there is no session, and it gets no notifications.
+    That node acts as a modern MCP server: it has no session and gets no notifications.
     """
 
     async def notify(self, method: str, params: Json) -> None:
-        """Do nothing: the owner node needs no notifications."""
+        """Do nothing: the owner node does not need notifications."""
 
     def set_protocol(self, era: Era, version: str) -> None:
         """Do nothing: each request carries its protocol version."""

@@ -192,7 +192,7 @@ class Peer:
     async def get_link(self) -> CallerLink | None:
         """Return the link (shared connection) to this node; open one if there is none.
 
-        None if the node does not support links, so that calls must be sent as HTTP POSTs. Raises `TransportError`
+        None if the node does not support links, so calls must be sent as HTTP POSTs. Raises `TransportError`
         (nothing was sent) if the node cannot be reached.
         """
         link = self.ready_link
@@ -237,7 +237,7 @@ class Peer:
         return link
 
     def retire(self) -> None:
-        """Send no new calls on the link; it is closed when no call is under way."""
+        """Send no new calls on the link; it is closed when no call is in flight."""
         if self._link is not None:
             self._link.go()
 
@@ -387,7 +387,7 @@ class OwnerCache:
         return found
 
     async def close(self) -> None:
-        """Cancel all database lookups that are under way."""
+        """Cancel all database lookups that are in flight."""
         tasks = list(self._lookups.values())
         for task in tasks:
             task.cancel()

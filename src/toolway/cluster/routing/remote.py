@@ -1,7 +1,7 @@
 """Transport to the node that owns a server. The hub uses that node like any MCP server of the modern era.
 
 Rule 1. The owner is determined when a request is sent. While there is none, or it is unreachable and nothing was sent,
-        the request waits for the next owner, at most OWNER_TIMEOUT_S seconds; nothing was executed.
+        the request waits for the next owner, at most OWNER_TIMEOUT_S seconds; nothing ran.
 Rule 2. A request that may have reached its owner is never sent to another node: its outcome is unknown, and the retry
         middleware decides about another attempt.
 Rule 3. An error that the owner has classified is passed on unchanged.
@@ -194,7 +194,7 @@ class RemoteTransport(OwnerTransportBase):
     async def request(self, request: Request, use_id: str | None = None) -> Json:
         """Send a request to the node that owns the server and return the result; if no node owns it, wait for one.
 
-        `use_id` is that of an earlier attempt, which may have arrived: a node accepts each id only once.
+        `use_id` comes from an earlier attempt, which may have arrived: a node accepts each id only once.
         """
         info: ForwardingInfo | None = request.call_state.forwarding_info
         if info is None and is_catalog_request(request):

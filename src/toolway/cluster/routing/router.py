@@ -51,7 +51,7 @@ class TransportRouter:
         self._transports: dict[str, set[RoutedTransport]] = {}
         #: Servers that are objects in the process of each node, unless the configuration has a server of this name.
         self.in_process: frozenset[str] = frozenset()
-        self.keeps_limits = False  # a server with limits of its own is called by its owner only, which enforces them
+        self.keeps_limits = False  # a server with its own limits is called only by its owner, which enforces them
 
     def attach(self, hub: HubCore) -> None:
         """Set the hub of this node, in which owned servers are started."""
@@ -102,7 +102,7 @@ class TransportRouter:
         return RemoteTransport(server, self.instances_of(server), self._context, caller_id)
 
     def register(self, transport: RoutedTransport) -> None:
-        """Register an open transport, so that it ends when the owner of its server changes."""
+        """Register an open transport, so it ends when the owner of its server changes."""
         self._transports.setdefault(transport.server, set()).add(transport)
 
     def unregister(self, transport: RoutedTransport) -> None:
@@ -151,7 +151,7 @@ class TransportRouter:
     def has_owner(self, server: str) -> bool:
         """Return True if nodes need not share failures of a server, because one owner node calls it for all nodes.
 
-        Also True if each node has a server of its own, in its process: then a failure says nothing about other nodes.
+        Also True if each node has its own server, in its process: then a failure says nothing about other nodes.
         """
         return self._is_in_process(server) or not self.can_call_from_any_node(server)
 

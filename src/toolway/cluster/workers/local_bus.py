@@ -44,7 +44,7 @@ class LocalBus(Bus):
     async def connect(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
         """Bind the Unix socket of this worker and start to send heartbeats. Raises `OSError` if that fails.
 
-        The arguments are those of `Bus.connect` and are not used.
+        The arguments match `Bus.connect` and are not used.
         """
         path = os.path.join(self._folder, self._name)
         with suppress(FileNotFoundError):

@@ -44,7 +44,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
 
     commands: tuple[str, ...] = ()  # command lines, or their first words
     variables: frozenset[str] = frozenset()  # names of environment variables
-    named_by_person: frozenset[str] = frozenset()  # those of them that a person listed or gave a value
+    named_by_person: frozenset[str] = frozenset()  # the ones that a user listed or gave a value
     volumes: tuple[str, ...] = ()  # folders that a container may mount
     secrets: frozenset[str] = frozenset()  # names in the secret store
     package: str = ""  # the only package that a runner may run; empty: any

@@ -1,6 +1,6 @@
 """Environment variables that the untrusted author of a server entry may set for the server.
 
-A variable must be named by a person, or declared by the document that describes the server. Variables that make a
+A variable must be named by a user, or declared by the document that describes the server. Variables that make a
 program load other code, use another package index or talk to another address are never allowed.
 """
 
@@ -25,13 +25,13 @@ _NEVER: Final = re.compile(
     r"|EDITOR|VISUAL|PAGER|BROWSER|TOOLWAY_.*",
     re.IGNORECASE,
 )
-#: Names that often do the same. A person may give them a value, a document may not.
+#: Names that often do the same. A user may set them, a document may not.
 _BY_A_PERSON: Final = re.compile(r".*_(?:PATH|HOME|OPTIONS|OPTS|FLAGS|BIN|EXECUTABLE|COMMAND|CMD|SHELL)", re.IGNORECASE)
 _HARMLESS: Final = frozenset(
     {"NODE_ENV", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE"}
 )
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Search paths that a bundle may set to folders of its own.
+#: Search paths that a bundle may set to its own folders.
 BUNDLE_PATHS: Final = frozenset({"PYTHONPATH", "NODE_PATH"})
 
 
@@ -45,7 +45,7 @@ def check_variables(
 ) -> Rejection | None:
     """Return why a variable of an entry is rejected; None if all are accepted.
 
-    `declared` are the names that may be set, `by_a_person` those of them that a person named or gave a value.
+    `declared` are the names that may be set, `by_a_person` the ones among them that a user named or gave a value.
     """
     for name in env:
         if is_never_allowed(name):

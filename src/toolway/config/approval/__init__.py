@@ -1,6 +1,6 @@
-"""Approval of config files: which programs and data an entry uses, and what a person has approved.
+"""Approval of config files: which programs and data an entry uses, and what a user has approved.
 
 accesses.py      what an entry runs, reads and sends
 trust_store.py   trusted project files and approved entries, by content
-held_entries.py  entries of the user's own files that wait for approval
+held_entries.py  entries of the user's own files that need review
 """

@@ -1,4 +1,4 @@
-"""List of what the entries of a config file run, read and send, for a person who decides about the file.
+"""List of what a config file's entries run, read and send, for the user who decides whether to trust the file.
 
 Only the text of the file is examined: no variable is expanded and no reference is resolved.
 """
@@ -69,7 +69,7 @@ def agent_entries(block: Any) -> Mapping[str, Any]:
 
 
 def agent_accesses(entry: Any, key: str) -> list[Access]:
-    """Return the models that an agent, and the agents inside of it, send prompts and results to."""
+    """Return the models that an agent, and the agents inside it, send prompts and results to."""
     found, waiting = [], [entry]
     while waiting:
         agent = waiting.pop()

@@ -1,13 +1,13 @@
-"""Entries of the user's own files that wait for approval, because another program may have written them.
+"""Entries of the user's own files that need review, because another program may have written them.
 
-An entry that runs a command, or sends a secret or a variable, is used only if a person approved its content: by
+An entry that runs a command, or sends a secret or a variable, is used only if a user approved its content: by
 writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust NAME`. What is there at the first start
-counts as approved. A plain URL needs no approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all of
+counts as approved. A plain URL needs none of this. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all
 its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command,
 `toolway.modelUrls`, which gets API keys, each agent, and each workflow with the contents of its files. The workflow
 files of a project wait too: the trust in the project's config file says nothing about them.
 
-The library (`Hub`) needs no approvals: a program decides itself which files it reads.
+The library (`Hub`) works without approvals: the program decides which files it reads.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from toolway.errors import ConfigError
 
 HELD_CODE: Final = "E-CONFIG-HELD"
 #: A file that is named by --config or $TOOLWAY_CONFIG: "ignore" holds none of its entries, "take" takes those that are
-#: there at the start, because a person named it, "hold" takes them only at the very first start.
+#: there at the start, because a user named it, "hold" takes them only at the very first start.
 NamedFileRule = Literal["ignore", "take", "hold"]
 RELOAD_ALL_NAME: Final = "toolway.gateway.reload"  # `"reload": "all"` is approved like an entry of this name
 SIGNER_NAME: Final = "toolway.audit.signer"  # the command that signs the audit log is approved like an entry
 MODEL_URLS_NAME: Final = "toolway.modelUrls"  # addresses that get the API keys of model providers
 AGENT_PREFIX: Final = "toolway.agents."  # before the name of an agent, which is approved like an entry
 HeldKind = Literal["server", "setting", "agent", "workflow"]
-#: Keys without influence on what an entry runs, reads and sends: a change of them needs no approval.
+#: Keys that do not affect what an entry runs, reads and sends: changing them does not need approval.
 HARMLESS_KEYS: Final = frozenset(
     {
         *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
@@ -69,7 +69,7 @@ HARMLESS_KEYS: Final = frozenset(
     }
 )
 
-#: Keys of values that are only passed to the server. A new token in `.env` needs no approval.
+#: Keys of values that are only passed to the server. A new token in `.env` does not need approval.
 _PASSED_VALUES: Final = (
     *("env.", "headers.", "openapi.headers.", "openapi.security.", "auth.clientSecret", "auth.privateKey"),
     *("auth.idpClientSecret", "tls.keyPassword"),
@@ -78,7 +78,7 @@ _PASSED_VALUES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldEntry:
-    """Entry that waits for approval: a server, a setting, an agent or a workflow."""
+    """Entry that needs review: a server, a setting, an agent or a workflow."""
 
     name: str  # as written in the file; of a setting or an agent: its path in the file
     file: str
@@ -174,7 +174,7 @@ class ApprovalGate:
     ) -> None:
         """Approve the entries that a file has now: for this process, and in the trust store if that can be written.
 
-        `dotenv` are the variables of the `.env` file beside it, `workflows` those that it defines or names.
+        `dotenv` has the variables of the `.env` file next to it, `workflows` the workflows that it defines or names.
         """
         found = find_approvable(file, entries, block, dotenv, workflows)
         digests = list(dict.fromkeys(each.digest for each in found))
@@ -194,7 +194,7 @@ class ApprovalGate:
     ) -> list[HeldEntry]:
         """Return the entries of a file that are not approved, and its workflows.
 
-        `dotenv` are the variables of the `.env` beside it, `workflows` those that it defines or names.
+        `dotenv` has the variables of the `.env` next to it, `workflows` the workflows that it defines or names.
         """
         approved = set(self._taken.get(os.path.abspath(file), ()))
         if self._store is not None:
@@ -211,9 +211,9 @@ FileContent = tuple[Mapping[str, Any], Any]  # server map and `toolway` block of
 def approve_written(
     store: TrustStore, file: str, before: FileContent, after: FileContent, *, keep_waiting: bool = False
 ) -> None:
-    """Approve the entries that a person wrote with a command of Toolway: those that are in `after` and not in `before`.
+    """Approve the entries that a user wrote with a Toolway command: the ones in `after` but not in `before`.
 
-    An entry that another program wrote before still waits for approval; with `keep_waiting` even if the command has
+    An entry that another program wrote before still needs review; with `keep_waiting` even if the command has
     changed it. Raises `ConfigError` if the store cannot be written.
     """
     if not store.has_entries:
@@ -230,7 +230,7 @@ def approve_written(
 
 
 def count_waiting(names: Iterable[str], kind: str = "command") -> str:
-    """Return a line that says how many entries wait for approval: `1 new command waits: toolway trust planted`."""
+    """Return a line that says how many entries need review: `1 new command waits: toolway trust planted`."""
     found = list(names)
     subject = f"1 new {kind} waits" if len(found) == 1 else f"{len(found)} new {kind}s wait"
     return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
@@ -274,14 +274,14 @@ def json_digest(value: Any) -> str:
 def find_held_workflows(file: str, workflows: Iterable[CapturedWorkflow], approved: Collection[str]) -> list[HeldEntry]:
     """Return the workflow files of a trusted project file that are not approved.
 
-    Inline definitions need no approval of their own: they are part of the file that is trusted.
+    Inline definitions do not need their own approval: they are part of the trusted file.
     """
     found = (_workflow_entry(file, each) for each in workflows if each.file and not each.problem)
     return [replace(each, in_project=True) for each in found if each.digest not in approved]
 
 
 def held_agents(held: Iterable[HeldEntry]) -> frozenset[str]:
-    """Return the names of the agents that wait for approval."""
+    """Return the names of the agents that need review."""
     return frozenset(each.name.removeprefix(AGENT_PREFIX) for each in held if each.kind == "agent")
 
 

@@ -1,4 +1,4 @@
-"""Trust store: which project files, and which entries of the user's own files, a person has approved, by content."""
+"""Trust store: which project files, and which entries of the user's own files, a user has approved, by content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TrustStore:
 
     A project file (`is_trusted`) starts programs, and everyone who can change the repository can change it. So nothing
     in it is used before the user has reviewed it, and any change needs a new review. Trust is bound to the real folder
-    of the project, the name of the file and its content, so that it serves no other project. A content with
+    of the project, the file name and the file's content, so it serves no other project. A content with
     `${command:…}` needs an explicit permission to run commands.
 
     The workflow files that a project file names are approved one by one, by their digests (`approved_workflows`).

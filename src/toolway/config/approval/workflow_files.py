@@ -1,7 +1,7 @@
 """Workflows of a configuration, with all that they consist of, read once: what was approved is what runs.
 
 A workflow file may name other files, its child workflows (`workflow: child.yaml`). They are read with it and are part
-of what a person approves. `workflows/reader.py` gets these contents and opens no file itself, so a file that is missed
+of what a user approves. `workflows/reader.py` gets these contents and opens no file itself, so a file that is missed
 here is an error there, and never something that runs without approval.
 """
 
@@ -38,7 +38,7 @@ class CapturedWorkflow:
 
     @property
     def identity(self) -> Json:
-        """Return what a person approves: the place of the workflow and its contents, as JSON."""
+        """Return what a user approves: the place of the workflow and its contents, as JSON."""
         if self.body is not None:
             return {"workflow": self.body}
         folder, name = os.path.split(self.file)
@@ -47,7 +47,7 @@ class CapturedWorkflow:
 
     @property
     def name(self) -> str:
-        """Return the name of the workflow: that of an inline definition, or the name of the file without suffix."""
+        """Return the workflow's name: the one in an inline definition, or the file name without its suffix."""
         return str((self.body or {}).get("name", "workflow"))[:64] if self.body is not None else Path(self.file).stem
 
 
@@ -86,7 +86,7 @@ def capture_file(file: str) -> CapturedWorkflow:
                 try:
                     contents[child] = _read(child)
                 except OSError:
-                    continue  # the reader reports it: there is no content for it
+                    continue  # the reader reports it: it has no content
                 waiting.append(child)
     return CapturedWorkflow(file, contents)
 

@@ -6,7 +6,7 @@
     export = plan_export(file, {"github": entry})      # the edit, and the settings that the client does not support
     apply_edit(export.edit)                            # toolway.config.editing.document
 
-`models.py` defines the common form of entries, that of our own file, and `Dialect`, the spelling of one client. The
+`models.py` defines the common form of entries, the form of our file, and `Dialect`, one client's spelling. The
 clients are in `json_clients.py`, `toml_clients.py` and `yaml_clients.py`.
 """
 

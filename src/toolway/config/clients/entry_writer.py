@@ -1,4 +1,4 @@
-"""Conversion of server entries from the keys of our own config file to the spelling of an MCP client."""
+"""Conversion of server entries from our config file's keys to an MCP client's spelling."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONVERTED_KEYS: Final = frozenset(
 def denormalize_entry(
     client: str, title: str, dialect: Dialect, name: str, value: Mapping[str, Any]
 ) -> tuple[EntryDict | None, list[ConfigIssue]]:
-    """Convert a server entry from the keys of our own config file to a client's spelling; also return issues.
+    """Convert a server entry from our config file's keys to a client's spelling; also return issues.
 
     The converted entry is None if the client cannot represent it. Each unsupported setting is an issue.
     """

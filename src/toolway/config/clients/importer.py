@@ -1,4 +1,4 @@
-"""Import of server entries from configuration files of MCP clients, with the keys of our own config file."""
+"""Import of server entries from MCP clients' configuration files, with our config file's keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def find_client_files(
 
 
 def read_client_file(file: ClientConfigFile) -> ImportResult:
-    """Read the server entries of a client's configuration file; return them with the keys of our own file.
+    """Read the server entries of a client's configuration file; return them with our file's keys.
 
     A missing file has no entries; an unreadable file is reported as an issue.
     """
@@ -105,7 +105,7 @@ def _read_entries(
 
 
 def _add_root_denied(client: Client, document: ConfigDocument, name: str, value: EntryDict) -> list[ConfigIssue]:
-    """Add the tools that a client's file denies outside of the server's entry to the deny list of the entry.
+    """Add the tools that a client's file denies outside the server's entry to the entry's deny list.
 
     Such a file has `"tools": {"SERVER_TOOL": false}` at its root. If all tools of the server are denied there, return a
     warning: agents of the client may allow them again.
@@ -197,7 +197,7 @@ def _with_location(issue: ConfigIssue, file: ClientConfigFile, line: int | None)
 def normalize_entry(
     client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]
 ) -> tuple[EntryDict, list[ConfigIssue]]:
-    """Convert a client's server entry to the keys of our own config file; also return issues.
+    """Convert a client's server entry to our config file's keys; also return issues.
 
     Keys that only this client understands are kept under `extras`.
     """
@@ -208,7 +208,7 @@ def normalize_entry(
 
 
 def entry_transport(value: Mapping[str, Any]) -> Transport | None:
-    """Return the transport of an entry with the keys of our own config file; None if it has no command or URL."""
+    """Return the transport of an entry with our config file's keys; None if it has no command or URL."""
     url = value.get("url")
     if isinstance(url, str):
         is_websocket = url.lower().startswith(("ws://", "wss://"))
@@ -222,7 +222,7 @@ def parse_transport(spelling: Any) -> Transport | None:
 
 
 class _EntryNormalizer:
-    """Conversion of one server entry of a client to the keys of our own config file.
+    """Conversion of one of a client's server entries to our config file's keys.
 
     The spelling of every client is accepted in every file.
     """
@@ -385,5 +385,5 @@ class _EntryNormalizer:
 
 
 def integral_to_int(number: float) -> float:
-    """Convert a float without a fraction to int, so that a file contains 30, not 30.0."""
+    """Convert a float without a fraction to int, so a file contains 30, not 30.0."""
     return int(number) if float(number).is_integer() else number

@@ -47,7 +47,7 @@ class ClientConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """Server entry of a client's file: as written there, and converted to the keys of our own config file."""
+    """Server entry of a client's file: as written there, and converted to our config file's keys."""
 
     name: str  # as written in the file
     value: Mapping[str, Any] = field(repr=False)  # in the common form, variables not expanded
@@ -198,7 +198,7 @@ class Dialect:
     name_key: str | None = None  # key of an entry that holds its name
     is_list: bool = False  # the servers are a list, not a map
     implicit_cwd: bool = False  # `cwd` has no effect: servers start in the directory of the project
-    is_own: bool = False  # our own file: entries need no conversion
+    is_own: bool = False  # our own file: its entries are not converted
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class ClientPaths:
     def find_nearest(self, name: str) -> Path:
         """Return the path of the nearest file `name`, from the working directory up to the root of the repository.
 
-        The home folder and its parents are not searched: a file there is configuration of the user. If there is no such
+        The home folder and its parents are not searched: a file there is user configuration. If there is no such
         file, return its path in the working directory.
         """
         for folder in (self.directory, *self.directory.parents):

@@ -28,7 +28,7 @@ def to_portable(entry: ClientEntry) -> dict[str, Any]:
 
 
 def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
-    """Return a server entry, in the form of our own file, with explicit `cwd` and without client-specific references.
+    """Return a server entry, in our own file's form, with explicit `cwd` and without client-specific references.
 
     `${workspaceFolder}` becomes a path. Inputs and secrets of the client refer to our secret store.
     """
@@ -58,7 +58,7 @@ def restore_spelling(
 ) -> dict[str, Any]:
     """Return the entry `value`, but spelled as in the existing entry `raw` wherever both mean the same.
 
-    So `${workspaceFolder}` in the file is not replaced by its path. Both entries have the keys of our own config file
+    So `${workspaceFolder}` in the file is not replaced by its path. Both entries have our config file's keys
     (`models.py`).
     """
     return dict(_restore_value(value, to_explicit(name, raw, file), raw))

@@ -1,4 +1,4 @@
-"""Servers that the user removed, so that `toolway clients sync` does not import them again from a client's file.
+"""Servers that the user removed, so `toolway clients sync` does not import them again from a client's file.
 
 Only digests are stored: arguments of a command may contain a secret.
 """

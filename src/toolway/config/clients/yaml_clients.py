@@ -1,7 +1,7 @@
 """Clients with YAML files: Goose, Continue and the Docker MCP toolkit.
 
 An entry of a Docker MCP catalog has an image instead of a command, and a remote instead of a URL. An image becomes a
-`docker run` command. All settings of the catalog entry are in its arguments, so that the conversion can be reversed.
+`docker run` command. All settings of the catalog entry are in its arguments, so the conversion can be reversed.
 Secrets are referenced by name, never written.
 """
 

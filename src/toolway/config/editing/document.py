@@ -131,7 +131,7 @@ def apply_edit(edit: Edit, backup_folder: Path | None = None) -> Path | None:
 
     Args:
         edit: the planned edit.
-        backup_folder: folder with all backups; by default that of the user.
+        backup_folder: folder with all backups; default: the user's.
 
     Returns:
         The backup of the old file; None if there was no file or nothing to change.
@@ -305,7 +305,7 @@ def save_backup(file: Path, data: bytes, backup_folder: Path) -> Path:
 
 
 def _backup_folder_for(file: Path, backup_folder: Path) -> Path:
-    # The name is for people; the digest distinguishes files with the same name.
+    # The name is for humans; the digest distinguishes files with the same name.
     digest = hashlib.sha256(str(file).encode()).hexdigest()[:12]
     return backup_folder / f"{file.name.lstrip('.') or 'file'}-{digest}"
 

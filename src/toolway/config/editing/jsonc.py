@@ -1,6 +1,6 @@
 """JSON files with comments and trailing commas: parser, line numbers and text patches.
 
-Comments and trailing commas are replaced by spaces, so that offsets stay valid. The rest must be strict JSON. Time and
+Comments and trailing commas are replaced with spaces, so offsets stay valid. The rest must be strict JSON. Time and
 memory are linear in the text: an unclosed token extends to the end of the text and is not scanned again.
 """
 
@@ -34,7 +34,7 @@ _COMMA = re.compile(r"\s*,")
 _EMPTY = re.compile(r"[{\[]\s*[}\]]")
 _BOM: Final = "\ufeff"
 
-LINE_LEVELS: Final = 2  # levels of keys with line numbers: server entries are no deeper
+LINE_LEVELS: Final = 2  # levels of keys with line numbers: server entries are not nested deeper
 JsonPath = tuple[str, ...]
 _K = TypeVar("_K", str, JsonPath)
 
@@ -78,7 +78,7 @@ def parse_jsonc(text: str, file: str = "") -> JsonDocument:
 
 
 def strip_comments_and_commas(text: str) -> str:
-    """Replace comments and trailing commas in a JSON text by spaces, so that offsets stay valid."""
+    """Replace comments and trailing commas in a JSON document with spaces, so offsets stay valid."""
     return _blank_matches(_TRAILING_COMMA, strip_comments(text))
 
 
@@ -390,7 +390,7 @@ class _OpenContainer(msgspec.Struct):
 
 
 def build_tree(text: str) -> JsonNode:
-    """Build the tree of the values of a valid JSON text, with their offsets.
+    """Build the tree of values of a valid JSON document, with their offsets.
 
     It uses no recursion, because files may be deeply nested.
     """

@@ -23,7 +23,7 @@ _TRANSPORT_KEYS: Final = ("command", "url", "httpUrl", "serverUrl", "openapi")
 
 
 def syntax_hint(text: str, position: int, message: str) -> str:
-    """Return the hint for a JSON text that cannot be parsed; `message` is that of the parser, at `position`."""
+    """Return the hint for JSON that cannot be parsed; `message` is the parser's, at `position`."""
     rest = text[position:]
     if not text.strip():
         return 'the file is empty: write {"mcpServers": {}}'

@@ -119,7 +119,7 @@ def _next_mapping_patch(current: Mapping[str, Any], target: Mapping[str, Any], p
 def _next_list_patch(current: list[Any], target: list[Any], path: KeyPath) -> Patch | None:
     """Return the first patch needed to change one list into another; None if they are equal.
 
-    Lists are compared by item, so that comments between unchanged items stay.
+    Lists are compared by item, so comments between unchanged items stay.
     """
     if is_same_value(current, target):
         return None
@@ -240,7 +240,7 @@ def line_start(text: str, at: int) -> int:
 
 
 def line_end(text: str, at: int) -> int:
-    """Return the offset of the newline after `at`, or of the end of the text."""
+    """Return the offset of the newline after `at`, or of the text's end."""
     found = text.find("\n", at)
     return len(text) if found < 0 else found
 

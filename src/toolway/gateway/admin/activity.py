@@ -64,7 +64,7 @@ class SecretMasks:
 class ActivityRecorder:
     """Event sink of the hub that stores recent calls, events and alerts.
 
-    Calls are counted by `metrics`, a sink of its own, whose counts per minute the dashboard shows.
+    Calls are counted by `metrics`, a separate sink, whose counts per minute the dashboard shows.
     """
 
     wants_attempts = False
@@ -77,7 +77,7 @@ class ActivityRecorder:
     ) -> None:
         """Create a recorder of recent activity, without content.
 
-        `servers` returns the configured servers by name; their secrets are masked in all stored texts.
+        `servers` returns the configured servers by name; their secrets are masked in all stored strings.
         """
         self._servers = servers
         self._metrics = metrics if metrics is not None else Metrics()
@@ -160,7 +160,7 @@ class ActivityRecorder:
         self.events.add({"at": self._now(), "kind": kind, "server": server, "text": text[:2000], **more})
 
     def recent_events(self, matches: Callable[[Json], bool], limit: int) -> list[Json]:
-        """Return the newest events for which `matches` is true, with their numbers."""
+        """Return the newest events that `matches` accepts, with their numbers."""
         found: list[Json] = []
         for number, event in self.events.newest_first():
             if matches(event):
@@ -188,7 +188,7 @@ def _describe_catalog_change(fact: CatalogChanged) -> str:
 # -- event log --------------------------------------------------------------------------------------------------------
 
 MAX_EVENTS: Final = 2000  # events stored
-MAX_EVENTS_PER_READ: Final = 200  # events per read; a reader further behind gets only the newest
+MAX_EVENTS_PER_READ: Final = 200  # events per read; a reader that is more behind gets only the newest
 
 T = TypeVar("T")
 

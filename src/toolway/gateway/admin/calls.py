@@ -54,15 +54,15 @@ class CallsAdmin:
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
         #: returns the hint for a principal whose call of a tool (`server.tool`) the policy denies
         self.denial_hint: Callable[[Principal, str], str] = lambda principal, tool: ""
-        #: returns the scopes that a tool (`server.tool`) requires and the token of a person lacks
+        #: returns the scopes that a tool (`server.tool`) requires and a user's token lacks
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         #: runs a call of a tool within rate and limits of its principal; raises `RpcFailure` if it is not sent
         self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
 
     def key_names(self) -> dict[str, str]:
-        """Return a map from the caller id in call records to the name of the caller's API key, or of the person.
+        """Return a map from the caller id in call records to the name of the caller's API key, or of the user.
 
-        A person who has the name of a key, or is called "owner", is shown by its id: people may choose their names.
+        A user who has the name of a key, or is called "owner", is shown by id: users may choose their names.
         """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
         taken = {"owner", *(key.name for key in keys)}
@@ -72,7 +72,7 @@ class CallsAdmin:
     def find_key(self, name: str) -> str | None:
         """Return the caller id of the only API key with this name; None if no key has it, or several do.
 
-        People are not found by their names, because they may choose these.
+        Users are not found by name, because they may choose their names.
         """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
         found = [key.to_principal().caller_id for key in keys if key.name == name]

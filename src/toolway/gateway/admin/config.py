@@ -78,7 +78,7 @@ class ConfigHistory:
         }
 
     def list_held(self) -> list[Json]:
-        """Return the entries of the configuration that wait for approval, each with the command that reviews it."""
+        """Return the configuration entries that need review, each with the command that reviews it."""
         issues = [each.issue for each in self._get_loaded().held]
         return [
             {
@@ -93,7 +93,7 @@ class ConfigHistory:
         ]
 
     def held_servers(self) -> list[str]:
-        """Return the names of the servers whose entries wait for approval."""
+        """Return the names of the servers whose entries need review."""
         return [each.server for each in self._get_loaded().held if each.kind == "server"]
 
     def value_origins(self, server: str) -> list[Json]:
@@ -113,7 +113,7 @@ class ConfigHistory:
     def diff(self, number: int) -> Json:
         """Return the diff that a rollback to version `number` of the configuration file would apply.
 
-        Raises `NotFound` if there is no such version.
+        Raises `NotFound` if no such version exists.
         """
         edit = self._rollback_edit(number)
         return {"version": number, "diff": _mask_secrets(edit.diff(), [edit.before or b"", edit.after])}
@@ -121,7 +121,7 @@ class ConfigHistory:
     async def roll_back(self, number: int) -> Json:
         """Restore version `number` of the configuration file and reload the gateway.
 
-        The rollback itself can be rolled back. Raises `NotFound` if there is no such version. Raises `ConfigError` if
+        The rollback itself can be rolled back. Raises `NotFound` if no such version exists. Raises `ConfigError` if
         it is invalid; the file is then unchanged.
         """
         return {"version": number, **await self._apply(self._rollback_edit(number))}
@@ -140,7 +140,7 @@ class ConfigHistory:
         """Add the entry of a server to the configuration file and reload the gateway; or only return the diff.
 
         The caller has checked that the admission rules allow the entry. If it runs a command or sends a secret, it then
-        waits for the approval of a person at this machine, as every entry that another program writes. Raises
+        needs a user's approval at this machine, like every entry that another program writes. Raises
         `ConfigError` if the name is invalid or taken; the file is then unchanged.
         """
         check_server_name(name)
@@ -181,7 +181,7 @@ class ConfigHistory:
     async def change_text(
         self, before: str, after: str, admit: Callable[[str, Json], None], *, preview: bool = False
     ) -> Json:
-        """Apply the changes that a person made to the text of the configuration file; or only return the diff.
+        """Apply a user's changes to the text of the configuration file; or only return the diff.
 
         `before` is the text that `to_json` returned. `admit` raises `ConfigError` if the entry of a new server is not
         allowed. Comments are not changed. Raises `ValueError` or `ConfigError`; the file is then unchanged.

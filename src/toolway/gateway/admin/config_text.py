@@ -1,6 +1,6 @@
 """Changes of a config file that an administrator edited as text: which values differ, and which may be changed. Pure.
 
-The text that was edited has `***` for each secret. So not the text is stored, but the values that the person changed.
+The text that was edited has `***` for each secret. So not the text is stored, but the values that the user changed.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class DashboardEndpoint:
     def _authenticate_admin(self, request: HttpRequest) -> Principal:
         """Return the administrator whose one-time code or bearer token the login request carries.
 
-        Raises `RequestDenied` if the code or token is invalid, or its principal is no administrator.
+        Raises `RequestDenied` if the code or token is invalid, or its principal is not an administrator.
         """
         code = request.headers.get(CODE_HEADER)
         if code is None:
@@ -169,7 +169,7 @@ class DashboardEndpoint:
                     "enter an API key of an administrator",
                 )
             principal = found
-        if not principal.admin or principal.is_person:  # a session ends with its API key, and a person has none
+        if not principal.admin or principal.is_person:  # a session ends with its API key, and a user has none
             raise RequestDenied(403, "administrator access required", "use the token of this machine")
         return principal
 
@@ -209,7 +209,7 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 class EndedSessions:
     """Set of browser sessions that ended by a logout. Each is kept until it would have expired.
 
-    They are also stored in `file`, so that a restart does not lose them. If `file` is None, they are in memory only.
+    They are also stored in `file`, so a restart does not lose them. If `file` is None, they are in memory only.
     """
 
     def __init__(self, file: Path | None = None, now: Callable[[], float] = time.time) -> None:

@@ -64,7 +64,7 @@ class MetricsEndpoint:
     async def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics in the Prometheus text format, and the content type.
 
-        `accept` is the Accept header. Rendered in a thread, so that the event loop is not blocked.
+        `accept` is the Accept header. Rendered in a thread, so the event loop is not blocked.
         """
         from toolway.telemetry.prometheus import (  # lazy: loads a library that a gateway may never need
             GaugeValue,

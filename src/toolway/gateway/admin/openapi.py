@@ -1,6 +1,6 @@
 """OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
 
-The shapes of bodies and replies are in `SCHEMAS`; those of data classes are derived from the classes.
+The shapes of bodies and replies are in `SCHEMAS`; data class shapes are derived from the classes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build_description(operations: Iterable[Route]) -> Json:
 
 
 def all_schemas() -> Json:
-    """Return the schemas of all bodies and replies, by name, with those of the built-in parts."""
+    """Return the schemas of all bodies and replies, by name, including the built-in parts' schemas."""
     return {**SCHEMAS, **{name: each for part in registry.in_use() for name, each in part.schemas().items()}}
 
 

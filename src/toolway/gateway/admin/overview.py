@@ -89,7 +89,7 @@ class OverviewAdmin:
         return {"alerts": [{"name": name, **asdict(each)} for name, each in self._activity.alerts.items()]}
 
     def resolve_alert(self, name: str) -> Json:
-        """Remove an alert because an operator has dealt with it. Raises `NotFound` if there is no such alert."""
+        """Remove an alert because an operator has dealt with it. Raises `NotFound` if no such alert exists."""
         found = self._activity.alerts.pop(name, None)
         if found is None:
             raise NotFound(f"unknown alert {name!r}")
@@ -143,7 +143,7 @@ class OverviewAdmin:
     async def list_tools(self) -> Json:
         """Return one row per tool for the dashboard, with the size of its definition.
 
-        Computed in batches, so that the event loop serves other requests meanwhile.
+        Computed in batches, so the event loop can serve other requests in between.
         """
         rows, cached_rows = [], self._tool_rows
         self._tool_rows = {}

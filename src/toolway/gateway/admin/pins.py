@@ -33,9 +33,9 @@ class PinsAdmin:
         return {"enabled": pins is not None, **self._masked(found)}
 
     async def approve(self, body: Json, principal: Principal) -> Json:
-        """Approve the changed definition that a person has reviewed; the request body names it by its digest.
+        """Approve the changed definition that a user has reviewed; the request body names it by its digest.
 
-        Raises `NotFound` if this definition does not wait for approval, `ConfigError` if the server sends another one
+        Raises `NotFound` if this definition is not waiting for approval, `ConfigError` if the server sends another one
         by now.
         """
         texts = {name: body.get(name) for name in ("server", "kind", "item", "digest")}

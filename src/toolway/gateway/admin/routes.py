@@ -392,7 +392,7 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 
 def all_routes() -> tuple[Route, ...]:
-    """Return all routes: those of the core, and those of all parts in use."""
+    """Return all routes: the core's routes, and the routes of all parts in use."""
     return (*ROUTES, *(route for part in registry.in_use() for route in part.routes()))
 
 
@@ -456,7 +456,7 @@ class AdminEndpoint:
 
     @property
     def table(self) -> RouteTable:
-        """All routes. Those of parts are loaded with the first request."""
+        """All routes. The routes of parts are loaded with the first request."""
         if self._table is None:
             self._table = RouteTable([(route, self) for route in ROUTES])
             self._table.add((route, runtime) for part, runtime in self._parts for route in part.routes())
@@ -621,6 +621,6 @@ def _read_rate(body: Json) -> Rate | None:
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:
-    """Return the HTTP response about an error, with secrets masked, because its texts may be those of a server."""
+    """Return the HTTP response about an error, with secrets masked, because its strings may come from a server."""
     texts = {"detail": error.detail, "hint": error.hint, "code": error.code}
     return json_error(status, mask(error.message), **{name: mask(text) for name, text in texts.items()})

@@ -26,7 +26,7 @@ def nullable(kind: str) -> Json:
 
 
 def object_of(fields: Mapping[str, Any], base: Json | None = None) -> Json:
-    """Return the JSON schema of an object with these fields and those of the schema `base`.
+    """Return the JSON schema of an object with these fields and the fields of the schema `base`.
 
     A field whose name ends with ? is optional; the ? is removed.
     """

@@ -145,7 +145,7 @@ class SearchAdmin:
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
         """Return the number of characters of the definition of each known tool, with the tool, by server and name.
 
-        Computed in batches, so that other requests are served.
+        Computed in batches, so other requests are served.
         """
         from toolway.search.tokens import tool_chars
 

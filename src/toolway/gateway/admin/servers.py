@@ -110,7 +110,7 @@ class ServersAdmin:
     async def get_overview(self) -> Json:
         """Return one row per server with its status and load, and totals.
 
-        Computed in batches, so that the event loop serves other requests meanwhile.
+        Computed in batches, so the event loop can serve other requests in between.
         """
         now = time.time()
         activity, breakers, owners = self._activity, self._hub.breaker_status(), await self._owners()
@@ -122,7 +122,7 @@ class ServersAdmin:
                 await asyncio.sleep(0)
             server = self._hub.servers.get(name)
             if server is None:
-                continue  # removed meanwhile
+                continue  # removed since
             row = self._status_row(found, owners)
             row["stderr"] = row["stderr"][-500:]
             row["minutes"] = summarize_stats([minutes[name]] if name in minutes else [], now)
@@ -170,7 +170,7 @@ class ServersAdmin:
     async def put(self, name: str, body: Json) -> Json:
         """Add or replace a server until the next reload of the configuration file.
 
-        Restrictions of the entry that the file has under this name stay in force, also if that server was removed.
+        Restrictions of the entry that the file has under this name stay in force, even if that server was removed.
         Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
         gateway in its entry are not resolved.
         """
@@ -184,7 +184,7 @@ class ServersAdmin:
     async def add_to_file(self, name: str, body: Json, *, preview: bool) -> Json:
         """Add a server to the configuration file, if the admission rules allow it; with `preview` return the diff.
 
-        Raises `ConfigError` if they do not, or if there is no file.
+        Raises `ConfigError` if they do not, or if the file is missing.
         """
         history = self._history()
         self._admit_to_file(name, body)
@@ -194,7 +194,7 @@ class ServersAdmin:
         return result
 
     async def change_file(self, body: Json, *, preview: bool) -> Json:
-        """Apply the changes between two texts of the configuration file; with `preview` return the diff.
+        """Apply the changes between two versions of the configuration file; with `preview` return the diff.
 
         Raises `ValueError` or `ConfigError` if a change is not allowed; the file is then unchanged.
         """
@@ -319,7 +319,7 @@ def _admission_hint(rejection: Rejection) -> str:
 def encode_for_display(value: Any) -> bytes:
     """Encode the response of an admin route: JSON without control, direction and invisible characters.
 
-    `/admin` is for people. A program that needs the exact result of a tool calls it at `/mcp`.
+    `/admin` is for human users. A program that needs the exact result of a tool calls it at `/mcp`.
     """
     encoded = encode_json(value)
     if not has_invisible(encoded):
@@ -330,7 +330,7 @@ def encode_for_display(value: Any) -> bytes:
 def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
     """Return a server's status as JSON.
 
-    All texts are masked: a server may print its own secrets.
+    All strings are masked: a server may print its own secrets.
     """
     result = msgspec.to_builtins(facts)
     result["problems"] = [mask(each) for each in facts.problems]

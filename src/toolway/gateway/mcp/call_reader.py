@@ -1,6 +1,6 @@
 """Fast reader of usual tool calls: converts the body of a client's request to a `ClientCall`.
 
-Usual calls need no feature that only the middleware chain has. A client repeats most of its requests: only id and
+Usual calls use no feature that only the middleware chain has. A client repeats most of its requests: only id and
 arguments change. So a body is split first, without decoding its parts. The `_meta` is decoded only if it differs from
 the one before. A body that is written in an unusual way is decoded as a whole, with the same result. The calls of
 legacy clients, which have little `_meta`, always are.
@@ -200,7 +200,7 @@ class ListReader:
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
     """Return id, tool name and content of a usual tool call in the request body of a legacy client.
 
-    None if the call is unusual or invalid, so that the router must handle the request.
+    None if the call is unusual or invalid, so the router must handle the request.
     """
     found = _decode_call(body)
     if found is None:
@@ -209,7 +209,7 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
     name, raw_meta = params.get("name"), params.get("_meta", _NO_META)
     if type(name) is not str or type(raw_meta) is not dict or PROTOCOL_VERSION_META_KEY in raw_meta:
         return None
-    meta = check_meta(raw_meta, _NO_META)  # the capabilities of the client are those of its session
+    meta = check_meta(raw_meta, _NO_META)  # the client has the capabilities of its session
     return (id_, name, ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta)) if meta is not None else None
 
 

@@ -125,12 +125,12 @@ _LONG_MESSAGE_LINES: Final = 10
 
 
 def name_server(server: str, method: str, params: Json) -> Json:
-    """Return the params of a server's request to a client with the server's name, so that the client sees who asks.
+    """Return the params of a server's request to a client with the server's name, so the client sees who asks.
 
     The name is in `_meta`, and before the message to the user. To the client all requests are from the gateway: without
-    the name, a server could ask in the name of another one. Control and invisible characters are removed, so that they
+    the name, a server could ask in the name of another one. Control and invisible characters are removed, so they
     cannot hide the name. For the same reason a server gets no context by sampling: to the client, the context of "this
-    server" is that of all servers of the gateway.
+    server" stands for all servers of the gateway.
     """
     named = {**clean_server_request(params), "_meta": {**get_meta(params), SERVER_META_KEY: server}}
     if method == "elicitation/create":
@@ -150,7 +150,7 @@ def _name_message(server: str, text: str) -> str:
 
 
 def name_input_requests(server: str, result: Json) -> Json:
-    """Add the server's name to every input request in a result or task, so that the user of the client sees who asks.
+    """Add the server's name to every input request in a result or task, so the user of the client sees who asks.
 
     An input request that must not reach a client is left out: a task may have one.
     """

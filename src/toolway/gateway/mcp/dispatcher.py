@@ -70,9 +70,7 @@ from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json, ToolResult
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
-MAX_TASK_ID_CHARS: Final = (
-    4096  # characters of the id of a task; one that another node has sealed is longer than its own
-)
+MAX_TASK_ID_CHARS: Final = 4096  # characters of a task id; one that another node has sealed is longer than its own
 ARGUMENT_RESULTS_SINCE: Final = "2025-11-25"  # first revision in which wrong arguments are an error of the tool
 LIST_TTL_MS: Final = 60_000  # milliseconds a client may cache a list; subscribers are notified of changes
 INCOMPLETE_LIST_TTL_MS: Final = 1000  # milliseconds, for a list that lacks a server which has not listed its items yet
@@ -179,7 +177,7 @@ class RequestDispatcher:
                 await self._forward(context, method, params, server, method, keep_raw=False, is_notification=True)
 
     async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Build the list of tools in slices, so that other requests are served meanwhile; then answer the request."""
+        """Build the list of tools in slices, so other requests are served in between; then answer the request."""
         await context.view.prepare()
         if method == "tools/call":
             return await self._call_tool(context, params)
@@ -421,14 +419,14 @@ class RequestDispatcher:
         return work
 
     async def _run_limited(self, context: RequestContext, work: Coroutine[Any, Any, RpcResult]) -> RpcResult:
-        """Return the result of `work`. The error of a limit becomes that of the request."""
+        """Return the result of `work`. A limit's error becomes the request's error."""
         try:
             return await work
         except CallError as exc:
             raise self._failure(exc, "", context) from None
 
     async def run_in_limits(self, principal: Principal, target: str, work: Coroutine[Any, Any, Json]) -> None:
-        """Run a call of the tool `target` that is no MCP request, within the limits of its principal.
+        """Run a call of the tool `target` that is not an MCP request, within the limits of its principal.
 
         Raises `RpcFailure` if a limit is reached, and the errors of `work`, which returns the result.
         """
@@ -731,7 +729,7 @@ class RequestDispatcher:
         # A node that subscribes for its own clients has no call id: it has checked the owner of the task itself.
         is_node_subscription = context.forwarded is not None and not context.forwarded.call_id
         found = self._handles.open_task_id(sealed_id, None if is_node_subscription else _owner(context))
-        # The id is valid for a long time. Meanwhile the server may have been taken out of the group.
+        # The id is valid for a long time. Since then, the server may have been taken out of the group.
         if found is None or not (is_node_subscription or context.view.may_include(found[0])):
             raise RpcFailure(INVALID_PARAMS, "Unknown task")
         server, task_id = found

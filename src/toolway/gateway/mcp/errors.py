@@ -47,7 +47,7 @@ UNAVAILABLE: Final = -31001  # the server cannot be reached or started
 DEADLINE: Final = -31002  # the deadline passed before the request was sent
 OVERLOADED: Final = -31003  # too many calls are active in the gateway
 QUOTA: Final = -31004  # this principal has too many active requests, or exceeds a rate limit or a limit of a part
-OUTCOME_UNKNOWN: Final = -31005  # the call may have been executed; sent with HTTP 200, so that clients do not resend it
+OUTCOME_UNKNOWN: Final = -31005  # the call may have run; sent with HTTP 200, so clients do not resend it
 THROTTLED: Final = -31006  # the server itself asked the caller to wait
 CANCELLED: Final = -31007  # the client cancelled the request
 KEY_MISMATCH: Final = -31008  # the idempotency key was used before with other arguments
@@ -58,7 +58,7 @@ SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
 APPROVAL_REQUIRED: Final = -31014  # an operator must approve the call; `approvalId` names the request
 UPSTREAM_AUTH: Final = -31015  # the server rejected the gateway's credentials
 MOVED: Final = -31016  # between nodes of a cluster: another node owns the server
-RESULT_DROPPED: Final = -31017  # an earlier call with this idempotency key was executed; its result is no longer kept
+RESULT_DROPPED: Final = -31017  # an earlier call with this idempotency key ran; its result is no longer kept
 
 #: Key in the data of a server's error, and in `_meta` of a result, under which the gateway adds its own facts.
 ERROR_DATA_KEY: Final = "toolway"
@@ -134,7 +134,7 @@ def is_argument_failure(failure: RpcFailure) -> bool:
 def argument_result(failure: RpcFailure, name: str, schema: Json) -> Json:
     """Return the error result of a tool call that was not sent because of wrong arguments.
 
-    Its text is for a model, which corrects the call. There is no `structuredContent`, because clients compare that with
+    Its text is for a model, which corrects the call. It has no `structuredContent`, because clients compare that with
     the output schema of the tool.
     """
     text = f"{failure.message}\n{schema_text(name, schema)}"
@@ -148,7 +148,7 @@ def schema_text(name: str, schema: Json) -> str:
 
 
 def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:
-    """Mask the secrets in the error of a failed call, whose texts may be those of a server; return the error."""
+    """Mask the secrets in the error of a failed call, whose strings may come from a server; return the error."""
     failure.message = mask(failure.message)
     failure.data = map_texts(failure.data, mask)
     return failure
@@ -161,7 +161,7 @@ def to_json_rpc(error: ToolwayError) -> dict[str, Any]:
         error: The error of a call, or any other error of Toolway.
 
     Returns:
-        An object with `code`, `message` and `data`. The data says if the call was executed, and has the error code.
+        An object with `code`, `message` and `data`. The data says whether the call ran, and has the error code.
 
     Example:
         except ToolwayError as error:
@@ -202,7 +202,7 @@ def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
 
 
 def not_sent(code: str, wait: float, fix: str) -> Json:
-    """Return the data of the error of a call that a limit rejects before it is sent."""
+    """Return the error data for a call that a limit rejects before it is sent."""
     return {
         "executed": "no",
         "certainty": Certainty.NOT_SENT.code,

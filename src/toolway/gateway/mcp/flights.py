@@ -1,4 +1,4 @@
-"""Tool calls of HTTP clients and of other nodes that need no task: from the request to the bytes of the response.
+"""Tool calls of HTTP clients and of other nodes that run without a task: from the request to the bytes of the response.
 
 Such a call is a flight (hub/flight.py): callbacks of the two connections drive it. `ClientFlights.begin` takes a
 request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and reports
@@ -63,7 +63,7 @@ from toolway.types import Call, Effect, Era, Json
 from toolway.upstream.session import DEFAULT_LOG_LEVEL
 from toolway.upstream.transport import RequestExchange
 
-NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan
+NO_PLAN_S: Final = 1.0  # seconds for which a missing plan is remembered
 MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a legacy client
 
 
@@ -71,7 +71,7 @@ class NamedPlan(NamedTuple):
     """Plan (data that calls to one tool have in common) of a tool that `call_tool` or `read_tool` names."""
 
     plan: Plan
-    start: bytes  # of the encoded arguments of the meta-tool: all that is before those of the tool
+    start: bytes  # of the meta-tool's encoded arguments: all that is before the tool's arguments
     limits: tuple[BoundLimit, ...]  # on the calls of the principal to this tool
 
 
@@ -267,7 +267,7 @@ class ClientFlights:
     ) -> HeadPlan | None:
         """Return the plan for calls of a legacy client to a tool, created if needed; None if the router must handle it.
 
-        That there is no plan is remembered for a second.
+        A missing plan is remembered for a second.
         """
         planned = head.plans.get(name)
         if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
@@ -282,7 +282,7 @@ class ClientFlights:
         return created
 
     def _no_plan_until(self, authenticated: AuthenticatedRequest) -> float:
-        """Return until when it is remembered that there is no plan: not at all if the view is only not prepared yet."""
+        """Return until when a missing plan is remembered: not at all if the view is only not prepared yet."""
         endpoint = authenticated.endpoint
         view = self.router.view_for(authenticated.principal, endpoint) if endpoint is not None else None
         is_unprepared = view is not None and view.needs_preparation
@@ -302,7 +302,7 @@ class ClientFlights:
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
         """Return a new plan for requests with this HTTP head; None if the router must handle them.
 
-        That there is no plan is remembered for a second.
+        A missing plan is remembered for a second.
         """
         notes = request.notes
         if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
@@ -395,7 +395,7 @@ class ClientFlights:
 def _encode_response(
     era: Era, request_id: bytes, result: Json, frame: bytes, exchange: RequestExchange
 ) -> tuple[bytes, bytes | memoryview, bytes]:
-    """Return the encoded response to a client's request in three parts, of which the second is the server's result.
+    """Return the encoded response to a client's request in three parts; the second is the server's result.
 
     `request_id` is the encoded id of the client's request. `frame` is the response of the server.
     """
@@ -442,7 +442,7 @@ class ClientFlight(Flight):
         """
         task = self._take_over_in_task()
         if task is not None:
-            asyncio.get_running_loop().call_soon(task.cancel)  # after its first step, so that it can clean up
+            asyncio.get_running_loop().call_soon(task.cancel)  # after its first step, so it can clean up
 
     def _take_over_in_task(self) -> asyncio.Task[None] | None:
         taken = self.take_over()
@@ -661,7 +661,7 @@ class NodeFlight(Flight):
         """Cancel the call in a task, because the calling node no longer waits for it."""
         taken = self.take_over()
         if taken is not None and taken.task is not None:
-            asyncio.get_running_loop().call_soon(taken.task.cancel)  # after its first step, so that it can clean up
+            asyncio.get_running_loop().call_soon(taken.task.cancel)  # after its first step, so it can clean up
 
     def build_call(self) -> Call:
         params = {**self.params, "_meta": self._message.body["_meta"]}

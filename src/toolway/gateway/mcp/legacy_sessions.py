@@ -154,7 +154,7 @@ class LegacySessions:
 
     @property
     def has_active_requests(self) -> bool:
-        """True if a request of any session is active, also if its connection was lost."""
+        """True if a request of any session is active, even if its connection was lost."""
         return any(session.active_requests for session in self._sessions.values())
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:

@@ -29,7 +29,7 @@ from toolway.types import Json
 SSE_KIND: Final = "sse"
 SSE_LIFETIME_S: Final = 86_400.0
 MESSAGES_PATH: Final = "/messages"
-MAX_REQUESTS_PER_STREAM: Final = 256  # of one stream, under way at once
+MAX_REQUESTS_PER_STREAM: Final = 256  # of one stream, in flight at once
 _STATUS_MESSAGES: Final[dict[int, str]] = {
     HTTPStatus.NOT_FOUND: "unknown stream",
     HTTPStatus.TOO_MANY_REQUESTS: "too many concurrent requests",

@@ -1,7 +1,7 @@
-"""Meta-tools of an endpoint with tool search: their definitions, and the texts that they answer with.
+"""Meta-tools of an endpoint with tool search: their definitions, and the messages that they answer with.
 
 An endpoint with search lists these four tools instead of all tools of its servers. Their definitions never change, so
-that a model provider can cache them. Everything here is pure.
+a model provider can cache them. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_RESULTS: Final = 20  # tools in one answer
 MAX_DESCRIPTION_CHARS: Final = 160  # of the first sentence of a description
 MAX_LISTED_ARGUMENTS: Final = 12  # in one line; `describe_tool` returns the rest
 MAX_NAMED_SERVERS: Final = 20  # in one note
-_MAX_CHOICES_CHARS: Final = 40  # of the values of an enumeration
+_MAX_CHOICES_CHARS: Final = 40  # of an enumeration's values
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。])(?:\s|$)|\n\s*\n")
 _SPACES: Final = re.compile(r"\s+")
 _TEXT_OR_LIST: Final[Json] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -108,7 +108,7 @@ class Coverage(msgspec.Struct, frozen=True):
     servers: Sequence[str]
     down: Sequence[str] = ()  # servers that cannot be called now
     unlisted: Sequence[str] = ()  # servers that have not listed their tools yet
-    held: Sequence[str] = ()  # servers that wait for the approval of an operator; their tools are not known
+    held: Sequence[str] = ()  # servers that need an operator's approval; their tools are not known
     held_tools: int = 0  # tools whose changed definitions wait for it; they are not found
 
     def notes(self) -> list[str]:

@@ -273,7 +273,7 @@ class ModernEndpoint:
 
 
 class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
-    """MCP headers of a request by which proxies can route it: protocol version, method, name.
+    """MCP headers that let proxies route a request: protocol version, method, name.
 
     They repeat body fields.
     """
@@ -287,7 +287,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
     def matches(self, method: str, params: Json, meta: Any) -> bool:
         """Return True if the routing headers agree with this request body.
 
-        False also if the body lacks a required `_meta` key.
+        Also return False if the body lacks a required `_meta` key.
         """
         if not isinstance(meta, dict) or CLIENT_CAPABILITIES_META_KEY not in meta or self.method != method:
             return False

@@ -24,7 +24,7 @@ RETENTION_S: Final = 120.0  # seconds after the request has finished
 
 
 class StreamTarget(Protocol):
-    """Event stream to a reconnected client: on this node, or on another node to which it reconnected."""
+    """Event stream to a reconnected client: on this node, or on the other node that it reconnected to."""
 
     @property
     def disconnected(self) -> bool: ...
@@ -48,7 +48,7 @@ class ReplayBuffer:
         self._target: StreamTarget | None = None  # the stream on which the client reconnected
 
     def append(self, message: bytes, *, last: bool = False) -> bytes:
-        """Buffer a message as an SSE event and send it to a reconnected client, if there is one.
+        """Buffer a message as an SSE event and send it to a reconnected client, if any.
 
         Return the encoded event. `last` marks the response of the request.
         """
@@ -66,7 +66,7 @@ class ReplayBuffer:
         return data
 
     def empty_event(self) -> bytes:
-        """Return an SSE event that only carries an id, with which the client can reconnect."""
+        """Return an SSE event that carries only an id, for the client to reconnect with."""
         return f"id: {self.name}-0\ndata: \n\n".encode()
 
     def resume(self, after: int, target: StreamTarget) -> None:

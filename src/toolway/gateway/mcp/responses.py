@@ -1,7 +1,7 @@
 """Results adapted to the era of a client, and the HTTP response that carries them: JSON, or server-sent events.
 
 The first message sent decides the form of a response: a final result makes a JSON document, a notification opens a
-stream. A long silence opens the stream too, so that no proxy between us and the client closes the connection as dead.
+stream. A long silence opens the stream too, so no proxy between us and the client closes the connection as dead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolway.protocol.constants import SERVER_INFO_META_KEY
 from toolway.types import Era, Json
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
-RpcResult = Json | jsonrpc.RawResult  # a server's result that needs no change is forwarded as raw bytes
+RpcResult = Json | jsonrpc.RawResult  # a server's unchanged result is forwarded as raw bytes
 KEEPALIVE_INTERVAL_S: Final = 15.0  # seconds of silence
 _EVENT_STREAM_HEADERS: Final = (
     ("content-type", EVENT_STREAM_TYPE),

@@ -1,6 +1,6 @@
 """Tool search of an endpoint: answers the meta-tools, and finds the tool that a call through one of them means.
 
-A call through `call_tool` or `read_tool` becomes the call of the named tool before it is dispatched, so that every
+A call through `call_tool` or `read_tool` becomes the call of the named tool before it is dispatched, so every
 later part sees the named tool: deny lists, argument check, audit log, metrics, retries and so on. Only the view of the
 principal is searched. A search starts no server.
 """
@@ -56,7 +56,7 @@ class _ErrorFlag(msgspec.Struct):
 class SearchTools:
     """Implementation of the meta-tools (`search_tools`, `call_tool` …) for all endpoints with tool search.
 
-    `held_servers` returns the servers whose entries wait for the approval of an operator.
+    `held_servers` returns the servers whose entries need an operator's approval.
     """
 
     def __init__(self, hub: HubCore, lists: ListWaiter, held_servers: Callable[[], Iterable[str]] = tuple) -> None:
@@ -116,7 +116,7 @@ class SearchTools:
     ) -> SearchAnswer:
         """Return the tools of one endpoint view that fit the queries best.
 
-        Tools outside of the view are not searched.
+        Tools outside the view are not searched.
         """
         search = await self._hub.open_tool_search()
         await view.prepare()
@@ -165,7 +165,7 @@ class SearchTools:
     async def _coverage(self, view: EndpointView) -> Coverage:
         """Return the extent of a search in a view: how many tools and servers it covers, and which are missing.
 
-        Nothing outside of the view is mentioned.
+        Nothing outside the view is mentioned.
         """
         names, facts = view.tool_names(), (self._hub.server_changes, tuple(self._held_servers()))
         known = self._coverages.get(view)
@@ -181,7 +181,7 @@ class SearchTools:
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
         """Compute the extent of a search in a view: its servers and tools, and those which it cannot cover.
 
-        This generator yields between slices of servers, so that other tasks can run.
+        This generator yields between slices of servers, so other tasks can run.
         """
         servers, down, unlisted, held_tools = [], [], [], 0
         for place, server in enumerate(view.servers(), 1):
@@ -321,7 +321,7 @@ class SearchTools:
 
 
 def _read_queries(arguments: Json) -> list[str]:
-    """Return the queries of a search. Raises `ValueError` if they are no texts."""
+    """Return the queries of a search. Raises `ValueError` if they are not strings."""
     given = arguments.get("query")
     queries = given if isinstance(given, list) else [given]
     texts = [each.strip() for each in queries if isinstance(each, str) and each.strip()]
@@ -339,7 +339,7 @@ def _reject_unknown(name: str, arguments: Json) -> None:
 
 
 def _is_success(result: Any) -> bool:
-    """Return True if a result is complete and is no error of the tool."""
+    """Return True if a result is complete and is not a tool error."""
     if isinstance(result, RawResult):
         try:
             flag = msgspec.json.decode(b"".join((result.prefix, result.received, result.suffix[:-1])), type=_ErrorFlag)

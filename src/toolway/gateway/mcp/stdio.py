@@ -1,7 +1,7 @@
 """`toolway serve --stdio`: one client of either era, over stdin and stdout.
 
-Each request shows its own era; one without `initialize` is served alone. Lines are framed and limited like those of
-stdio servers. When the client closes our input, requests that are under way are finished, and the gateway ends. Input
+Each request shows its own era; one without `initialize` is served alone. Lines are framed and limited like the lines of
+stdio servers. When the client closes our input, requests in flight are finished, and the gateway ends. Input
 and output may be files.
 """
 
@@ -100,7 +100,7 @@ class StdioClient:
     async def _finish_requests(self, output_closed: asyncio.Event) -> None:
         """Wait for the requests that still run after the end of the input, until the client stops reading."""
         for task in self._listening:
-            task.cancel()  # a subscription has no end of its own
+            task.cancel()  # a subscription does not end by itself
         if self._session is not None:
             self._session.end_client_requests()
         closed = asyncio.create_task(output_closed.wait())

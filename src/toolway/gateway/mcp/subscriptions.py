@@ -324,9 +324,9 @@ class SubscriptionService:
                             subscriber.notify(notice, {})
 
     async def _take_missing_snapshots(self) -> None:
-        """Store the current lists of views that have no snapshot yet, so that later changes can be detected.
+        """Store the current lists of views that have no snapshot yet, so later changes can be detected.
 
-        Such views replaced those of an earlier policy.
+        Such views replaced the views of an earlier policy.
         """
         missing = {(each.view, kind) for each in self._subscribers for kind in each.kinds} - self._snapshots.keys()
         for view in {view for view, _ in missing}:

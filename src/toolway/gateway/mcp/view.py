@@ -35,7 +35,7 @@ from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.types import Era, Json, ToolRef
 
 PAGE_SIZE: Final = 1000  # items
-MAX_PREPARATIONS: Final = 3  # builds of a list in slices, if the catalog changes meanwhile
+MAX_PREPARATIONS: Final = 3  # builds of a list in slices, if the catalog changes during a build
 STARTUP_WINDOW_S: Final = 10.0  # seconds after startup, or a change of servers, in which lists wait for new servers
 MAX_VARIANTS_PER_PAGE: Final = 4  # encodings of one page: two eras, each complete or not
 BuildResult = Callable[[msgspec.Raw, str | None], Json]  # (items of the page, cursor of the next page) → result
@@ -79,7 +79,7 @@ class EndpointView:
         self._tool_filter = tool_filter
         self._permitted = permitted  # everything that the principal may see
         self.single_server = single_server
-        self.permission = permission  # by the policy of the gateway, in addition; None: there is no policy
+        self.permission = permission  # by the policy of the gateway, in addition; None: no policy
         self._permission_version = 0  # of the decisions in the lists
         self._decided: tuple[int, int] | None = None  # generation and version for which all items are decided
         self._invisible_characters = invisible_characters
@@ -87,7 +87,7 @@ class EndpointView:
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
-        self._server_names: tuple[tuple[str, ...], list[str]] | None = None  # all servers, and those of this view
+        self._server_names: tuple[tuple[str, ...], list[str]] | None = None  # all servers, and this view's servers
         self._tool_names: dict[tuple[str, str], str] = {}  # (server, tool) → visible name, of this generation
         self._naming: tuple[InvisibleCharacters, ToolNaming] | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -135,7 +135,7 @@ class EndpointView:
     def includes_tool(self, tool: Item) -> bool:
         """Return True if the filters and the policy let this view show a tool.
 
-        It is not checked if the tool is denied by a setting, or held because its changed definition waits for approval.
+        A setting may still deny the tool, or hold it until its changed definition is approved: this is not checked.
         """
         return self._is_included("tools", tool)
 
@@ -180,7 +180,7 @@ class EndpointView:
         """Return the servers that a list request (tools, prompts, …) of this client must wait for.
 
         They have not listed their items yet, and may have some that the list shows. With tool search, the list shows
-        few tools, so that a client does not wait for most servers.
+        few tools, so a client does not wait for most servers.
         """
         unlisted = self.unknown_servers(kind)
         return [each for each in unlisted if self._tool_filter.may_list(each)] if kind == "tools" else unlisted
@@ -235,7 +235,7 @@ class EndpointView:
         return ref if ref is not None and ref.server in self.servers() else None
 
     def find_denied(self, name: object) -> tuple[ToolRef, str] | None:
-        """Return the tool of this name that a setting denies, and the setting. None if there is no such tool.
+        """Return the tool of this name that a setting denies, and the setting. None if no such tool exists.
 
         A tool that the endpoint or the principal may not see is not reported: the client must not learn of it.
         """
@@ -304,7 +304,7 @@ class EndpointView:
         return self._tool_names
 
     def name_of(self, tool: Tool) -> str | None:
-        """Return the name by which clients of this view call a tool, or None if the view does not include it."""
+        """Return the name that clients of this view call a tool by, or None if the view does not include it."""
         return self.tool_names().get((tool.server, tool.name))
 
     def find_tool(self, name: object) -> tuple[str, Tool] | None:
@@ -376,7 +376,7 @@ class EndpointView:
 
     @property
     def needs_decisions(self) -> bool:
-        """Return True if the policy has yet to decide about many items, so that `prepare` should be called first."""
+        """Return True if the policy has yet to decide about many items, so `prepare` should be called first."""
         permission = self.permission
         if permission is None or self._decided == (self._catalog.generation, permission.version):
             return False
@@ -418,7 +418,7 @@ class EndpointView:
         return self._tool_naming().has_large_changes(self.servers())
 
     async def prepare(self) -> None:
-        """Build the list of tools in slices, and let the policy decide in a thread, so that other requests are served.
+        """Build the list of tools in slices, and let the policy decide in a thread, so other requests are served.
 
         Concurrent callers wait for the same work.
         """

@@ -1,4 +1,4 @@
-"""Agents of a gateway: offers those of the configuration as tools, and shows and answers their runs.
+"""Agents of a gateway: offers the configured agents as tools, and shows and answers their runs.
 
 The engine is the package `toolway.agents`, which programs use without a gateway.
 """

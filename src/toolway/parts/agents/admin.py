@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 MAX_SEARCHED_RUNS: Final = 1000
 MAX_MESSAGES: Final = 500
 MAX_TEXT_CHARS: Final = 20_000  # of one message or argument
-MAX_REVIEW_CHARS: Final = 70_000  # of the arguments of a call that waits for an approval: all of them
+MAX_REVIEW_CHARS: Final = 70_000  # of a call's arguments while it is waiting for approval: all of them
 MAX_PROMPT_CHARS: Final = 300  # in the list
 MAX_KNOWN_USAGES: Final = 1000  # of runs that have ended
-#: What a row shows of the usage of a run that cannot be read.
+#: Usage that a row shows for a run that cannot be read.
 _NO_USAGE: Final[Json] = {"turns": 0, "calls": 0, "input_tokens": 0, "output_tokens": 0, "usd": None, "model": ""}
 #: Query fields of the list of agent runs.
 AGENT_QUERY: Final = {
@@ -70,7 +70,7 @@ class AgentsAdmin:
         self._usages = usages
 
     async def list_runs(self, query: str) -> Json:
-        """Return the newest agent runs that match the query; those that wait for an approval come first."""
+        """Return the newest agent runs that match the query; runs that are waiting for approval come first."""
         fields = parse_query_fields(query)
         limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
         reader = self._get_reader()
@@ -118,7 +118,7 @@ class AgentsAdmin:
     async def act(self, action: str, id: str, body: Json, principal: Principal) -> Json:
         """Execute an action of an administrator on an agent run: `approve`, `settle`, `resume` or `cancel`.
 
-        `approve` approves or denies a call. `settle` states if a call with an unknown outcome was executed.
+        `approve` approves or denies a call. `settle` states whether a call with an unknown outcome ran.
         """
         async with self._find(id) as (_, engine, place):
             admin = self._runs(engine)
@@ -134,7 +134,7 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _engines(self, reader: AgentRunReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
-        """Open the journals with agent runs: that of the gateway, and that of the command `toolway agent`.
+        """Open the journals with agent runs: the gateway's journal, and the one the command `toolway agent`.
 
         Yield the engines that read them, and the reason why the journal of the command cannot be read ("" if it can).
         """
@@ -193,7 +193,7 @@ class AgentsAdmin:
     def _message(self, message: Json) -> Json:
         """Return a message of a conversation as JSON.
 
-        All messages have the same fields; arguments of calls are JSON texts.
+        All messages have the same fields; call arguments are JSON strings.
         """
         calls = [self._call_fields({"effect": "", **each}) for each in message.get("tool_calls") or []]
         names = self._key_names()
@@ -219,7 +219,7 @@ class AgentsAdmin:
         return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"], limit), "effect": call["effect"]}
 
     def _action(self, action: Json, calls: dict[str, Json | None]) -> Json:
-        """Return an action on a run for display; the texts of an approval name the tool that the model calls."""
+        """Return an action on a run for display; its approval strings name the tool that the model calls."""
         call = calls.get(action["step"])
         if action["action"] != "approve" or call is None:
             return action

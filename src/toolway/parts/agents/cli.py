@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from toolway.agents.events import AgentEvent
     from toolway.workflows.journal import RunRecord
 
-MAX_EVENT_CHARS = 400  # of a result that is shown while the run goes on
+MAX_EVENT_CHARS = 400  # of a result that is shown while the run continues
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolway agent ls.", show_default=False)]
 
 
@@ -392,7 +392,7 @@ def _print_message(output: Output, message: dict[str, Any]) -> None:
 def _print_questions(output: Output, record: RunRecord, journal: str | None, answered: Collection[str] = ()) -> None:
     flag = journal_flag(journal)
     for question in record.asks:
-        if question["path"] in answered:  # by a person, but no process has continued the run since
+        if question["path"] in answered:  # by a user, but no process has continued the run since
             output.info(f"answered: {question['title']}", "yellow")
             output.info(f"  toolway agent resume {record.id}{resume_flags(record, journal)}")
             continue

@@ -1,4 +1,4 @@
-"""Approval of single calls by a person: the decision if a call needs one, the question, and the stored answers."""
+"""Approval of single calls by a user: the decision whether a call needs one, the question, and the stored answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Approvals(Part):
-    """Rules that say which calls a person must approve, and the gate that asks."""
+    """Rules that say which calls someone must approve, and the gate that asks."""
 
     name = "approvals"
     setting_keys = ("approve",)

@@ -32,7 +32,7 @@ SCHEMAS: Final = {
 
 
 async def list_requests(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Return the requests that wait for an operator, then those of the last 15 minutes that were answered.
+    """Return the requests that wait for an operator, then the ones answered in the last 15 minutes.
 
     Long arguments are cut here, and `complete` is False. `get_request` returns all of them.
     """

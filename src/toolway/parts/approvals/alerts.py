@@ -1,4 +1,4 @@
-"""Alert about a call that waits for the approval of an operator, from the request to the answer."""
+"""Alert about a call that is waiting for an operator's approval, from the request to the answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Texts that a person reads before a call is approved: server, tool, effect and every argument.
+"""Strings that someone reads before approving a call: server, tool, effect and every argument.
 
-Values are JSON texts with everything invisible as an escape. An operator sees all of them. In a list, and in the form
+Values are JSON strings with everything invisible as an escape. An operator sees all of them. In a list, and in the form
 of a client, what is too long is cut, and a mark says how much.
 """
 
@@ -26,10 +26,10 @@ _ANSWER_FIELD: Final = "approve"
 
 
 class ArgumentReader:
-    """Describes the arguments of calls for people.
+    """Describes call arguments for human readers.
 
     `mask` hides secrets in a text. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
-    of server bank`: a person must know what is sent without reading it.
+    of server bank`: the reader must know what is sent without reading it.
     """
 
     def __init__(self, mask: Callable[[str], str], name_secrets: Callable[[str], Sequence[str]]) -> None:
@@ -59,7 +59,7 @@ class ArgumentReader:
 
 
 def size_of(arguments: Iterable[ShownArgument]) -> int:
-    """Return the number of bytes that a person must read."""
+    """Return the number of bytes that someone must read."""
     return sum(
         len(text.encode("utf-8", "replace")) for each in arguments for text in (each.name, each.value, each.note)
     )

@@ -1,4 +1,4 @@
-"""Decision of a gateway if a call needs the approval of a person; asks for the approval, and uses the answer once.
+"""A gateway's decision whether someone must approve a call; asks for the approval, and uses the answer once.
 
 `client` asks the user of the calling client. A modern client gets the result `input_required` and calls again with the
 answer; a legacy client is asked on the stream of its call. This protects against mistakes only: a program can answer
@@ -6,7 +6,7 @@ too. If the client cannot be asked, the call waits for an operator.
 
 `operator` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
 
-An answer counts for one call: the same caller, tool, definition and arguments, within 15 minutes
+An answer covers one call: the same caller, tool, definition and arguments, within 15 minutes
 ([0037](docs/decisions/0037-approvals.md)).
 """
 
@@ -74,9 +74,9 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class CallApprovals:
-    """Implementation of `CallGate`: holds the rules that say which calls a person must approve, and the requests.
+    """Implementation of `CallGate`: holds the rules that say which calls someone must approve, and the requests.
 
-    Administrators list and answer the requests through it. `mask` hides secrets in texts, `name_secrets` returns
+    Administrators list and answer the requests through it. `mask` hides secrets in strings, `name_secrets` returns
     which ones a text contains, `emit` reports events.
     `links` verifies links in messages to operators; without it no link is valid. `now` returns wall time.
     """
@@ -99,7 +99,7 @@ class CallApprovals:
         self._rules = ApproveRules({})
         self._expressions: Expressions | None = None
         self._checks: list[CallCheck] = []  # of parts
-        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a person
+        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all of a user's keys
         self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
 
     @property
@@ -197,7 +197,7 @@ class CallApprovals:
 
     async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
         """Return who must approve a call with these arguments: `client` or `operator`. None if no rule applies."""
-        for rule in rules:  # those of the operator come first
+        for rule in rules:  # the operator's rules come first
             if not rule.when or await self._is_met(rule.when, arguments):
                 return rule.by
         return None
@@ -361,7 +361,7 @@ class CallApprovals:
     # -- administrators -----------------------------------------------------------------------------------------------
 
     async def list_requests(self) -> list[ApprovalRequest]:
-        """Return the requests that wait for an operator, oldest first, then those that were answered lately."""
+        """Return the requests that wait for an operator, oldest first, then the recently answered ones."""
         found = await self._read()
         return sorted(found, key=lambda each: (each.state != "pending", each.asked_at))
 

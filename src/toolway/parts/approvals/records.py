@@ -19,7 +19,7 @@ from toolway.gateway.sealing import Sealer
 APPROVAL_LIFETIME_S: Final = 900.0  # seconds that a request waits, and that an answer counts
 MAX_PENDING: Final = 1000  # requests that wait; at most half of them of one caller
 MAX_SPENT: Final = 100_000  # used answers of clients that are remembered until they expire
-MAX_REVIEW_BYTES: Final = 65_536  # of all arguments of a call: no person reads more, and they are stored
+MAX_REVIEW_BYTES: Final = 65_536  # of all arguments of a call: nobody reads more, and they are stored
 _MAX_SEALED_CHARS: Final = 8 * MAX_REVIEW_BYTES  # with all escapes, in base64
 _SEALED_KIND: Final = "approval record"
 _LINK_KIND: Final = "approval link"
@@ -28,7 +28,7 @@ ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
 
 
 class ShownArgument(msgspec.Struct, frozen=True):
-    """Argument of a call as a person sees it before the call is approved."""
+    """Argument of a call as shown to the user before the call is approved."""
 
     name: str
     value: str  # JSON text, all of it; secrets are masked
@@ -45,8 +45,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     server: str
     tool: str
     effect: str
-    digest: str  # SHA-256 of what will be sent: an approval counts for nothing else
-    definition: str  # hash of the definition of the tool
+    digest: str  # SHA-256 of what will be sent: an approval covers nothing else
+    definition: str  # hash of the tool definition
     arguments: list[ShownArgument]
     call: str  # id of the call that asked
     asked_at: float  # Unix time
@@ -105,12 +105,12 @@ class StoreError(Exception):
 
 
 def new_request_id() -> str:
-    """Return a new random id for a request, short enough that a person can type it."""
+    """Return a new random id for a request, short enough to type."""
     return secrets.token_hex(5)
 
 
 def new_nonce() -> str:
-    """Return a new random name for a question to a client, by which its answer is accepted only once."""
+    """Return a new random name for a question to a client, to accept its answer only once."""
     return secrets.token_urlsafe(16)
 
 

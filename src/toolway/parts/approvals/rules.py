@@ -1,4 +1,4 @@
-"""The setting `toolway.approve`: which calls through the gateway need the approval of a person.
+"""The setting `toolway.approve`: which calls through the gateway someone must approve.
 
 "approve": {
   "destructive": "client",
@@ -37,7 +37,7 @@ MAX_CONDITION_CHARS: Final = 4096
 
 
 class ApproveRule(msgspec.Struct, frozen=True):
-    """Rule of `toolway.approve`: who must approve calls of a tool, and on which condition."""
+    """Rule of `toolway.approve`: who must approve calls of a tool, and when."""
 
     by: ApprovedBy  # client: the user of the calling client; operator: an administrator of the gateway; none
     when: str = ""  # CEL expression over `args`; "": every call
@@ -106,7 +106,7 @@ class ApproveRules:
         return self._destructive is not None or bool(self._patterns)
 
     def find(self, server: str, tool: str, *, destructive: bool) -> tuple[ApproveRule, ...]:
-        """Return the rules by which a call of a tool may need an approval, those for the operator first."""
+        """Return the rules that may require an approval for a tool call, rules for the operator first."""
         name = f"{server}.{tool}"
         named = next((rule for pattern, rule in self._patterns if pattern.match(name)), None)
         if named is not None and named.by == "none":

@@ -1,4 +1,4 @@
-"""The setting `toolway.approve`: rules that say which calls a person must approve."""
+"""The setting `toolway.approve`: rules that say which calls someone must approve."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from toolway.parts.approvals.rules import ApproveRule, parse_approve
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True):
-    """Calls through a gateway that need the approval of a person."""
+    """Calls through a gateway that someone must approve."""
 
     approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
 
 
 def parse_settings(block: Mapping[str, Any]) -> ApprovalSettings:
-    """Return the setting `approve` of a `toolway` block. Raises `ConfigError`. Conditions are no templates."""
+    """Return the setting `approve` of a `toolway` block. Raises `ConfigError`. Conditions are not templates."""
     return ApprovalSettings(parse_approve(block.get("approve")))

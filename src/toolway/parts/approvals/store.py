@@ -1,7 +1,7 @@
 """Requests for approval in the database of the part, which all processes of a gateway share.
 
 Every change is one transaction, and is stored before a call is sent. So of two calls that use one approval at once, on
-any node, one gets it; and an approval is used once, also if the gateway is killed.
+any node, one gets it; and an approval is used once, even if the gateway is killed.
 
 In a cluster the table of requests is signed. Used answers of clients are not: who can delete rows in the database can
 replay an answer that a client itself gave.
@@ -114,7 +114,7 @@ class DatabaseApprovalStore:
         return decided
 
     def _remove_expired(self, db: Transaction) -> list[ApprovalRequest]:
-        """Delete expired requests. Return those of them that were never answered."""
+        """Delete expired requests. Return the ones that were never answered."""
         now = self._now()
         found = self._select(db, "until <= :now", now=now)
         db.delete(REQUESTS, "until <= :now", now=now)

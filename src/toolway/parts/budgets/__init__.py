@@ -1,6 +1,6 @@
 """Budgets of callers: how many calls or bytes a key or group may use per period.
 
-Each process leases units from a ledger in advance, so that a usual call does not wait for the ledger.
+Each process leases units from a ledger in advance, so a usual call does not wait for the ledger.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Concurrent(KeyAttribute):
 
 
 class Budgets(Part):
-    """Budgets of API keys and groups, and the number of calls that a key may have under way."""
+    """Budgets of API keys and groups, and the number of calls that a key may have in flight."""
 
     name = "budgets"
     setting_keys = ("budgets", "budgetsFail")

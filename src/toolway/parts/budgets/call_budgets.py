@@ -22,7 +22,7 @@ from toolway.parts.budgets.key_limits import limits_of
 from toolway.parts.budgets.ledger import BudgetAccount, BudgetLease, BudgetLedger, LeaseRequest, MemoryLedger
 from toolway.parts.budgets.settings import BudgetRules, GroupBudgets
 
-MAX_ACCOUNTS: Final = 10_000  # in use at the same time; calls of further ones are refused
+MAX_ACCOUNTS: Final = 10_000  # in use at the same time; calls of more accounts are refused
 MAX_CACHED: Final = 10_000  # callers and tools whose accounts are remembered
 MAX_WAIT_S: Final = 10.0  # seconds that a call waits for units
 LEDGER_TIMEOUT_S: Final = 3.0
@@ -35,7 +35,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class BudgetExceeded(Exception):
-    """Raised if a budget to which a call is charged is used up."""
+    """Raised if a budget that a call is charged to is used up."""
 
     def __init__(self, account: BudgetAccount, wait: float, resets_at: int) -> None:
         super().__init__(account.id)
@@ -80,7 +80,7 @@ class CallBudgets:
         self.fails_open = False
         self._held: dict[str, HeldUnits] = {}
         self._found: dict[tuple[str, str], tuple[Principal, Sequence[BudgetAccount]]] = {}
-        self._active: dict[str, int] = {}  # calls under way by principal, if their number is limited
+        self._active: dict[str, int] = {}  # calls in flight by principal, if their number is limited
         self._wake = asyncio.Event()
         self._settled: asyncio.Future[None] | None = None  # done when the next requests to the ledger have ended
         self._task: asyncio.Task[None] | None = None
@@ -99,7 +99,7 @@ class CallBudgets:
         self.fails_open = fails_open
 
     def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
-        """Return the budget accounts to which a call of the tool `target` (`server.tool`) by a principal is charged."""
+        """Return the budget accounts that are charged for a principal's call of the tool `target` (`server.tool`)."""
         key = (principal.id, target)
         known = self._found.get(key)
         if known is not None and (known[0] is principal or known[0] == principal):
@@ -191,7 +191,7 @@ class CallBudgets:
     def enter(self, principal: Principal) -> bool:
         """Count a call of a principal as running, if its number of concurrent calls is limited.
 
-        Return False if there is no limit. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
+        Return False if no limit is set. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
         its share of the limit.
         """
         concurrent = limits_of(principal).concurrent
@@ -204,7 +204,7 @@ class CallBudgets:
         return True
 
     def leave(self, principal: Principal) -> None:
-        """Stop counting a call as running, for which `enter` returned True."""
+        """Stop counting a call as running after `enter` returned True for it."""
         left = self._active[principal.id] - 1
         if left:
             self._active[principal.id] = left

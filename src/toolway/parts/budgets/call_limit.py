@@ -41,7 +41,7 @@ class BudgetLimit:
 
 
 class BoundBudgets:
-    """Budgets to which the calls of one principal to one tool are charged."""
+    """Budgets that are charged for one principal's calls to one tool."""
 
     __slots__ = ("_accounts", "_budgets", "_has_bytes", "_is_quick", "_principal", "_throttle_log")
 
@@ -68,7 +68,7 @@ class BoundBudgets:
 
     async def run(self, work: Coroutine[Any, Any, RpcResult], *, is_followup: bool) -> RpcResult:
         budgets, accounts = self._budgets, self._accounts
-        if is_followup:  # the call that created the task was counted; its result is that of the task
+        if is_followup:  # the call that created the task was counted; the task result is its result
             accounts = [each for each in accounts if each.budget.unit == "bytes"]
         try:
             is_counted = budgets.enter(self._principal)

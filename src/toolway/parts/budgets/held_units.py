@@ -39,7 +39,7 @@ class HeldUnits:
     def __init__(self, account: BudgetAccount, now: float) -> None:
         self.account = account
         self.units = 0
-        self.period = 0  # start of the period of the units
+        self.period = 0  # start of the units' period
         self.end = 0  # end of that period, in seconds since 1970
         self.until = now  # time at which the units end with their period
         self.used = 0  # in the ledger, when it was last asked
@@ -54,7 +54,7 @@ class HeldUnits:
         self._low = 0  # fewer units are filled up
 
     def has_unit(self, now: float) -> bool:
-        """Return True if a unit is left, so that one more call may be made."""
+        """Return True if a unit is left for one more call."""
         if now >= self.until:
             self.units = 0
         return self.units > 0
@@ -121,7 +121,7 @@ class HeldUnits:
     def apply(self, lease: BudgetLease, request: LeaseRequest, sent_at: float, now: float) -> None:
         """Add the units of a lease that the ledger granted for `request`. `sent_at` is when the request was sent.
 
-        The time left in the period is counted from `sent_at`, so that it does not end too late.
+        The time left in the period is counted from `sent_at`, so it does not end too late.
         """
         self.is_asking = False
         if lease.period != self.period:
@@ -134,7 +134,7 @@ class HeldUnits:
             self.over_until = now
 
     def restore(self, request: LeaseRequest) -> None:
-        """Take back the debt that a failed request should have reported, so that the next request reports it.
+        """Take back the debt that a failed request should have reported, so the next request reports it.
 
         Units that the request returned are lost: the ledger may have them.
         """

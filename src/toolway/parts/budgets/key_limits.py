@@ -1,6 +1,6 @@
-"""Limits of one API key: its budgets, and the number of its calls under way. Pure.
+"""Limits of one API key: its budgets, and the number of its calls in flight. Pure.
 
-They are attributes of the key, stored as JSON. A principal has them as texts, so that it can be compared and hashed.
+They are attributes of the key, stored as JSON. A principal has them as strings, so it can be compared and hashed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from toolway.gateway.principals import Principal
 from toolway.parts.budgets.settings import CallBudget, check_budgets
 
-MAX_CONCURRENT: Final = 100_000  # calls of one key under way
+MAX_CONCURRENT: Final = 100_000  # calls of one key in flight
 _BUDGETS: Final = msgspec.json.Decoder(tuple[CallBudget, ...])
 
 
@@ -38,7 +38,7 @@ def limits_of(principal: Principal) -> KeyLimits:
 
 
 def read_budgets(value: Any) -> Any:
-    """Return budgets, as texts such as `5000/day` or as values, in the form that is stored. None if there are none."""
+    """Return budgets, as strings such as `5000/day` or as values, in their stored form. None if there are none."""
     if not isinstance(value, list | tuple):
         raise ValueError("budgets must be a list of texts such as 5000/day")
     return msgspec.to_builtins(check_budgets([_read_budget(each) for each in value])) or None
@@ -51,12 +51,12 @@ def _read_budget(value: Any) -> CallBudget:
 
 
 def show_budgets(stored: Any) -> list[str]:
-    """Return stored budgets as texts."""
+    """Return stored budgets as strings."""
     return [str(each) for each in msgspec.convert(stored, tuple[CallBudget, ...])]
 
 
 def read_concurrent(value: Any) -> int:
-    """Return the number of calls that a key may have under way. Raises `ValueError` if it is none."""
+    """Return the number of calls that a key may have in flight. Raises `ValueError` if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("concurrent must be a number of calls")
     if not 0 < value <= MAX_CONCURRENT:

@@ -1,7 +1,7 @@
 """Ledger of budgets: the store of how much of each budget was used in its current period.
 
 Units (calls or bytes) are leased: they count as used in the ledger before a call spends them. So all processes together
-never spend more than a budget, also if one is killed. Unused units are returned. A lease is on disk before its units
+never spend more than a budget, even if one is killed. Unused units are returned. A lease is on disk before its units
 are spent, so what was used survives a restart, and a kill. Periods begin and end by the clock of the database.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from toolway.part_api.database import Database, DatabaseError, Row, Table, Transaction
 from toolway.parts.budgets.settings import MAX_AMOUNT, CallBudget
 
-#: A lease has at most this part of what is free, so that the last units of a budget do not stay with one process.
+#: A lease has at most this part of what is free, so the last units of a budget do not stay with one process.
 LEASE_FRACTION: Final = 8
 MAX_USED: Final = 4 * MAX_AMOUNT  # stored values beyond it make no sense
 KEEP_USE_S: Final = 62 * 86_400  # seconds after which the use of a budget is deleted: no period is so long

@@ -5,7 +5,7 @@
   "*": {"prod-db.*": "100/hour"}
 }
 
-A key such as `eng` is a group: of API keys (their scope), or of people (by the identity provider); `*` is every caller.
+A key such as `eng` is a group: of API keys (their scope), or of users (by the identity provider); `*` is every caller.
 The members of a group share its budgets. Periods begin at full minutes, hours, days and months of UTC. Pure.
 """
 
@@ -131,7 +131,7 @@ def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
 
 
 class BudgetRules:
-    """Compiled budgets of `toolway.budgets`, with a method that finds the budgets to which a call counts. No I/O."""
+    """Compiled budgets of `toolway.budgets`, with a method that finds the budgets of a call. No I/O."""
 
     def __init__(self, budgets: GroupBudgets) -> None:
         self.settings = budgets
@@ -146,7 +146,7 @@ class BudgetRules:
         return bool(self._patterns)
 
     def find(self, groups: Sequence[str], target: str) -> list[tuple[str, str, CallBudget]]:
-        """Return (group, pattern, budget) of each budget to which a call of `target` by a member of `groups` counts."""
+        """Return (group, pattern, budget) of each budget that counts a call of `target` by a member of `groups`."""
         return [
             (group, pattern, budget)
             for group in (*groups, EVERY_CALLER)

@@ -1,4 +1,4 @@
-"""Detection of risky data flows: a caller that reads private data and untrusted texts, and can send data out."""
+"""Detection of risky data flows: a caller that reads private data and untrusted content, and can send data out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`/admin/flows`: labels of the tools that each caller called in the last half hour.
 
-A label says what a call does: it reads private data, reads untrusted texts, or sends data out.
+A label says what a call does: it reads private data, reads untrusted content, or sends data out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCHEMAS: Final = {
 async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
     """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
 
-    A label says what a tool does: it reads private data, reads untrusted texts, or sends data out.
+    A label says what a tool does: it reads private data, reads untrusted content, or sends data out.
     """
     flows = runtime.flows
     if flows is None or not flows.is_on:
@@ -76,9 +76,9 @@ def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 
 
 async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Clear the labels that are recorded for a caller's recent calls, so that only its new calls count.
+    """Clear the labels that are recorded for a caller's recent calls, so only its new calls count.
 
-    The caller is a caller id, `owner`, or the name of exactly one API key: anybody may choose the name of a person.
+    The caller is a caller id, `owner`, or the name of exactly one API key: anyone may choose any user name.
     Raises `NotFound` if no labels are recorded.
     """
     flows, who = runtime.flows, request.decoded("who")

@@ -1,8 +1,8 @@
 """Data flows of callers: records the labels of each call, and decides what happens if a caller has all three.
 
-The labels of a tool are `private` (reads private data), `untrusted` (reads texts of strangers) and `sink` (sends data
+The labels of a tool are `private` (reads private data), `untrusted` (reads untrusted content) and `sink` (sends data
 out). The window of a caller is the last call with each label within half an hour. If all three are in it, the mode
-`note` reports it, `ask` requires the approval of an operator, and `deny` refuses the call. Only calls through the
+`note` reports it, `ask` requires an operator's approval, and `deny` refuses the call. Only calls through the
 gateway are seen. What a client does by itself is not, and no content is followed.
 """
 
@@ -31,12 +31,12 @@ from toolway.types import Call
 
 FLOW_CODE: Final = "E-FLOW"
 FLOW_STORE_CODE: Final = "E-FLOW-STORE"
-REFRESH_S: Final = 1.0  # seconds after which a label is stored again: calls in between need no store
+REFRESH_S: Final = 1.0  # seconds after which a label is stored again: calls in between skip the store
 MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment ago
 
 
 class CallFlows:
-    """Windows of all callers (the last call with each data-flow label), and the decision about each labelled call.
+    """Windows of all callers (the last call with each data-flow label), and the decision about each labeled call.
 
     It is a `CallCheck` of the gate.
 
@@ -61,7 +61,7 @@ class CallFlows:
     def set_mode(self, mode: FlowMode | None) -> bool:
         """Set what happens if the recent calls of a caller have all three labels: a note, an approval, or a denial.
 
-        `note` reports it, `ask` requires the approval of an operator, `deny` refuses the call. None means `note` if any
+        `note` reports it, `ask` requires an operator's approval, `deny` refuses the call. None means `note` if any
         tool has labels, else the check is off. Return True if the mode has changed.
         """
         has_labels = any(
@@ -125,7 +125,7 @@ class CallFlows:
         return "ask" if self.mode == "ask" else "pass"
 
     async def add(self, call: Call, rule: FlowLabels) -> None:
-        """Add the labels of a call that an operator approved to the window of its caller (its last labelled calls)."""
+        """Add the labels of a call that an operator approved to the window of its caller (its last labeled calls)."""
         now = self._now()
         tool = LabelledCall(f"{call.server}.{call.name}", now)
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
@@ -143,7 +143,7 @@ class CallFlows:
         return {caller: window for caller, each in found.items() if (window := current(each, now))}
 
     async def reset(self, caller: str) -> bool:
-        """Forget the labelled calls of a caller, so that only its later calls count. Return False if there are none.
+        """Forget the labeled calls of a caller, so only its later calls count. Return False if it has none.
 
         Other processes of this gateway apply it within `REFRESH_S`.
         """
@@ -154,11 +154,11 @@ class CallFlows:
             raise _unavailable(exc) from exc
 
     async def close(self) -> None:
-        """Close the store of the callers' last labelled calls."""
+        """Close the store of the callers' last labeled calls."""
         await self._store.close()
 
     def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
-        """Return True if these labels were stored for a caller a moment ago, so that a read need not store them again.
+        """Return True if these labels were stored for a caller a moment ago, so a read need not store them again.
 
         Use it only for reads. A call that sends data out must be checked: other processes may have added labels.
         """
@@ -170,7 +170,7 @@ class CallFlows:
         self._stored[caller, labels] = now
 
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
-        """Change the stored window of a call's caller (its last labelled calls). Return True if it was stored.
+        """Change the stored window of a call's caller (its last labeled calls). Return True if it was stored.
 
         If the store fails, return False in the mode `note`, in which the call passes; otherwise raise
         `ServerUnavailable`.

@@ -1,4 +1,4 @@
-"""`toolway policy flows`: which callers have used private data, texts of strangers and tools that send data out.
+"""`toolway policy flows`: which callers have used private data, untrusted content and tools that send data out.
 
 A tool has the labels `private`, `untrusted` and `sink` for these. The three together may leak data.
 """

@@ -1,7 +1,7 @@
-"""Labels of tools, and the check if the calls of one caller within half an hour have all three labels. It does no I/O.
+"""Labels of tools, and the check whether the calls of one caller within half an hour have all three labels. No I/O.
 
-`private`: results contain data that strangers must not see. `untrusted`: results may contain texts of strangers.
-`sink`: a call can send data to the outside. If a model has read private data and texts of strangers, these texts may
+`private`: results contain data that strangers must not see. `untrusted`: results may contain untrusted content.
+`sink`: a call can send data to the outside. If a model has read private data and untrusted content, this content may
 make it send the data to the outside.
 """
 
@@ -19,7 +19,7 @@ WINDOW_S: Final = 1800.0
 
 
 class FlowLabels(NamedTuple):
-    """Data-flow labels of one tool. They are stored beside the approval rules of that tool."""
+    """Data-flow labels of one tool. They are stored next to that tool's approval rules."""
 
     labels: frozenset[str]
 

@@ -12,7 +12,7 @@ from toolway.parts.flows.labels import FLOW_MODES
 
 
 class FlowSettings(msgspec.Struct, frozen=True):
-    """Mode of a gateway if private data, texts of strangers and a way out meet."""
+    """Mode of a gateway if private data, untrusted content and an outbound tool meet."""
 
     flows: str = ""  # note, ask or deny; "": note, if any tool has labels
 

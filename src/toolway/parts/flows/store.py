@@ -1,4 +1,4 @@
-"""Windows of callers, the last labelled calls of each, which all processes of a gateway share."""
+"""Windows of callers, the last labeled calls of each, which all processes of a gateway share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
 class FlowStoreError(Exception):
-    """Raised if the stored windows of callers (their last labelled calls) cannot be read or written."""
+    """Raised if the stored windows of callers (their last labeled calls) cannot be read or written."""
 
 
 def encode_window(window: Window) -> str:
@@ -40,7 +40,7 @@ def decode_window(text: str) -> dict[str, LabelledCall]:
 def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
     """Decode the stored windows of callers for a list. A window that is invalid is reported, and left out.
 
-    Calls of its caller that need the window are rejected meanwhile (`decode_window`).
+    Calls of its caller that need the window are rejected until then (`decode_window`).
     """
     found: dict[str, Window] = {}
     for caller, entries in rows:
@@ -59,9 +59,9 @@ class FlowStore:
         self._database = database
 
     async def change(self, caller: str, change: Change, now: float) -> None:
-        """Replace the window of a caller (its last labelled calls) by the result of `change`, in one transaction.
+        """Replace the window of a caller (its last labeled calls) by the result of `change`, in one transaction.
 
-        No other process reads or writes the window meanwhile.
+        No other process reads or writes the window during this time.
         """
 
         def work(db: Transaction) -> None:
@@ -73,7 +73,7 @@ class FlowStore:
         await self._run(work)
 
     async def load(self, now: float) -> Mapping[str, Window]:
-        """Return the last labelled calls (window) of each caller that made one in the last half hour."""
+        """Return the last labeled calls (window) of each caller that made one in the last half hour."""
 
         def work(db: Transaction) -> Mapping[str, Window]:
             db.delete(WINDOWS, "at < :limit", limit=now - 2 * WINDOW_S)
@@ -83,7 +83,7 @@ class FlowStore:
         return await self._run(work)
 
     async def remove(self, caller: str) -> bool:
-        """Delete the stored window of a caller (its last labelled calls). Return False if there is none."""
+        """Delete the stored window of a caller (its last labeled calls). Return False if there is none."""
         return await self._run(lambda db: db.delete(WINDOWS, "key = :caller", caller=caller)) > 0
 
     async def close(self) -> None:

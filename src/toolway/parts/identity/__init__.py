@@ -1,4 +1,4 @@
-"""Login of people: verifies access tokens and identity assertions of an identity provider."""
+"""User login: verifies access tokens and identity assertions of an identity provider."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLI = "toolway.parts.identity.cli"
 
 
 class Identity(Part):
-    """Login of people with an identity provider, and the tools that its groups may use."""
+    """User login with an identity provider, and the tools that its groups may use."""
 
     name = "identity"
     setting_keys = ("access",)

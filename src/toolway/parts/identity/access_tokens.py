@@ -1,6 +1,6 @@
 """Rules for access tokens (JWT, RFC 9068): which are for this gateway, and what they say. Pure: no I/O, no clock.
 
-A token passes three steps. `parse_token` reads header and claims. `TokenRules.check` decides if it is an access token
+A token passes three steps. `parse_token` reads header and claims. `TokenRules.check` says whether it is an access token
 of the provider, for this gateway, and valid now. Then its signature is verified with a key of the provider
 (signing_keys.py). All three must succeed: a claim alone proves nothing.
 """
@@ -23,7 +23,7 @@ MAX_SUBJECT_CHARS: Final = 512
 MAX_NAME_CHARS: Final = 100
 MAX_GROUPS_PER_TOKEN: Final = 2000  # a longer list counts as no group at all
 CLOCK_SKEW_S: Final = 60.0  # seconds by which the clocks of provider and gateway may differ
-_MAX_TIME: Final = 1e12  # seconds since 1970; beyond it a number is no date
+_MAX_TIME: Final = 1e12  # seconds since 1970; beyond it a number is not a date
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 #: Parameters of a header that name or contain a key: a key of the sender's choice proves nothing. `crit` requires
 #: extensions of which none is supported, and `b64` changes what is signed.
@@ -53,7 +53,7 @@ class TokenIdentity(NamedTuple):
     """Facts of a verified access token: who logged in, with which client, and until when."""
 
     subject: str
-    name: str  # for people to read; it proves nothing, and two people may have the same
+    name: str  # for display; it proves nothing, and two users may have the same
     client: str  # id of the client program, "" if unknown
     groups: tuple[str, ...]
     scopes: frozenset[str]
@@ -199,7 +199,7 @@ class TokenRules:
 
 
 def _check_kind(token: ParsedToken) -> None:
-    """Raise `InvalidToken` if a token is no access token (an ID token, for example), or needs a key of its client.
+    """Raise `InvalidToken` if a token is not an access token (an ID token, for example), or needs a key of its client.
 
     Some providers (Keycloak, Entra) write `JWT` as the type of access tokens, or none (Okta). Such a token must have a
     claim that only access tokens have, and none that only ID tokens have.
@@ -239,7 +239,7 @@ def read_scopes(claims: Json) -> frozenset[str]:
 
 
 def read_groups(claims: Json, claim: str) -> tuple[str, ...]:
-    """Return the groups of a person from the claims of a token. Empty if the claim is missing, invalid or too long.
+    """Return a user's groups from the claims of a token. Empty if the claim is missing, invalid or too long.
 
     `claim` is the name of a claim, or a path to one (`realm_access.roles`); "" tries `groups`, then `roles`.
     """
@@ -281,7 +281,7 @@ def _read_mfa(claims: Json) -> bool:
 def _read_time(claims: Json, name: str) -> float | None:
     """Return the time in the claim `name`; None if the token has no such claim.
 
-    Raises `InvalidToken` if it is no time.
+    Raises `InvalidToken` if it is not a time.
     """
     value = claims.get(name)
     if value is None and name not in claims:

@@ -1,6 +1,6 @@
-"""`/admin/sessions`: people who logged in, and the end of their logins.
+"""`/admin/sessions`: users who logged in, and the end of their logins.
 
-A gateway lists the people whose tokens it verified itself. Ended logins are stored with the API keys, so that all
+A gateway lists the users whose tokens it verified itself. Ended logins are stored with the API keys, so all
 workers and nodes refuse them.
 """
 
@@ -49,7 +49,7 @@ SCHEMAS: Final = {
 
 
 def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
-    """Return the people who logged in, and the state of the provider: null if no login is configured."""
+    """Return the users who logged in, and the state of the provider: null if no login is configured."""
     login = runtime.login
     if login is None:
         return {"provider": None, "sessions": []}
@@ -70,9 +70,9 @@ def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
 
 
 async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
-    """End the logins of a person: refuse all tokens that were issued to it until now, and abort its requests.
+    """End a user's logins: refuse all tokens that were issued to the user until now, and abort the user's requests.
 
-    The person is named by its id or subject, or by a name that only one person has. Raises `NotFound` if several people
+    The user is named by id or subject, or by a name that only one user has. Raises `NotFound` if several users
     have this name.
     """
     who, login, api_keys = request.decoded("who"), runtime.login, runtime.context.api_keys

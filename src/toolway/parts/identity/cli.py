@@ -1,6 +1,6 @@
-"""`toolway users`: people who logged in at a gateway.
+"""`toolway users`: users who logged in at a gateway.
 
-It needs a running gateway: people log in with an identity provider, and nothing about them is in a file.
+It needs a running gateway: users log in with an identity provider, and nothing about them is in a file.
 """
 
 from __future__ import annotations

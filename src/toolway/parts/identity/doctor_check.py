@@ -55,7 +55,7 @@ async def check_login(
 ) -> SubjectReport:
     """Return the report of the doctor about a gateway's identity provider: its documents, its keys and its clock.
 
-    With `token`, the report also says if the gateway would accept this access token, and if not, why.
+    With `token`, the report also says whether the gateway would accept this access token, and if not, why.
     """
     try:
         require_joserfc()
@@ -152,7 +152,7 @@ def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: floa
 
 
 def _advice(settings: LoginSettings, parsed: ParsedToken, reason: str, now: float) -> tuple[str, str, str]:
-    """Return three texts about a refused token: what it contains, the remedy, and a line to copy ("" if none)."""
+    """Return three strings about a refused token: what it contains, the remedy, and a line to copy ("" if none)."""
     claims = parsed.claims
     if "audience" in reason:
         found = claims.get("aud")

@@ -1,8 +1,8 @@
 """Enterprise-managed authorization: clients exchange identity assertions of the provider for tokens of the gateway.
 
-An assertion (ID-JAG) is a JWT that the company's provider issued to a client for one person and this gateway, without
+An assertion (ID-JAG) is a JWT that the company's provider issued to a client for one user and this gateway, without
 a browser. The gateway has one token endpoint for it, with one grant: `jwt-bearer` (RFC 7523). A token is a sealed
-handle that every node of a cluster can open. There is no refresh token: the client gets a new assertion.
+handle that every node of a cluster can open. No refresh token is issued: the client gets a new assertion.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GrantRefused(Exception):
 
 
 class AssertionGrants:
-    """Token endpoint of a gateway, at which clients exchange identity assertions for tokens of the gateway.
+    """Token endpoint of a gateway, where clients exchange identity assertions for tokens of the gateway.
 
     `clients` are the secrets of the clients that may do so, by client id.
     """
@@ -134,7 +134,7 @@ class AssertionGrants:
         requested = form.get("scope", "").split()
         scopes = [scope for scope in requested if scope in identity.scopes] if requested else sorted(identity.scopes)
         self._use_once(claims, identity.expires_at)
-        # An ended login includes what was issued before its end: the time is that of the assertion, not of the token.
+        # An ended login includes what was issued before its end: the assertion's time applies, not the token's.
         value = [identity.subject, identity.name, client, list(identity.groups), scopes, identity.issued_at]
         return {
             "access_token": TOKEN_PREFIX + self._sealer.seal(_SEAL_KIND, value, TOKEN_LIFETIME_S),
@@ -217,7 +217,7 @@ def is_own_token(token: str) -> bool:
 def _read_form(request: HttpRequest) -> dict[str, str]:
     """Return the fields of a form in the body of a request.
 
-    Raises `GrantRefused` if the body is no form, or repeats a field.
+    Raises `GrantRefused` if the body is not a form, or repeats a field.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/x-www-form-urlencoded":

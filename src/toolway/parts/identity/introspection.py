@@ -1,7 +1,7 @@
 """Opaque access tokens: the identity provider is asked about each one (RFC 7662), and its answer is kept briefly.
 
-A token is accepted only if the answer says clearly that it is active. An error, a timeout, an answer that is no JSON
-object, or one whose `active` is not exactly true or false, is no answer: the client gets 503 and may try again.
+A token is accepted only if the answer says clearly that it is active. An error, a timeout, an answer that is not a JSON
+object, or one whose `active` is not exactly true or false, is not an answer: the client gets 503 and may try again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_OPAQUE_CHARS: Final = 4096
 REQUEST_TIMEOUT_S: Final = 5.0
 _log = logging.getLogger("toolway.gateway")
 
-#: Asks the provider about a token; returns the HTTP status and the body. Raises `AuthError` if there is no answer.
+#: Asks the provider about a token; returns the HTTP status and the body. Raises `AuthError` if it gets no answer.
 Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 

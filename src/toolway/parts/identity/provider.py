@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 MAX_TOKENS: Final = 10_000  # verified tokens that are remembered; the oldest is verified again
 MAX_TOOLS: Final = 10_000  # tools whose required scopes are remembered
-MAX_PEOPLE: Final = 10_000  # people whose last groups are remembered
-RUN_RIGHTS_S: Final = 24 * 3600.0  # seconds after the last token of a person in which its workflow runs go on
+MAX_PEOPLE: Final = 10_000  # users whose last groups are remembered
+RUN_RIGHTS_S: Final = 24 * 3600.0  # seconds after a user's last token in which the user's workflow runs continue
 _log = logging.getLogger("toolway.gateway")
 
 
 class Person(NamedTuple):
-    """Last known login of a person: principal, and facts of the last token."""
+    """A user's last known login: principal, and facts of the last token."""
 
     principal: Principal
     identity: TokenIdentity
-    seen_at: float  # when a token of the person was verified last, in seconds since 1970
+    seen_at: float  # when a token of the user was verified last, in seconds since 1970
 
 
 class VerifiedToken(NamedTuple):
@@ -69,7 +69,7 @@ class IdentityProvider:
     """Verifier of the access tokens of one identity provider, for one gateway (`CredentialVerifier`).
 
     `access` maps groups to tool patterns. `on_changed` is called if tokens that were accepted may have other rights
-    now. `ended_logins` returns when an administrator ended the logins of people, by their principal ids. `ask` asks
+    now. `ended_logins` returns when an administrator ended users' logins, by their principal ids. `ask` asks
     the provider about opaque tokens; None refuses them.
     """
 
@@ -101,7 +101,7 @@ class IdentityProvider:
         self.introspection = Introspection(ask, now) if ask is not None else None
         self._tokens: dict[bytes, VerifiedToken] = {}  # by the hash of the token; the oldest first
         self.assertions: AssertionGrants | None = None  # token endpoint for identity assertions, if there is one
-        self.keeps_tokens: Callable[[], bool] = lambda: False  # a server is called on behalf of people
+        self.keeps_tokens: Callable[[], bool] = lambda: False  # a server is called on behalf of users
         self._subject_tokens: dict[str, SubjectToken] = {}  # by principal id
         self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
         self._running: asyncio.Task[None] | None = None
@@ -139,7 +139,7 @@ class IdentityProvider:
         self._forget_tokens()
 
     def _forget_tokens(self) -> None:
-        """Forget which tokens were verified, so that each is verified again at its next use."""
+        """Forget which tokens were verified, so each is verified again at its next use."""
         self._tokens.clear()
         self._on_changed()
 
@@ -184,10 +184,10 @@ class IdentityProvider:
             self._keep_token(principal.id, SubjectToken(token, self.settings.issuer, expires_at, identity.issued_at))
         return proven
 
-    # -- tokens of people for servers that are called on their behalf -------------------------------------------------
+    # -- tokens of users for servers that are called on their behalf -------------------------------------------------
 
     def _keep_token(self, id_: str, new: SubjectToken) -> None:
-        """Keep a person's token, to exchange it for tokens of servers that are called on the person's behalf.
+        """Keep a user's token, to exchange it for tokens of servers that are called on the user's behalf.
 
         The token kept before stays if it is valid for longer. A kept token is sent to the token endpoint of its issuer
         only.
@@ -199,7 +199,7 @@ class IdentityProvider:
         self._subject_tokens[id_] = new if is_longer or known is None else known
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token with which the person `caller` logged in; None if none is kept or valid any more."""
+        """Return the token that the user `caller` logged in with; None if none is kept or valid any more."""
         found = self._subject_tokens.get(caller)
         if found is None:
             return None
@@ -209,7 +209,7 @@ class IdentityProvider:
         return found
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if the person `caller` has no valid login: an administrator ended it, or none is known here."""
+        """Return True if the user `caller` has no valid login: an administrator ended it, or none is known here."""
         person = self._people.get(caller)
         return person is None or self.is_token_ended(caller, person.identity.issued_at)
 
@@ -226,15 +226,15 @@ class IdentityProvider:
             return False
 
     def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
-        """Raise `RequestDenied` if an administrator ended the login to which a token belongs.
+        """Raise `RequestDenied` if an administrator ended the login that a token belongs to.
 
-        If logins of the person were ended, a token that does not say when it was issued is refused as well.
+        If logins of the user were ended, a token that does not say when it was issued is refused as well.
         """
         if self.is_token_ended(id_, issued_at):
             raise self.deny_token("the login was ended")
 
     def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
-        """Return True if an administrator ended the login to which a token of the person `caller` belongs."""
+        """Return True if an administrator ended the login that a token of the user `caller` belongs to."""
         ended_at = self._ended_logins().get(caller)
         return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
 
@@ -296,7 +296,7 @@ class IdentityProvider:
         )
 
     def _remember(self, identity: TokenIdentity) -> Principal:
-        """Record the login of the person whom a verified token names, and return the person's principal.
+        """Record the login of the user whom a verified token names, and return the user's principal.
 
         A principal that has not changed is the same object as before, because cached plans of calls compare it by
         identity.
@@ -317,7 +317,7 @@ class IdentityProvider:
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
 
     def _principal_of(self, identity: TokenIdentity) -> Principal:
-        """Return the principal of a person: its id is made from issuer and subject, its rights from its groups."""
+        """Return a user's principal: its id is made from issuer and subject, its rights from the user's groups."""
         id_ = self.principal_id(identity.subject)
         is_admin = any(group in self.settings.admins for group in identity.groups)
         access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
@@ -335,7 +335,7 @@ class IdentityProvider:
         )
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
-        """Return those groups of a person that have tools in `toolway.access`, with `*`, the group of all people."""
+        """Return the user's groups that have tools in `toolway.access`, with `*`, the group of all users."""
         groups = {*(each for each in identity.groups if each != EVERYONE), EVERYONE}
         return sorted(groups & self._access.keys())
 
@@ -360,7 +360,7 @@ class IdentityProvider:
         return bool(self._tool_scopes)
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that the token of a person lacks for a call of a tool, named `server.tool`."""
+        """Return the scopes that a user's token lacks for a call of a tool, named `server.tool`."""
         if not self._tool_scopes or not principal.is_person:
             return ()
         required = self._required.get(tool)
@@ -371,10 +371,10 @@ class IdentityProvider:
             required = self._required[tool] = tuple(dict.fromkeys(found))
         return tuple(scope for scope in required if scope not in principal.granted)
 
-    # -- people -------------------------------------------------------------------------------------------------------
+    # -- users --------------------------------------------------------------------------------------------------------
 
     def describe(self, principal: Principal) -> Json:
-        """Return what the token of a person said about it."""
+        """Return what a user's token said about the user."""
         return {
             "issuer": self.settings.issuer,
             "subject": principal.subject,
@@ -394,27 +394,27 @@ class IdentityProvider:
         }
 
     def find_person(self, id_: str) -> Person | None:
-        """Return the last login of a person by its principal id; None if it is too long ago, or not known here."""
+        """Return a user's last login by principal id; None if it is too long ago, or not known here."""
         person = self._people.get(id_)
         if person is None or self._now() >= person.seen_at + RUN_RIGHTS_S:
             return None
         return None if self.is_token_ended(id_, person.identity.issued_at) else person
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal of a person as of its last login; None if that is too long ago, or not known here."""
+        """Return a user's principal as of the last login; None if that is too long ago, or not known here."""
         person = self.find_person(id_)
         return person.principal if person is not None else None
 
     def people(self) -> list[Person]:
-        """Return the last login of every person that is known here, the newest first."""
+        """Return the last login of every user that is known here, the newest first."""
         return [each for id_ in reversed(self._people) if (each := self.find_person(id_)) is not None]
 
     def principal_id(self, subject: str) -> str:
-        """Return the principal id of the person whom the provider calls `subject`."""
+        """Return the principal id of the user whom the provider calls `subject`."""
         return principal_id(self.settings.issuer, subject)
 
     def names(self) -> Mapping[str, str]:
-        """Return the names of the people that logged in, by caller id."""
+        """Return the names of the users who logged in, by caller id."""
         return {id_: person.principal.name for id_, person in self._people.items()}
 
     # -- requests without a principal ---------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def _digest(token: str) -> bytes:
 
 
 def principal_id(issuer: str, subject: str) -> str:
-    """Return the id of a person: a hash, because a subject may be any text. It is the caller id too."""
+    """Return a user's id: a hash, because a subject may be any string. It is the caller id too."""
     return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
 
 
@@ -518,7 +518,7 @@ def clock_error(offset: float) -> ConfigError:
 
 
 def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
-    """Return the URL of the metadata of a resource (RFC 9728), and the paths at which the gateway serves them.
+    """Return a resource's metadata URL (RFC 9728), and the paths where the gateway serves them.
 
     One of the paths is without the path of the resource, because some clients request only that one.
     """

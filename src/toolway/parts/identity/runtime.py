@@ -1,6 +1,6 @@
-"""Login of people at one running gateway: connects the provider, and gives it changed settings.
+"""User login at one running gateway: connects the provider, and gives it changed settings.
 
-The settings of the login are those of the start; the groups of `toolway.access` may change at each reload. A gateway
+The login settings are fixed at the start; the groups of `toolway.access` may change at each reload. A gateway
 without a login loads nothing of it.
 """
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class IdentityRuntime(PartRuntime):
-    """Login of people at one gateway. `login` is the provider whose tokens are accepted; None if there is none."""
+    """User login at one gateway. `login` is the provider whose tokens are accepted, or None."""
 
     def __init__(self, context: PartContext) -> None:
         self.context = context
@@ -35,7 +35,7 @@ class IdentityRuntime(PartRuntime):
     async def prepare(self) -> None:
         """Accept tokens of the identity provider from now on, if one is configured.
 
-        The provider may be down: API keys are accepted meanwhile, so this does not wait for it. Raises `ConfigError` if
+        The provider may be down: API keys still work then, so this does not wait for it. Raises `ConfigError` if
         the settings of the provider cannot be used.
         """
         settings = self._settings
@@ -45,7 +45,7 @@ class IdentityRuntime(PartRuntime):
 
         self.login = await connect_configured(self.context, settings)
         assert self.login is not None
-        self.login.set_access(self._access)  # they may have changed meanwhile
+        self.login.set_access(self._access)  # they may have changed by now
         self.login.start()
         if not self._access and not settings.login.admins:
             _log.warning("people who log in see no tools: toolway.access is empty")

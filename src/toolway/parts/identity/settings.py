@@ -38,7 +38,7 @@ SIGNATURE_ALGORITHMS: Final = (
     "EdDSA",
     "Ed25519",
 )
-EVERYONE: Final = "*"  # in `access`: all people whom the provider logs in
+EVERYONE: Final = "*"  # in `access`: all users whom the provider logs in
 MAX_GROUPS: Final = 1000  # groups in `access`
 MAX_EMA_CLIENTS: Final = 100
 MIN_CLIENT_SECRET_CHARS: Final = 16
@@ -59,7 +59,7 @@ class IntrospectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
-    """Login of people with an identity provider (OpenID Connect, OAuth 2.1).
+    """User login with an identity provider (OpenID Connect, OAuth 2.1).
 
     The provider issues access tokens for the gateway, and the gateway verifies them with the provider's public keys.
     Changes need a restart of the gateway.
@@ -67,31 +67,31 @@ class LoginSettings:
 
     issuer: str = ""  # URL of the provider, exactly as in the claim `iss` of its tokens
     audience: str = ""  # claim `aud` of tokens for this gateway: its public URL, such as https://tools.example/mcp
-    resource: str = ""  # public URL of the gateway, if `audience` is no URL (such as api://…); default: the audience
+    resource: str = ""  # public URL of the gateway, if `audience` is not a URL (such as api://…); default: the audience
     scopes: tuple[str, ...] = ()  # scopes that every token must have
     tool_scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # for calls: server.tool pattern → scopes
     jwks: str = ""  # URL of the provider's public keys; default: from its metadata
     algorithms: tuple[str, ...] = SIGNATURE_ALGORITHMS  # accepted signature algorithms
-    groups_claim: str = ""  # claim with the groups of a person; default: groups, else roles. In a file: groupsClaim
+    groups_claim: str = ""  # claim with a user's groups; default: groups, else roles. In a file: groupsClaim
     admins: tuple[str, ...] = ()  # groups whose members are administrators of the gateway; default: none
     introspection: IntrospectionSettings | None = None  # accept opaque tokens too; None: JWTs only
     ema: Mapping[str, str] = field(default_factory=dict, repr=False)  # client id → secret; {"clients": {…}} in files
 
     @property
     def resource_url(self) -> str:
-        """Public URL of the gateway, for which clients request tokens (RFC 8707)."""
+        """Public URL of the gateway that clients request tokens for (RFC 8707)."""
         return self.resource or self.audience
 
 
 class IdentitySettings(msgspec.Struct, frozen=True):
-    """Login of people with an identity provider, and the tools of its groups."""
+    """User login with an identity provider, and the tools of its groups."""
 
     login: LoginSettings | None = None  # in `toolway.gateway`: the provider; None: API keys only
     access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # group of the provider, or * → tools
 
 
 def settings_of(gateway: GatewaySettings) -> IdentitySettings:
-    """Return the settings of logins among those of a gateway."""
+    """Return the login settings of a gateway."""
     found: IdentitySettings = gateway.parts.get("identity", IdentitySettings())
     return found
 
@@ -104,7 +104,7 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Id
 
 
 def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | None:
-    """Return the settings of `toolway.gateway.login`; None if there is no such block.
+    """Return the settings of `toolway.gateway.login`; None if the block is missing.
 
     Raises `ConfigError` if a setting is invalid or unknown, or if the issuer or audience is missing.
     """

@@ -24,11 +24,11 @@ from toolway.protocol.jsonrpc import decode_json
 from toolway.types import AuthError, Json
 
 KEYS_LIFETIME_S: Final = 24 * 3600.0  # seconds for which keys are used after they were fetched
-REFRESH_INTERVAL_S: Final = 300.0  # seconds between two fetches, so that a withdrawn key is noticed
+REFRESH_INTERVAL_S: Final = 300.0  # seconds between two fetches, so a withdrawn key is noticed
 RETRY_INTERVAL_S: Final = 15.0  # seconds between two fetches while the provider is down
 UNKNOWN_KEY_INTERVAL_S: Final = 30.0  # seconds between two fetches because of unknown key ids
-MAX_REQUESTED_KEYS: Final = 1000  # unknown key ids that are remembered; the bearers of further ones try again later
-MAX_KEYS: Final = 100  # keys of one provider; further ones are ignored
+MAX_REQUESTED_KEYS: Final = 1000  # unknown key ids that are remembered; the bearers of more try again later
+MAX_KEYS: Final = 100  # keys of one provider; more are ignored
 MIN_RSA_BITS: Final = 2048
 _EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _RSA_ALGORITHMS: Final = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
@@ -71,7 +71,7 @@ class SigningKeys:
         self._keys = dict(keys)  # by key id and kind
 
     def find(self, key_id: str, algorithm: str) -> SigningKey | None:
-        """Return the key for a token with this key id and algorithm; None if there is no such key.
+        """Return the key for a token with this key id and algorithm; None if no such key exists.
 
         A token without a key id gets a key only if there is exactly one for its algorithm.
         """
@@ -142,7 +142,7 @@ def _parse_key(entry: Json) -> SigningKey | None:
 
 
 def _algorithms_of(public: Mapping[str, Any]) -> set[str]:
-    """Return the signature algorithms for which a public key may be used.
+    """Return the signature algorithms that a public key may be used for.
 
     Empty if it is weak or of an unknown curve.
     """
@@ -228,7 +228,7 @@ class ProviderKeys:
         return task
 
     def is_absent(self, key_id: str) -> bool:
-        """Return True if the keys were fetched lately because of this key id, and the provider has no such key."""
+        """Return True if the keys were recently fetched because of this key id, and the provider has no such key."""
         return key_id in self._absent and self._now() < self._next_unknown
 
     @property
@@ -252,7 +252,7 @@ class ProviderKeys:
             await asyncio.sleep(RETRY_INTERVAL_S if self.problem else REFRESH_INTERVAL_S)
 
     async def close(self) -> None:
-        """Cancel the running fetch, if there is one."""
+        """Cancel the running fetch, if any."""
         if self._refresh_task is not None:
             self._refresh_task.cancel()
             await asyncio.gather(self._refresh_task, return_exceptions=True)
@@ -282,7 +282,7 @@ class ProviderKeys:
     async def _discover(self) -> str:
         """Return the URL of the keys from the metadata of the provider (OpenID Connect, else RFC 8414).
 
-        Raises `AuthError` or `ValueError` if there is no metadata, or if it is of another issuer.
+        Raises `AuthError` or `ValueError` if the metadata is missing or belongs to another issuer.
         """
         issuer = self._settings.issuer
         parts = urlsplit(issuer)

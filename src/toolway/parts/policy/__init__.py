@@ -14,7 +14,7 @@ _CLI = "toolway.parts.policy.cli"
 
 
 class AccessPolicies(Part):
-    """Policies of a gateway, in a file of its own, which is loaded again when it changes."""
+    """Policies of a gateway, in a separate file, which is loaded again when it changes."""
 
     name = "policy"
     setting_keys = ("policy",)

@@ -151,7 +151,7 @@ class ItemPermission:
         return False
 
     async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
-        """Make the decisions about many items in a thread, so that the event loop is not blocked."""
+        """Make the decisions about many items in a thread, so the event loop is not blocked."""
         chosen = list(items)
 
         def decide() -> None:

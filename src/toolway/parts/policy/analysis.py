@@ -257,7 +257,7 @@ def _number(entry: tuple[str, Any]) -> int:
 
 
 def _first_lines(text: str) -> list[int]:
-    """Return the numbers of the lines on which policies begin: with `permit` or `forbid` outside of quoted texts."""
+    """Return the line numbers where policies begin: with `permit` or `forbid` outside quoted strings."""
     lines = []
     for number, line in enumerate(_without_texts(text).split("\n"), 1):
         words = line.replace("(", " ( ").split()
@@ -266,7 +266,7 @@ def _first_lines(text: str) -> list[int]:
 
 
 def _without_texts(text: str) -> str:
-    """Return the text of a policy file without comments and quoted texts; line breaks stay."""
+    """Return the text of a policy file without comments and quoted strings; line breaks stay."""
     kept, place = [], 0
     while place < len(text):
         if text.startswith("//", place):

@@ -15,11 +15,11 @@ from toolway.types import Json
 
 MAX_DEPTH: Final = 6  # of objects in objects
 MAX_ATTRIBUTES: Final = 200  # of one object
-MAX_CONTEXT_CHARS: Final = 64 * 1024  # characters of all texts of the arguments that policies read
+MAX_CONTEXT_CHARS: Final = 64 * 1024  # characters of all strings in the arguments that policies read
 MAX_LONG: Final = 2**63 - 1
 _SCALARS: Final = {"string": "String", "integer": "Long", "boolean": "Boolean", "number": "String"}
 
-#: A Cedar type in the JSON form of Cedar schemas, as nested tuples so that it can be compared and hashed.
+#: A Cedar type in the JSON form of Cedar schemas, as nested tuples, to be comparable and hashable.
 CedarType: TypeAlias = "tuple[str, Any]"  # (String, integer or number) · (Set, type) · (Record, fields)
 Field: TypeAlias = "tuple[str, CedarType, bool]"  # name, type, required
 ArgumentTypes: TypeAlias = "tuple[Field, ...]"
@@ -117,7 +117,7 @@ def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> Arg
 def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, bool]:
     """Return the Cedar type of a JSON Schema, and True if it allows null.
 
-    The type is None if there is no single one.
+    The type is None if it is not a single one.
     """
     schema = _resolve(schema, root)
     if not isinstance(schema, dict) or depth < 0:
@@ -147,7 +147,7 @@ def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, boo
 
 
 def _resolve(schema: Any, root: Json) -> Any:
-    """Return the schema to which a reference (`#/$defs/name`) refers; any other schema is returned unchanged.
+    """Return the schema that a reference (`#/$defs/name`) refers to; any other schema is returned unchanged.
 
     None if the reference cannot be resolved in this document.
     """

@@ -152,7 +152,7 @@ class PolicyEngine:
     def first_step(
         self, subject: Subject, hour: int, item: ItemFacts, name: str = "", *, keep: bool = True
     ) -> FirstStep:
-        """Return the first step of a decision about a caller and an item, which needs no arguments of a call.
+        """Return the first step of a decision about a caller and an item, which works without call arguments.
 
         `name` is the name of the item, for reports. With `keep`, the step is cached. Do not cache items whose names
         clients choose: they would fill the cache.

@@ -16,7 +16,7 @@ from toolway.parts.policy.argument_types import ArgumentTypes, argument_types
 from toolway.types import Json
 
 KEY_PREFIX: Final = "key:"  # names of API keys in policies: User::"key:NAME"
-PERSON_ESCAPE: Final = "person:"  # before the subject of a person that could be taken for a key or the local user
+PERSON_ESCAPE: Final = "person:"  # before a user's subject that could be taken for a key or the local user
 LOCAL_NAME: Final = "local"  # the owner of this machine's token, and the client of `toolway serve --stdio`
 ACTIONS: Final = {"Tool": "call", "Prompt": "get", "Resource": "read"}
 HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
@@ -55,7 +55,7 @@ class ItemFacts(NamedTuple):
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Return the facts about a principal for policies. A person is named by its subject at the identity provider."""
+    """Return the facts about a principal for policies. A user is named by the subject at the identity provider."""
     if principal.is_person:
         subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
@@ -73,7 +73,7 @@ def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa
 
 
 class Reducer:
-    """Reduction of callers and items to the facts that policies read, so that equal ones share one cached decision."""
+    """Reduction of callers and items to the facts that policies read, so equal ones share one cached decision."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use

@@ -1,4 +1,4 @@
-"""Policy files: reads and validates them, also with the schemas of the tools that they are about."""
+"""Policy files: reads and validates them, including with the schemas of the tools that they are about."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class PolicyService(PartRuntime):
             self._emit("unfit", "; ".join(map(str, new[:3])))
 
     def _check_hour(self) -> None:
-        """Call `on_changed` if a policy reads the hour and a new hour has begun, so that clients list again."""
+        """Call `on_changed` if a policy reads the hour and a new hour has begun, so clients list again."""
         policy = self._policy
         if policy is not None and policy.reads_hour and policy.hour != self._hour:
             if self._hour >= 0:

@@ -85,7 +85,7 @@ when { context.args.amount > 1000 } unless { principal in Group::"controllers" }
 
 
 def preset_text(name: str) -> str:
-    """Return the policy file of a preset. Raises `KeyError` if there is none of this name."""
+    """Return the policy file of a preset. Raises `KeyError` if no preset has this name."""
     title, body = PRESETS[name]
     return f"{_HEAD}//\n// Preset {name}: {title}\n{_LOCAL}{body}"
 
@@ -133,7 +133,7 @@ def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
 def _quote(text: str) -> str:
     """Return a text as a string literal of Cedar. Raises `ConfigError` if it has unprintable characters.
 
-    For all other characters, the escapes of Cedar are those of JSON.
+    For all other characters, Cedar and JSON have the same escapes.
     """
     quoted = json.dumps(text, ensure_ascii=False)
     if any(not each.isprintable() for each in text):

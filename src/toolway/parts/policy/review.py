@@ -29,7 +29,7 @@ class UnknownName(NamedTuple):
 
 
 class Review(NamedTuple):
-    """Findings of the check of a policy file: names, tools and policies that may be mistakes."""
+    """Findings about a policy file: names, tools and policies that may be mistakes."""
 
     unknown: Sequence[UnknownName]
     unreachable: Sequence[str]  # tools that no policy permits to anyone

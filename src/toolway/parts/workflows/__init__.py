@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLI = "toolway.parts.workflows.cli"
 _FILE = ("config",)
-_RUNS = ("gateway", "token", "ca")  # --journal names those of this machine
+_RUNS = ("gateway", "token", "ca")  # --journal names the runs of this machine
 
 
 class GatewayWorkflows(Part):

@@ -1,6 +1,6 @@
 """Admin API for workflow runs: list, timeline of one run, and actions of administrators.
 
-Each action of a run has a text that says what it will do. Texts of servers are masked like everywhere else.
+Each action of a run has a description of what it will do. Server strings are masked like everywhere else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunsAdmin:
         self._mask = mask
 
     async def list_runs(self, query: str) -> Json:
-        """Return the newest runs that match the query; those that ask a person come first."""
+        """Return the newest runs that match the query; runs that ask a user come first."""
         fields = parse_query_fields(query)
         limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
         engine = self._get_engine()
@@ -82,7 +82,7 @@ class RunsAdmin:
         }
 
     async def approve(self, id: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny what a workflow run asks a person to approve."""
+        """Approve or deny what a workflow run asks for."""
         if not isinstance(body.get("yes"), bool):
             raise ValueError("yes must be true or false")
         return await self._answer(id, body, {"yes": body["yes"], "note": str(body.get("note") or "")[:500]}, principal)
@@ -94,7 +94,7 @@ class RunsAdmin:
         return await self._answer(id, body, {"data": body["data"]}, principal)
 
     async def settle(self, id: str, body: Json, principal: Principal) -> Json:
-        """Store if a call with an unknown outcome was executed, as an administrator says, so that the run can go on."""
+        """Store whether a call with an unknown outcome ran, as an administrator says, so the run can continue."""
         happened = body.get("happened")
         if not isinstance(happened, bool):
             raise ValueError("happened must be true or false")
@@ -124,7 +124,7 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
-        """Return a run with its definition, journal entries and messages. Raises `NotFound` if there is no such run."""
+        """Return a run with its definition, journal entries and messages. Raises `NotFound` if no such run exists."""
         with _raising_admin_errors():
             return await self._engine().load(id)
 
@@ -188,7 +188,7 @@ class RunsAdmin:
         return remove_invisible(mask_and_cut(text, MAX_VALUE_CHARS, self._mask))
 
     def masked(self, value: Any) -> Any:
-        """Return a JSON value with secrets and invisible characters masked in all its texts."""
+        """Return a JSON value with secrets and invisible characters masked in all its strings."""
         return map_texts(value, lambda text: remove_invisible(self._mask(text)))
 
 

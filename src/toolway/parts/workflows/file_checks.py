@@ -1,4 +1,4 @@
-"""Workflow files of a configuration outside of a running gateway: for the doctor, and for the nodes of a cluster."""
+"""Workflow files of a configuration outside a running gateway: for the doctor, and for the nodes of a cluster."""
 
 from __future__ import annotations
 

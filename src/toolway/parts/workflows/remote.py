@@ -12,7 +12,7 @@ from toolway.types import Json
 
 
 async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:
-    """Print the newest workflow runs of a gateway, first those that wait for an answer of a person."""
+    """Print the newest workflow runs of a gateway, first the ones that wait for a user's answer."""
     query = urlencode({"limit": lines, **({"state": state} if state else {})})
     found = await gateway.request_admin("GET", f"runs?{query}")
     if output.as_json:

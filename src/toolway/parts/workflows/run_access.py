@@ -12,8 +12,8 @@ from toolway.types import Json
 class GatewayRunAccess:
     """Access rights of workflow runs in a gateway: a run may call what the principal that started it may call now.
 
-    `find_person` returns the principal of a person as of its last login at this gateway. Without one, the runs of the
-    person call nothing.
+    `find_person` returns a user's principal as of the last login at this gateway. Without one, the runs of the
+    user call nothing.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""JSON Schemas of `/admin/runs`. Those of agent runs are built from them."""
+"""JSON Schemas of `/admin/runs`. The schemas of agent runs are built from them."""
 
 from __future__ import annotations
 

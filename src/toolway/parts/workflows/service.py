@@ -101,7 +101,7 @@ class WorkflowService(PartRuntime):
         return found
 
     async def read_gauges(self) -> Iterable[Gauge]:
-        """Return how many runs wait for a person, and how many are executed now."""
+        """Return how many runs wait for a user, and how many are running now."""
         if self.engine is None:
             return ()
         asking = len(await self.engine.list_runs("asks", MAX_COUNTED_RUNS))
@@ -117,7 +117,7 @@ class WorkflowService(PartRuntime):
     async def load(self, config: LoadedConfig) -> None:
         """Read the definitions of all workflows; if there are any, begin to open the journal of runs in the background.
 
-        Workflows that wait for approval are not among those of `config`. None of its servers may be called `workflows`.
+        Workflows that need review are not in `config`. None of its servers may be called `workflows`.
         """
         self._is_configured = bool(config.gateway.workflows)
         definitions: list[Definition] = []
@@ -126,7 +126,7 @@ class WorkflowService(PartRuntime):
             definitions, issues = await asyncio.to_thread(_read_definitions, config)
         taken = {each.name for each in definitions}
         agents, problems = await self.agents.load(config, taken) if self.agents is not None else ({}, [])
-        self._definitions, self._agents = definitions, agents  # at once: `_open` may run meanwhile
+        self._definitions, self._agents = definitions, agents  # at once: `_open` may be running
         if SERVER_NAME in config.servers and (self._has_tools or problems):
             issues.append(_name_taken_issue())
         known = {each.message for each in self._file_issues}
@@ -143,7 +143,7 @@ class WorkflowService(PartRuntime):
     async def begin(self, config: LoadedConfig) -> None:
         """Read the definitions of workflows, open the journal and add the server `workflows`, when the gateway starts.
 
-        Runs that a crash interrupted are continued. If the journal cannot be opened soon, that goes on in the
+        Runs that a crash interrupted are continued. If the journal cannot be opened soon, that continues in the
         background.
         """
         await self.load(config)
@@ -215,7 +215,7 @@ class WorkflowService(PartRuntime):
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     async def _watch_questions(self, engine: Workflows) -> None:
-        """Report, once each, the runs that have waited for a person longer than the alert settings allow."""
+        """Report, once each, the runs that have waited for a user longer than the alert settings allow."""
         asks_after = self._context.alerts.asks_after
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time

@@ -1,1 +1,1 @@
-"""Server processes, started through a reaper process so that none outlives the hub."""
+"""Server processes, started through a reaper process that lets none outlive the hub."""

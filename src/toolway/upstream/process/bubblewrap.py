@@ -1,7 +1,7 @@
 """Command lines of bubblewrap: what a server process can see and reach in the sandboxes `guard` and `strict`.
 
 `guard` changes only this: folders of Toolway, of other MCP clients, of keys and of clouds are empty, start-up files are
-read-only, processes outside are invisible, and there are no capabilities.
+read-only, processes outside are invisible, and the server has no capabilities.
 
 `strict` begins with nothing: the system is read-only, the home folder and temporary folders are empty and private, the
 network is off, and only what the entry of the server grants is added.
@@ -95,8 +95,8 @@ def guard_command(
 ) -> list[str]:
     """Return the command line that runs `argv` in the sandbox `guard`.
 
-    `hidden` are Toolway's own folders and files, `kept` folders inside of them that servers need. A control group is
-    read-only, so that a server cannot lift its limits. Raises `FileNotFoundError` if the program does not exist.
+    `hidden` are Toolway's own folders and files, `kept` folders inside them that servers need. A control group is
+    read-only to keep a server from lifting its limits. Raises `FileNotFoundError` if the program does not exist.
     """
     find_command(argv[0], env, cwd)
     home = env.get("HOME", "")
@@ -183,7 +183,7 @@ def _hide(paths: Iterable[str]) -> list[str]:
 
 
 def create_missing(folders: Iterable[str]) -> None:
-    """Create Toolway's folders that do not exist, so that no server can create them with its own configuration."""
+    """Create Toolway's missing folders, so no server can create them with its own configuration."""
     for folder in folders:
         with suppress(OSError):  # then the server cannot create it, either
             os.makedirs(folder, 0o700, exist_ok=True)

@@ -24,7 +24,7 @@ from toolway.upstream.process import landlock
 
 FILTER_FD: Final = 3  # the reaper puts a filter of system calls there, for bubblewrap
 PROGRAM_FOLDERS: Final = ("bundles", PACKAGES_FOLDER)  # in the data folder: programs that servers run
-#: Without bubblewrap there is no own /proc: what programs read there, without the folders of other processes.
+#: Without bubblewrap a server has no private /proc: what programs read there, without the folders of other processes.
 SHARED_PROC: Final = tuple(
     f"/proc/{name}" for name in ("self", "cpuinfo", "meminfo", "stat", "sys", "version", "loadavg", "uptime", "mounts")
 )
@@ -66,9 +66,9 @@ class Confinement(msgspec.Struct, frozen=True):
 
 
 def choose_sandbox(own: Sandbox, default: DefaultSandbox) -> Sandbox:
-    """Return the sandbox of a server: that of its entry, or the default of the gateway if the entry names none.
+    """Return the sandbox of a server: its entry's, or the gateway's default if the entry names none.
 
-    Call it in a thread, because it tries if bubblewrap can be used.
+    Call it in a thread, because it tests whether bubblewrap works.
     """
     if own != "auto" or default != "guard-if-possible":
         return "guard" if own == "auto" and default == "guard" else own
@@ -136,7 +136,7 @@ def confine(
 
 
 def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
-    """Return lines for people: the program that makes a sandbox on this machine, and the limits that apply.
+    """Return lines for users: the program that makes a sandbox on this machine, and the limits that apply.
 
     Call it in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit of the entry
     cannot apply.

@@ -1,8 +1,9 @@
 """Control groups of Linux (version 2): limit the memory and the processes of a server and of all that it starts.
 
 Loaded by the reaper, so it uses the standard library only. A group for servers is created below the group of this
-process, or beside it, if that part of the tree was delegated to its user: by systemd with `Delegate=yes` and
-`DelegateSubgroup=`, or in the session of a desktop. A group with processes of its own cannot have limited groups below.
+process, or next to it, if that part of the tree was delegated to its user: by systemd with `Delegate=yes` and
+`DelegateSubgroup=`, or in the session of a desktop. A group that holds processes itself cannot have limited groups
+below.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def can_create(parent: str) -> bool:
 def create(parent: str, number: int, memory: int, processes: int) -> str:
     """Create the control group of a server, and return its folder.
 
-    `memory` is its limit in bytes, `processes` that of processes; 0 is no limit. Raises `OSError` if the kernel
-    refuses.
+    `memory` is its limit in bytes, `processes` the most processes it may have; 0 is no limit. Raises `OSError` if the
+    kernel refuses.
     """
     remove_leftovers(parent)
     group = f"{parent}/{PREFIX}{os.getpid()}-{number}"

@@ -3,11 +3,11 @@
 `restrict` takes away Toolway's own folders, `allow_only` everything that is not named (the sandbox `strict`).
 
 Loaded by the reaper, so it uses the standard library only. A ruleset of Landlock allows and never forbids. So it allows
-everything beside the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
+everything next to the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
 that is created later in one of the ancestors is not allowed. Therefore a folder is hidden by default only if just the
 administrator creates entries in its ancestors (`hides_nothing_else`).
 
-A process in a Landlock domain also cannot inspect processes outside of it (ptrace, /proc/PID/environ, mem and root)
+A process in a Landlock domain also cannot inspect processes outside it (ptrace, /proc/PID/environ, mem and root)
 and, since Linux 6.12, cannot send signals to them.
 """
 
@@ -33,7 +33,7 @@ TRUNCATE = 1 << 14
 DEVICE_CONTROL = 1 << 15
 ALL_RIGHTS = (1 << 16) - 1  # of version 6
 # Rights that a ruleset controls, by the version that introduced them: write, read, remove and create; move; truncate.
-# Listing a folder and executing a file stay free: names are no secret, and a file that is not readable does not start.
+# Listing a folder and executing a file stay free: names are not secret, and an unreadable file does not start.
 RIGHTS = {1: WRITE_FILE | READ_FILE | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: TRUNCATE}
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL
 
@@ -130,7 +130,7 @@ def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
 
 
 def _allowed_paths(hidden: Iterable[str]) -> Iterator[str]:
-    """Yield the paths to allow so that only the `hidden` folders are denied.
+    """Yield the paths to allow when only the `hidden` folders are denied.
 
     They are the entries of each ancestor of a hidden folder that are neither hidden nor an ancestor themselves. A
     symbolic link is left out: its target is allowed, or not, by its own path.
@@ -139,7 +139,7 @@ def _allowed_paths(hidden: Iterable[str]) -> Iterator[str]:
     ancestors = {ancestor for folder in folders for ancestor in _ancestors(folder)}
     for ancestor in ancestors:
         if any(ancestor == folder or ancestor.startswith(f"{folder}/") for folder in folders):
-            continue  # a hidden folder inside of another one
+            continue  # a hidden folder inside another one
         try:
             entries = list(os.scandir(ancestor))
         except OSError:

@@ -1,8 +1,8 @@
 """Limits of memory and processes in the sandboxes `guard` and `strict`: which ones this machine can apply.
 
 A control group limits a server and all that it starts together. Without one, the kernel counts processes per user; in a
-user namespace, since Linux 5.14, only those inside, so that the limit is one per server. It does not apply to root.
-Without a control group, memory is limited per process.
+user namespace, since Linux 5.14, only the processes inside, so each server has its own limit. It does not apply to
+root. Without a control group, memory is limited per process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CountedBy = Literal["group", "namespace", "user", "process", ""]
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits of processes and memory of one server, and the mechanism that applies each of them. 0 is no limit."""
+    """Limits of processes and memory of one server, and the mechanism that applies each one. 0 is no limit."""
 
     processes: int = 0  # with their threads
     processes_by: CountedBy = ""

@@ -25,12 +25,12 @@ class Mount(NamedTuple):
 
 
 def contains(folder: str, path: str) -> bool:
-    """Return True if `path` is the folder or inside of it. Symbolic links are followed."""
+    """Return True if `path` is the folder or inside it. Symbolic links are followed."""
     return is_below(os.path.realpath(folder), os.path.realpath(path))
 
 
 def is_below(folder: str, path: str) -> bool:
-    """Return True if `path` is the folder or inside of it, by their names alone."""
+    """Return True if `path` is the folder or inside it, by their names alone."""
     return os.path.commonpath([folder, path]) == folder
 
 

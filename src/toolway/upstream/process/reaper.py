@@ -11,9 +11,9 @@ the reaper kills everything that it started and exits.
 - On Linux the reaper is two processes. The outer one only waits for the inner one, which does all the work. It
   continues an inner process that was stopped. If the inner process is killed, the outer one adopts and kills all that
   it started; if the outer one is killed, the inner one kills all. The death of the hub continues the outer process.
-- What it started is recorded in a file (pid, start time, boot, tag), so that after a crash of both, the next reaper
+- What it started is recorded in a file (pid, start time, boot, tag), so after both crash, the next reaper
   can end what still matches all four.
-- On macOS nobody adopts what a server leaves behind, and no signal tells of the death of a parent. There `ps` names
+- On macOS nobody adopts what a server leaves behind, and no signal reports a parent's death. There `ps` names
   the descendants of a server, in whichever session, before it is killed. A daemon whose parent has ended is not found.
 
 Control messages are JSON lines. To the reaper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
@@ -162,7 +162,7 @@ class Reaper:
         parent = os.getpid()
         is_confined = any(command.get(key) for key in ("hidden", "allowed", "powerless", "scoped"))
         for name in ("landlock", "syscall_filter") if is_confined else ():
-            _load(name)  # here, so that no child loads it again
+            _load(name)  # here, so no child loads it again
         group = ""
         try:
             if wanted := command.get("group"):
@@ -256,7 +256,7 @@ class Reaper:
 
 
 class PidFile:
-    """File that lists this reaper's server processes, so that the next one can kill leftovers."""
+    """File that lists this reaper's server processes, for the next one to kill leftovers."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -373,7 +373,7 @@ def _become_server(
 def _pass_filter(program: bytes) -> None:
     """Let the program that is started next read a filter of system calls from `FILTER_FD`."""
     reader, writer = os.pipe()
-    os.write(writer, program)  # less than a page, so that the pipe has room for it
+    os.write(writer, program)  # less than a page, so the pipe has room for it
     os.close(writer)
     os.dup2(reader, FILTER_FD)
     if reader != FILTER_FD:
@@ -382,7 +382,7 @@ def _pass_filter(program: bytes) -> None:
 
 
 def _limit_resources(data: int, processes: int) -> None:
-    """Limit the memory of this process, and the processes of its user; 0 is no limit.
+    """Limit this process's memory, and its user's processes; 0 is no limit.
 
     The kernel does not apply the limit of processes to root.
     """
@@ -404,7 +404,7 @@ def _remove_group(group: str) -> None:
 
 
 def _load(name: str) -> Any:
-    """Import a module from the folder of this file, which runs by its path and outside of its package."""
+    """Import a module from the folder of this file, which runs by its path, outside its package."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
         sys.path.append(folder)

@@ -31,7 +31,7 @@ def existing(paths: Iterable[str]) -> list[str]:
 def readable_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, grants: SandboxGrants) -> list[str]:
     """Return what a server in `strict` may read besides the system: its program, granted paths, its working folder.
 
-    What is inside of a writable folder is left out, because it is visible there. Raises `FileNotFoundError` if a path
+    Paths inside a writable folder are left out, because they are visible there. Raises `FileNotFoundError` if a path
     does not exist, `ValueError` if a path in a writable folder leads out of what is granted: the server may have put
     a link there, to see more at its next start.
     """
@@ -42,7 +42,7 @@ def readable_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None,
 
 
 def writable_paths(grants: SandboxGrants) -> list[str]:
-    """Return what an entry grants for writing, without what is inside of another such folder.
+    """Return the writable paths that an entry grants, without those inside another such folder.
 
     Raises as `readable_paths`.
     """
@@ -65,13 +65,13 @@ def _refuse_way_out(path: str, target: str, grants: SandboxGrants) -> None:
 
 
 def _is_shown(path: str, grants: SandboxGrants) -> bool:
-    """Return True if a folder that is granted for writing shows `path`, because it is inside of it by name."""
+    """Return True if a folder that is granted for writing shows `path`, because its name is inside the folder."""
     named, folders = os.path.normpath(path), map(os.path.normpath, grants.write)
     return any(folder != named and is_below(folder, named) for folder in folders)
 
 
 def _is_writable(path: str, grants: SandboxGrants) -> bool:
-    """Return True if the server could replace `path`: it is inside of a writable folder, by name or really."""
+    """Return True if the server could replace `path`: it is inside a writable folder, by name or in fact."""
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     folders = [os.path.realpath(each) for each in grants.write]
     return _is_shown(path, grants) or any(folder != real and is_below(folder, real) for folder in folders)

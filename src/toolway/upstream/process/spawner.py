@@ -1,6 +1,6 @@
 """Spawner of server processes on this system, and the environment of a server.
 
-`build_environment` returns the variables of a process: fixed base variables plus those of its config entry.
+`build_environment` returns the variables of a process: fixed base variables plus its config entry's variables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OWN_PREFIXES: Final = ("TOOLWAY_", "_TOOLWAY_")
 
 
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a server from the variables `own` of this process and those of its config entry.
+    """Build the environment of a server from this process's variables `own` and the server entry's.
 
     `policy` decides which of ours are passed on; Toolway's own never are. The variables of the entry have precedence.
     """

@@ -1,6 +1,6 @@
 """HTTP responses of MCP servers: a result, a rejection, a challenge, or an unknown outcome.
 
-The certainty of an error decides if a call may be repeated. So only a response that proves that the server did not
+The certainty of an error decides whether a call may be repeated. So only a response that proves that the server did not
 process the request counts as REJECTED. Everything else may have been processed (UNKNOWN).
 
 `send_with_auth` sends a request with a credential, and again with a new one after a 401 or 403: a server that rejects
@@ -65,7 +65,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def describe_media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response for a message: as the server wrote it, so that a secret in it is masked."""
+    """Return the media type of a response for a message: as the server wrote it, to mask a secret in it."""
     return sanitize(headers.get("content-type", "").partition(";")[0].strip(), 80) or "no content type"
 
 
@@ -292,8 +292,8 @@ async def send_with_auth(
 
     `rejected` is the 401 that the request got when it was sent without a credential. It is not sent like that again.
 
-    After a challenge (401 or 403), `send` is called again with a new credential. Raises `TransportError` if there
-    is no credential for the caller, if the server still rejects it, or if `send` fails.
+    After a challenge (401 or 403), `send` is called again with a new credential. Raises `TransportError` if the
+    caller has no credential, if the server still rejects it, or if `send` fails.
     """
     if call_state is not None and call_state.caller and not authorizer.allows(call_state.caller):
         raise TransportError(
@@ -320,7 +320,7 @@ async def send_with_auth(
                 raise
             replaced_after_401 = replaced_after_401 or error.status == 401
             if call_state is not None:
-                call_state.certainty = Certainty.NOT_SENT  # the rejected request was not executed
+                call_state.certainty = Certainty.NOT_SENT  # the rejected request did not run
                 call_state.phase = "auth"
             if not await _obtain_new_credential(authorizer, challenge, call_state):
                 raise
@@ -341,9 +341,9 @@ async def fetch_auth_header(authorizer: Authorizer) -> str:
 async def _obtain_new_credential(
     authorizer: Authorizer, challenge: AuthChallenge, call_state: CallState | None
 ) -> bool:
-    """Answer a challenge with a new credential. Return False if there is no new one to try.
+    """Answer a challenge with a new credential. Return False without a new one to try.
 
-    The user's time for a login does not count for the call's deadline. Raises `TransportError` if the login or
+    The user's time for a login does not count toward the call's deadline. Raises `TransportError` if the login or
     refresh fails.
     """
     clock = asyncio.get_running_loop().time
@@ -365,7 +365,7 @@ def _auth_header_block(value: str) -> HeaderBlock:
 
 
 def watch_send(response: HttpResponse, call_state: CallState) -> None:
-    """Connect an HTTP request to the state of its call, which then shows if the request waits for a new connection.
+    """Connect an HTTP request to its call's state, which then shows whether the request waits for a new connection.
 
     Right before its first byte is sent, `require_may_send` checks that it is not too late.
     """

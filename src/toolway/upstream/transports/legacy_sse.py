@@ -1,7 +1,7 @@
 """Transport to a server at a URL with HTTP+SSE, the transport of 2024-11-05.
 
 All responses arrive on one stream, which is opened first. Each message is a separate POST to the URL that the stream
-names. So a request has two outcomes, and both count: a rejected POST was not executed, an accepted one waits for the
+names. So a request has two outcomes, and both matter: a rejected POST did not run, an accepted one waits for the
 stream, and one whose response was lost may still be answered there. The stream is the session: when it ends, the
 transport ends, and the next transport initializes again. Only if the server forgot the session but kept the stream does
 the transport open another stream, for all requests that were affected.
@@ -64,7 +64,7 @@ class LegacySseTransport:
         self._background_posts: set[PostTask] = set()  # POSTs in progress after their result has arrived
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancel_notifications = 0  # cancellation notifications in progress
-        self._checking_stream = False  # True while a ping checks if the stream is alive
+        self._checking_stream = False  # True while a ping checks whether the stream is alive
         self._disconnected: asyncio.Future[Disconnect] | None = None
         self._dropped = 0
         self._invalid_messages = 0

@@ -3,10 +3,10 @@
 Rule 1. The first event must name the URL for messages within a time limit. Otherwise opening the channel fails.
 Rule 2. A lost stream is reopened from its last event id, if its events have ids. If the server resumes there, nothing
         is lost. If it starts another session, the channel ends.
-Rule 3. When the channel ends, each request fails with its current certainty: a sent request may have been executed.
+Rule 3. When the channel ends, each request fails with its current certainty: a sent request may have run.
 Rule 4. An event that is invalid or too long fails only the request whose id can still be read from it.
-Rule 5. The response to a POST carries no result; it says if the message was accepted. After a 2xx status the request
-        may have been executed (UNKNOWN), until the result arrives on the stream.
+Rule 5. A POST's response carries no result; it says whether the message was accepted. After a 2xx status the request
+        may have run (UNKNOWN), until the result arrives on the stream.
 Rule 6. GET and POSTs are sent only to the server's own origin, including redirects.
 """
 
@@ -404,7 +404,7 @@ class Sender:
                 authorizer.activate()
                 rejected = error
                 if call_state is not None:
-                    call_state.certainty = Certainty.NOT_SENT  # the rejected request was not executed
+                    call_state.certainty = Certainty.NOT_SENT  # the rejected request did not run
         return await send_with_auth(authorizer, operation, send, call_state, rejected)
 
     async def _post(
@@ -505,7 +505,7 @@ def _bad_endpoint_error(reason: str, hint: str = "ask the server's operator to c
 def error_for_missing_stream(status: int, headers: Mapping[str, str], body: bytes) -> TransportError:
     """Return the error for a GET that the server did not answer with an event stream.
 
-    Its certainty is REJECTED if, for instance, the server rejected the credential.
+    Its certainty is REJECTED if, for example, the server rejected the credential.
     """
     if status >= 400:
         return http_responses.error_for_notification(status, headers, body, in_session=False)

@@ -191,7 +191,7 @@ class MessageStream(ABC):
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_received(self, size: int) -> None:
-        """Count received bytes. Start the timer that checks if a partly received message makes progress."""
+        """Count received bytes. Start the timer that checks whether a partly received message makes progress."""
         self._received += size
         if self._stall_timer is None and self._is_mid_frame():
             self._stall_timer = self._loop.call_later(MIN_MESSAGE_RATE[1], self._check_stalled, self._received)
@@ -230,7 +230,7 @@ class MessageStream(ABC):
     async def _on_large_frame(self, frame: bytes) -> None:
         """Decode a large message in a thread, and process it.
 
-        Reading pauses meanwhile, so that only one message is decoded at a time.
+        Reading pauses while the thread works, so only one message is decoded at a time.
         """
         self._pause_reading()
         try:

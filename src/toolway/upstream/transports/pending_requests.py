@@ -173,5 +173,5 @@ async def decode_large(data: bytes) -> Any:
 
 
 def _yield_gil() -> None:
-    """Sleep shortly in a decoding thread, so that the event loop gets the GIL."""
+    """Sleep briefly in a decoding thread, to let the event loop get the GIL."""
     time.sleep(GIL_YIELD_S)

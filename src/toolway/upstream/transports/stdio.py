@@ -100,7 +100,7 @@ class StdioTransport(MessageStream):
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
-        """Return the command line to start: if `words` run a locked package, that of its installed copy, else `words`.
+        """Return the command line to start: its installed copy's if `words` run a locked package, else `words`.
 
         Raises `TransportError` if the package must not run.
         """
@@ -286,7 +286,7 @@ class StderrTail:
             del self._open[: -self._limit]
 
     def add_line(self, line: bytes) -> None:
-        """Add a line of stdout, shortened, so that it does not push out all of stderr."""
+        """Add a line of stdout, shortened to leave room for stderr."""
         if self._limit:
             self._add(cut_bytes(line, MAX_NOISE_BYTES).encode() + b"\n")
 

@@ -157,7 +157,7 @@ class PipeWriter:
         return frame
 
     def cancel(self, frame: Frame) -> bool:
-        """Cancel a queued frame, so that it is never written.
+        """Cancel a queued frame before it is written.
 
         Return False if it is partly or fully written; a partly written frame is completed.
         """

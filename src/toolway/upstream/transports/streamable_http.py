@@ -1,6 +1,6 @@
 """Transport to a server at a URL: Streamable HTTP, both eras.
 
-Every request is a separate POST, so its failure affects no other request: there is no shared reader that could fail.
+Every request is a separate POST, so its failure affects no other request: no shared reader can fail.
 The response is JSON, or a stream of events with the result as its last one. In the legacy era the transport also keeps
 the session of `initialize`, answers server requests, and reads the server's optional GET stream.
 """
@@ -294,7 +294,7 @@ class StreamableHttpTransport:
         handle_response = partial(self._read_response, id_, request, exchange.in_session)
         try:
             authorizer, rejected = self._authorizer, None
-            # `start` sends only requests that need no credential.
+            # `start` sends only requests that work without a credential.
             if exchange.response is not None or authorizer is None or authorizer.is_inactive:
                 try:
                     return await self._post(
@@ -312,7 +312,7 @@ class StreamableHttpTransport:
                         raise
                     authorizer.activate()
                     rejected = error
-                    exchange.is_sent = False  # the rejected request was not executed
+                    exchange.is_sent = False  # the rejected request did not run
                     call_state.certainty = Certainty.NOT_SENT
             assert authorizer is not None
             return await send_with_auth(
@@ -636,7 +636,7 @@ async def _check_accepted(in_session: bool, response: HttpResponse) -> None:
 async def read_error_body(response: HttpResponse, timeout: float = ERROR_BODY_TIMEOUT_S) -> bytes:
     """Return the start of an error response's body, as far as it arrives in `timeout` seconds.
 
-    A missing body is no failure: the status already determines the error.
+    A missing body is not a failure: the status already determines the error.
     """
     body = bytearray()
     with contextlib.suppress(HttpError, TimeoutError):

@@ -138,7 +138,7 @@ class WebSocketTransport(MessageStream):
             self._connection.close()
 
     def _ping(self) -> None:
-        """Send a ping, so that no proxy closes the connection as unused.
+        """Send a ping to keep proxies from closing the connection as unused.
 
         A missing pong ends nothing: a server that is busy with a call may answer late. The health check decides.
         """

@@ -30,7 +30,7 @@ LIBRARY: Final = "websockets.client"  # imported before the first connection, in
 SUBPROTOCOL: Final = "mcp"
 ENDED_CODE: Final = "E-WS-CLOSED"
 HANDSHAKE_CODE: Final = "E-WS-HANDSHAKE"
-MAX_SOCKET_BUFFER_BYTES: Final = 64 * 1024  # bytes that wait for the socket; further messages wait in the queue
+MAX_SOCKET_BUFFER_BYTES: Final = 64 * 1024  # bytes that wait for the socket; more messages wait in the queue
 PARSED_BYTES: Final = 2048  # bytes parsed at once: up to 1024 frames
 MAX_PARSE_S: Final = 0.005  # seconds of one turn of the event loop for parsing
 MAX_SHOWN_CHARS: Final = 200  # of a text of the server
@@ -54,7 +54,7 @@ _ENDPOINT_HINT: Final = "check that the url is a WebSocket endpoint; that of Str
 
 
 class MessageReceiver(Protocol):
-    """Receiver of the messages of a connection, and of its end. No method may raise or wait."""
+    """Receiver of a connection's messages, and of its end. No method may raise or wait."""
 
     def on_text(self, message: bytes) -> None: ...
 
@@ -359,7 +359,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._end(Disconnect(f"the server sent an invalid frame: {_shown(problem)}", "E-FRAME-BAD"))
 
 
-# -- texts ------------------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 
 
 def _new_protocol(target: HttpTarget, max_message_bytes: int) -> ClientProtocol:

@@ -2,7 +2,7 @@
 
 `planner.py` decides what a run does next. This package does it: it writes the planned steps to the journal, makes the
 calls, and passes their outcomes to the planner. An unsafe call is sent only after its intent (the journal entry that
-announces it) is on disk. A run that waits for a time or a person is a row in the journal and nothing in memory.
+announces it) is on disk. A run that waits for a time or a user is a row in the journal and nothing in memory.
 """
 
 from __future__ import annotations

@@ -57,6 +57,6 @@ class ActiveRun:
         self.task: asyncio.Task[None] | None = None
 
     def clear(self) -> None:
-        """Reset the wake-up signal. Read the messages of the run after this, so that none is missed."""
+        """Reset the wake-up signal. Read the messages of the run after this, so none is missed."""
         self.wake.clear()
         self.is_due_again = False

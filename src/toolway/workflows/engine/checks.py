@@ -58,7 +58,7 @@ def check_form(
 
 
 def may_answer(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> bool:
-    """Return True if a person with the name `by` and these roles may answer this question of a run."""
+    """Return True if a user with the name `by` and these roles may answer this question of a run."""
     try:
         check_person(question, by, roles, person_of)
     except WorkflowError:
@@ -67,7 +67,7 @@ def may_answer(question: Json, by: str, roles: tuple[str, ...], person_of: Calla
 
 
 def check_person(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> None:
-    """Raise `WorkflowError` if a person may not answer a question. `person_of` finds the person behind a caller id."""
+    """Raise `WorkflowError` if a user may not answer a question. `person_of` finds the user behind a caller id."""
     who = question.get("who") or []
     if who and by not in who and not set(roles) & set(who):
         raise WorkflowError(

@@ -13,7 +13,7 @@ class RunClock:
     """Wall clock in seconds since 1970 that never goes back.
 
     Waits are stored as times of the wall clock, because they outlive the process. If the wall clock is set back by an
-    hour, a run that waits must not wait an hour longer. So this clock goes on by the monotonic clock, a tenth slower,
+    hour, a run that waits must not wait an hour longer. So this clock continues by the monotonic clock, a tenth slower,
     until the wall clock has caught up. If the wall clock is set forward, this clock follows at once.
     """
 

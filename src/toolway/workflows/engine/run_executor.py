@@ -50,12 +50,12 @@ from toolway.workflows.step_planner import CallAction, Decision, RunMemory, chil
 SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
 CODE_RETRY_S: Final = 60.0  # for a run that this process cannot execute
-CHILD_KEY: Final = "child:"  # of the key of a child run
+CHILD_KEY: Final = "child:"  # prefix of a child run's key
 _log = logging.getLogger(__name__)
 
 
 class RunExecutor(ScheduledRuns):
-    """Extension of `ScheduledRuns` by the method that executes a run until the run ends, waits or asks a person."""
+    """Extension of `ScheduledRuns` by the method that executes a run until the run ends, waits or asks a user."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
@@ -65,7 +65,7 @@ class RunExecutor(ScheduledRuns):
         self._closing = False
 
     async def _drive(self, active: ActiveRun) -> None:
-        """Execute one run until it ends, must wait, or asks a person."""
+        """Execute one run until it ends, must wait, or asks a user."""
         journal = self._get_journal()
         life = active.life = journal.life
         active.clear()
@@ -102,7 +102,7 @@ class RunExecutor(ScheduledRuns):
                     now=self._clock(),
                     terms=self._hub._core.call_terms,
                 )
-                if self._closing and decision.calls:  # another process goes on with them
+                if self._closing and decision.calls:  # another process continues with them
                     decision.calls.clear()
                     if not calls:
                         await self._write(active, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
@@ -364,13 +364,13 @@ class RunExecutor(ScheduledRuns):
         return found
 
     async def _put_back(self, active: ActiveRun, reason: str) -> None:
-        """Store a run that this process cannot execute as waiting, so that another process may take it."""
+        """Store a run that this process cannot execute as waiting, so another process may take it."""
         _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _mark_damaged(self, active: ActiveRun, error: RunDamaged) -> None:
-        """Store that a run cannot be read, so that a person learns of it. Nothing more is called for the run."""
+        """Store that a run cannot be read, so a user learns of it. Nothing more is called for the run."""
         _log.error("%s", error)
         change = RunChange(state="damaged", error=error.to_json(), ended=self._clock())
         await self._write(active, [], change)

@@ -62,7 +62,7 @@ class RunSteps(Protocol):
 
 
 class FileSteps:
-    """Source of the steps of a run whose workflow is a file (`RunSteps`)."""
+    """Source of the steps for a run whose workflow is a file (`RunSteps`)."""
 
     is_running = is_open = has_news = False
 

@@ -54,7 +54,7 @@ class ScheduledRuns(StoredRuns):
             await self.schedule(definition)
 
     async def unschedule(self, name: str) -> None:
-        """Cancel the next run of a scheduled workflow. Runs that have begun go on."""
+        """Cancel the next run of a scheduled workflow. Runs that have begun continue."""
         await self._cancel_next(lambda record: record.workflow == name)
 
     async def _cancel_next(self, condition: Callable[[RunRecord], bool]) -> None:

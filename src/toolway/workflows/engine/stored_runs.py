@@ -55,7 +55,7 @@ class Run:
         return await self._runs.get(self.id)
 
     async def wait(self) -> RunRecord:
-        """Wait until the run has ended or asks a person; return its state."""
+        """Wait until the run has ended or asks a user; return its state."""
         async for record in self._runs.watch(self.id):
             if record.state in FINAL_STATES or self._runs.is_asking(record):
                 return record
@@ -90,7 +90,7 @@ class StoredRuns:
     def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
         self._hub = hub
         self._clock = clock
-        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a person
+        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a user
         self._journal: RunJournal | None = None
         self._code: dict[str, PythonWorkflow] = {}
         self._definitions: dict[str, Definition] = {}
@@ -170,7 +170,7 @@ class StoredRuns:
         return found
 
     async def get(self, id: str) -> RunRecord:
-        """Return the stored record of a run, with its state. Raises `WorkflowError` if there is no run with this id."""
+        """Return the stored record of a run, with its state. Raises `WorkflowError` if no run has this id."""
         try:
             return await self._get_journal().get(id)
         except KeyError:
@@ -179,7 +179,7 @@ class StoredRuns:
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
         """Return a run with its definition, journal entries and messages.
 
-        Raises `WorkflowError` if there is no such run.
+        Raises `WorkflowError` if the run does not exist.
         """
         try:
             record, body, entries, messages = await self._get_journal().load(id)
@@ -214,13 +214,13 @@ class StoredRuns:
                 return
 
     def is_asking(self, record: RunRecord) -> bool:
-        """Return True if the run waits for the answer of a person, and no answer has been sent to it."""
+        """Return True if the run waits for a user's answer, and no answer has been sent to it."""
         return record.state == "asks" and (record.due is None or record.due > self._clock())
 
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
         """Answer the open question of a run: an approval `{"yes": true}` or the data of a form `{"data": …}`.
 
-        Raises `WorkflowError` if there is no such question, or if this person may not answer it.
+        Raises `WorkflowError` if the question does not exist, or if this user may not answer it.
         """
         question = await self._find_question(id, path, ("approve", "ask"))
         check_person(question, by, roles, self.person_of)
@@ -231,9 +231,9 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, done, question["path"], by))
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
-        """State that a call of a run with an unknown outcome was executed, or was not. The run continues accordingly.
+        """State whether a call of a run with an unknown outcome ran. The run continues accordingly.
 
-        `happened` says if the call was executed, `result` is then the data of its step.
+        `happened` says whether the call ran, `result` is then the data of its step.
         """
         question = await self._find_question(id, path, ("unknown",))
         _, _, entries, _ = await self.load(id)

@@ -1,6 +1,6 @@
 """Workflow engine: takes the runs that are due from the journal, and executes them over a hub.
 
-`planner.py` decides what a run does next, `run_executor.py` executes one run. A run that waits for a time or a person
+`planner.py` decides what a run does next, `run_executor.py` executes one run. A run that waits for a time or a user
 is a row in the journal and nothing in memory.
 """
 
@@ -32,7 +32,7 @@ from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_call import RunAccess
 
 MAX_ACTIVE_RUNS: Final = 200
-DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
+DRAIN_S: Final = 30.0  # time for calls in flight when the engine is closed
 _log = logging.getLogger(__name__)
 
 

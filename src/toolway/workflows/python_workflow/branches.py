@@ -25,7 +25,7 @@ class GroupStopped(BaseException):
 
 
 class Branch:
-    """Branch of a workflow function: the prefix of the paths of its steps, and counters for steps without a name."""
+    """Branch of a workflow function: the prefix of its steps' paths, and counters for steps without a name."""
 
     def __init__(self, prefix: str = "", group: Group | None = None) -> None:
         self.prefix = prefix

@@ -80,7 +80,7 @@ class CodePlanner(StepPlanner):
             return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     def _find_change(self, request: StepRequest) -> Ending | None:
-        """Return an `Ending` in the state `stuck` if the code was changed, so that the run cannot continue; else None.
+        """Return an `Ending` in the state `stuck` if the code was changed, so the run cannot continue; else None.
 
         It was changed if it requests another step at a path than the journal has there.
         """

@@ -107,7 +107,7 @@ class CodeRun:
     def is_running(self) -> bool:
         """Return True if the engine must wait for the workflow function, and not only for steps that are running.
 
-        That is so if the function awaits something that is no step, such as `asyncio.sleep`, or if `has_news` is True.
+        True if the function awaits something that is not a step, such as `asyncio.sleep`, or if `has_news` is True.
         """
         return self.has_news or (self.is_open and not self._requests)
 
@@ -179,7 +179,7 @@ class CodeRun:
             task.cancel()
             await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S)
         if task.done() and not task.cancelled():
-            task.exception()  # read, so that asyncio does not report it
+            task.exception()  # read, so asyncio does not report it
 
     async def request(self, step: Step, path: str) -> Json:
         """Register a step that the workflow function wants, wait until it is done, and return its result.

@@ -69,7 +69,7 @@ def workflow(function: Callable[..., Coroutine[Any, Any, Any]] | None = None, /,
     """Make a workflow of an `async` function whose first parameter is the `RunContext`.
 
     Args:
-        function: The function; its further parameters are the inputs of a run.
+        function: The function; its other parameters are the inputs of a run.
         name: Name of the workflow; the name of the function if it is missing.
         timeout: Time for the whole run, in seconds or as text such as `7d`.
         undo_on_failure: Call `undo` of the finished steps, the last first, if the run fails.
@@ -88,7 +88,7 @@ def workflow(function: Callable[..., Coroutine[Any, Any, Any]] | None = None, /,
 def load_workflow(source: str | os.PathLike[str]) -> PythonWorkflow:
     """Return the workflow in a Python file: `refund.py` with one workflow, or `flows.py:refund`.
 
-    The file is executed. Raises `ConfigError` if it cannot be, or has no such workflow.
+    The file is run. Raises `ConfigError` if it cannot be, or has no such workflow.
     """
     file, _, name = os.fspath(source).partition(".py:")
     path = Path(f"{file}.py" if name else file)

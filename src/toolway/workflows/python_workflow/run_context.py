@@ -61,7 +61,7 @@ class RunContext:
         undo: tuple[str, Callable[[StepResult], Json]] | None = None,
         span: StepSpan | None = None,
     ) -> StepResult:
-        """Call a tool as a step. An unsafe call is made at most once, also if the process dies.
+        """Call a tool as a step. An unsafe call is made at most once, even if the process dies.
 
         Args:
             tool: Name of the tool, `server.tool`.
@@ -72,7 +72,7 @@ class RunContext:
             key_honoured: The server detects a repeated call by its idempotency key.
             timeout: Time for one attempt.
             retry: Attempts of the step.
-            on_unknown: If the call may have been executed: `ask` a person, `fail`, `retry`, or `verify(…)`.
+            on_unknown: If the call may have run: `ask` a user, `fail`, `retry`, or `verify(…)`.
             undo: Tool and function of the result that gives its arguments, called if the run fails and is undone.
             span: Name and attributes of its trace span, instead of `step NAME`.
 
@@ -80,8 +80,8 @@ class RunContext:
             The result of the tool.
 
         Raises:
-            StepFailed: The tool reported a failure, or the call was not executed.
-            StepUnknown: The call may have been executed, and `on_unknown` is `fail`.
+            StepFailed: The tool reported a failure, or the call did not run.
+            StepUnknown: The call may have run, and `on_unknown` is `fail`.
         """
         path = current_branch.get().path(name, tool)
         step = ToolStep(
@@ -148,7 +148,7 @@ class RunContext:
         return (await self._code.request(step, path))["data"]
 
     async def wait(self, duration: str | float, *, name: str | None = None) -> None:
-        """Wait for a duration: seconds, or a text such as `3d`. Meanwhile the run needs no memory."""
+        """Wait for a duration: seconds, or a string such as `3d`. Meanwhile the run does not need memory."""
         path = current_branch.get().path(name, "wait")
         await self._code.request(WaitStep(name=path, seconds=read_seconds("wait", duration)), path)
 
@@ -161,10 +161,10 @@ class RunContext:
         not_by_starter: bool = False,
         name: str | None = None,
     ) -> Json:
-        """Wait for the approval of a person; return `by` and `note`.
+        """Wait for a user's approval; return `by` and `note`.
 
         Raises:
-            StepFailed: A person denied it, or did not answer in time.
+            StepFailed: A user denied it, or did not answer in time.
         """
         found: Json = await self._ask(title, "approve", None, who, within, not_by_starter, name)
         return found
@@ -178,7 +178,7 @@ class RunContext:
         within: str | float | None = None,
         name: str | None = None,
     ) -> Any:
-        """Ask a person for data by a form (JSON Schema); return the answer."""
+        """Ask a user for data with a form (JSON Schema); return the answer."""
         return await self._ask(title, "ask", form, who, within, False, name)
 
     async def _ask(
@@ -208,7 +208,7 @@ class RunContext:
     ) -> list[Any]:
         """Run a function for each item, at most `at_once` side by side; return the results in the order of the items.
 
-        If one fails, no new step begins, steps under way end, and the first failure is raised.
+        If one fails, no new step begins, steps in flight end, and the first failure is raised.
         """
         return await self._run_branches([partial(function, item) for item in items], at_once, name or "each")
 

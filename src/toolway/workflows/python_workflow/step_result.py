@@ -29,7 +29,7 @@ class RunFailure(ToolwayError):
 
 
 class StepFailed(ToolwayError):
-    """Raised by a step that failed, was denied, or was not executed. `error` is the stored error as JSON."""
+    """Raised by a step that failed, was denied, or did not run. `error` is the stored error as JSON."""
 
     code = "E-WORKFLOW-FAILED"
 
@@ -44,7 +44,7 @@ class StepFailed(ToolwayError):
 
 
 class StepUnknown(StepFailed):
-    """Raised by a step with `on_unknown="fail"` that may have been executed. Check before you repeat it."""
+    """Raised by a step with `on_unknown="fail"` that may have run. Check before you repeat it."""
 
     code = "E-WORKFLOW-UNKNOWN"
 
@@ -65,16 +65,16 @@ def verify(
     after: str | float | None = None,
     otherwise: UnknownPolicy = "ask",
 ) -> Verify:
-    """Return a read that finds out if a call with an unknown outcome was executed, for `run.call(on_unknown=…)`.
+    """Return a read that finds out whether a call with an unknown outcome ran, for `run.call(on_unknown=…)`.
 
     Args:
         tool: The tool to read with.
         args: Its arguments.
         happened: Function of its result: was the call executed?
-        result: Function of its result: the data of the step if it was executed.
+        result: Function of its result: the data of the step if it ran.
         after: Longest time in which the server may still execute a call after it timed out. If it is not given,
             "not executed" counts only if the process of the server has ended.
-        otherwise: What to do if the read fails, or the call may still be executed: `ask`, `fail` or `retry`.
+        otherwise: What to do if the read fails, or the call may still run: `ask`, `fail` or `retry`.
     """
     seconds = None if after is None else read_seconds("after", after)
     return Verify(tool=tool, params=args, happened=happened, result=result, after=seconds, otherwise=otherwise)

@@ -1,1 +1,1 @@
-"""File of workflow runs: its rows (`run_rows.py`), and the second record of intents beside it (`intent_record.py`)."""
+"""File of workflow runs: its rows (`run_rows.py`), and the second record of intents next to it (`intent_record.py`)."""

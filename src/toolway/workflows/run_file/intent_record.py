@@ -1,18 +1,18 @@
-"""Second record of the intents of unsafe steps, beside the journal of runs.
+"""Second record of the intents of unsafe steps, next to the journal of runs.
 
 SQLite drops the end of a write-ahead log that was truncated, changed or removed, without a word. The intents in it
-would be gone, and their calls would be made again. So each intent is also appended to a file of its own (`Journal` of
+would be gone, and their calls would be made again. So each intent is also appended to its own file (`Journal` of
 the audit log: groups with checksums, one write and one sync each) after its commit and before its call. When the
 journal is opened, both are compared:
 
 - An intent that only the record has was lost. It is restored as `begun`, so its outcome is unknown: the step is
-  verified, or a person is asked. If its run is lost too, a run that is started again with the same key continues it.
+  verified, or a user is asked. If its run is lost too, a run that is started again with the same key continues it.
 - If the record itself is missing or damaged after a crash, it is not known what was lost. Then all runs that have not
-  ended ask a person before each unsafe step that has no entry (`DOUBT_VARIABLE`), and so do runs that are started with
+  ended ask a user before each unsafe step that has no entry (`DOUBT_VARIABLE`), and so do runs that are started with
   a key within a day.
 
 A record begins when the journal is opened, and again when it has `MAX_BYTES`. Before that, everything in the
-write-ahead log is copied to the database itself (a checkpoint), so that nothing of the earlier record is needed. The
+write-ahead log is copied to the database itself (a checkpoint), so nothing of the earlier record is needed. The
 database stores the number of the record that belongs to it; 0 means that the journal was closed and needs none.
 """
 
@@ -54,7 +54,7 @@ class _Intent(NamedTuple):
 
 
 class IntentRecord:
-    """Record of intents beside one journal file. The process that executes the runs uses it, in one thread at a time.
+    """Record of intents next to one journal file. The process that executes the runs uses it, in one thread at a time.
 
     Methods raise `OSError` and `sqlite3.Error`.
     """
@@ -130,7 +130,7 @@ class IntentRecord:
         self._forget(db)
         record = secrets.randbits(62) + 1
         self._files.start(f"{record:032x}")
-        self._files.append(1, [b"[]"])  # so that the file exists
+        self._files.append(1, [b"[]"])  # to create the file
         self._size, self._group, self._is_broken = 0, 1, False
         _store(db, record, 1)
         _checkpoint(db)

@@ -31,7 +31,7 @@ from toolway.workflows.journal import (
 )
 from toolway.workflows.schedule import SCHEDULE_KEY
 
-DOUBT_S: Final = 86_400.0  # after intents were lost: a key that is used again may be that of a lost run
+DOUBT_S: Final = 86_400.0  # after intents were lost: a key that is used again may belong to a lost run
 T = TypeVar("T")
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS definitions (hash TEXT PRIMARY KEY, name TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
@@ -131,8 +131,8 @@ def create(db: sqlite3.Connection, run: RunRecord, definition: Json) -> RunRecor
 def _as_lost_run(db: sqlite3.Connection, run: RunRecord) -> RunRecord:
     """Return a new run with a key as the one that the journal has lost, if it has lost one with this key.
 
-    It has the id of the lost run, so that the intents that were restored for it count. If it is not known which runs
-    or steps were lost, the run asks a person before each unsafe step.
+    It has the id of the lost run, so the intents that were restored for it count. If it is not known which runs
+    or steps were lost, the run asks a user before each unsafe step.
     """
     identity = (run.workflow, run.caller, run.key)
     lost = db.execute("SELECT run FROM lost_runs WHERE workflow = ? AND caller = ? AND key = ?", identity).fetchone()

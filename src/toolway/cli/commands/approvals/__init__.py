@@ -1,1 +1,1 @@
-"""Commands by which a person approves content: project files, secrets, and the definitions of servers."""
+"""Commands to approve content: project files, secrets, and the definitions of servers."""

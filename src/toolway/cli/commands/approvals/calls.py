@@ -1,4 +1,4 @@
-"""Calls that wait for an approval at the running gateway, for `toolway approvals`."""
+"""Calls that are waiting for approval at the running gateway, for `toolway approvals`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`toolway approvals`: everything that waits for a yes or a no, in one list.
 
 A call waits at a running gateway. A step of a workflow and a call of an agent wait in a run: at a gateway, or in a
-journal on this machine. The id says which it is: that of a run has a hyphen, that of a call has none.
+journal on this machine. The id says which it is: a run id has a hyphen, a call id has none.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
     try:
         files = lock_files(load_locked_config(context), [])
     except ConfigError:
-        files = {}  # there is no configuration yet
+        files = {}  # no configuration yet
     for file, servers in files.items():
         for name, entry in read_entries(file).items():
             try:

@@ -1,4 +1,4 @@
-"""Runs of workflows and agents that wait for an approval: at a gateway, or in a journal of this machine."""
+"""Runs of workflows and agents that are waiting for approval: at a gateway, or in a journal of this machine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class WaitingRun:
 
 @dataclass(frozen=True)
 class RunPlaces:
-    """Places in which runs may wait: a gateway, and a journal on this machine."""
+    """Places where runs may wait: a gateway, and a journal on this machine."""
 
     gateway: GatewayClient | None
     journal: str | None  # None: the default file
@@ -159,7 +159,7 @@ def _has_journal() -> bool:
     try:
         return journal_file(None).exists()
     except ToolwayError:
-        return False  # there is no folder for it
+        return False  # no folder for it
 
 
 def _local_run(

@@ -203,7 +203,7 @@ class _Types:
             kind = self.annotation(part, f"{own}{pascal_case(field)}", root, depth + 1)
             fields.append((field, kind if field in required else f"NotRequired[{kind}]"))
         listed = "".join(f"        {_text(field)}: {kind},\n" for field, kind in fields)
-        # The functional form accepts every name, for instance one with a dash. Quotes: a type may follow later.
+        # The functional form accepts every name, for example one with a dash. Quotes: a type may follow later.
         quoted = re.sub(r": (.*),$", lambda found: f": {_quoted(found[1])},", listed, flags=re.MULTILINE)
         self.definitions.append(f'{own} = TypedDict(\n    "{own}",\n    {{\n{quoted}    }},\n)\n')
         return own

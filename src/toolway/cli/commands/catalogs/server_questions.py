@@ -38,7 +38,7 @@ class EndOfInput(Exception):
 class ServerQuestions:
     """Callbacks of a hub that ask the user at this terminal, one request after the other.
 
-    `unanswered` describes the requests that nobody could be asked, because there is no terminal.
+    `unanswered` describes the requests that nobody could be asked, for lack of a terminal.
     """
 
     def __init__(self, output: Output) -> None:
@@ -56,7 +56,7 @@ class ServerQuestions:
             raise self._no_terminal(f"{server} asked: {shown}")
         async with self._turn:
             with self._output.paused_spinner():
-                # Indented, so that no line of the server looks like one of ours.
+                # Indented, so no line of the server looks like one of ours.
                 self._show(f"{server} asks: {message}".replace("\n", "\n  "), "bold")
                 try:
                     return await (self._open_url(str(url)) if url else self._fill_form(server, params))

@@ -1,4 +1,4 @@
-"""Description of one tool for people: its arguments, a call to copy, and a check of argument names."""
+"""Readable description of one tool: its arguments, a call to copy, and a check of argument names."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Spawner on Windows: each server is in a Job Object, which the kernel ends with this process.
 
-There is no reaper. A server is born in its job, so that no descendant can escape. This process has the only handle of
+There is no reaper here. A server is born in its job, so no descendant can escape. Only this process has a handle of
 the job: when it dies, however it dies, the kernel kills all processes of the job.
 
-The pipes are those of asyncio's Proactor loop, the default on Windows. The Selector loop has none.
+The pipes belong to asyncio's Proactor loop, the default on Windows. The Selector loop has none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_PROACTOR: Final = "servers that are commands need asyncio's Proactor event lo
 
 
 class JobSpawner(SpawnerBase):
-    """Starts server processes, each in a job of its own."""
+    """Starts server processes, each in its own job."""
 
     def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
         super().__init__(runtime_dir, own_folders)
@@ -97,7 +97,7 @@ class JobSpawner(SpawnerBase):
                 os.kill(pid, signal.CTRL_BREAK_EVENT)
 
     async def hold(self, fd: int) -> int:
-        """Return a number. The descriptor needs no copy: servers and locks end with this process, at the same time."""
+        """Return a number. The descriptor is not copied: servers and locks end with this process, at the same time."""
         self._last_id += 1
         return self._last_id
 

@@ -1,6 +1,6 @@
 """Program behind a command of Windows: `npx` is a batch file, and what runs is node.exe with a script of npm.
 
-A batch file is run by cmd.exe, which reads some characters of the arguments as its own syntax, also between quotes (the
+A batch file is run by cmd.exe, which reads some characters of the arguments as its own syntax, even between quotes (the
 flaw known as BatBadBut). So the program that it starts is started instead, if the batch file is one of these:
 
 - npx.cmd and npm.cmd of Node.js: node.exe with npm's script
@@ -8,7 +8,7 @@ flaw known as BatBadBut). So the program that it starts is started instead, if t
 - a wrapper of uv or uvx: uv's own uvx.exe or uv.exe on PATH
 
 Any other batch file gets only arguments that cmd.exe cannot misread; others are refused. Nothing here waits or starts
-anything: `Files` answers which files there are, so that all of it can be tried on any system.
+anything: `Files` answers which files exist, so all of it can be tried on any system.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def build_command_line(argv: Sequence[str], env: Mapping[str, str], cwd: str, fi
     """Return the command line to start for `argv`: with the full path of a program instead of a known batch file.
 
     `env` are the variables of the process, whose PATH counts, and `cwd` is its folder. Raises `FileNotFoundError` if
-    there is no such program, and `UnsafeArgument` for an argument that a batch file must not get.
+    the program does not exist, and `UnsafeArgument` for an argument that a batch file must not get.
     """
     variables = {name.upper(): value for name, value in env.items()}
     search = variables.get("PATH", "")
@@ -110,7 +110,7 @@ def _program_of_batch(batch: str, search: str, app_data: str, files: Files) -> l
             return _find_uv(stem, search, files)
         text = files.read_text(batch)
         return _read_batch(text, ntpath.dirname(batch), search, app_data, files)
-    except (OSError, ValueError):  # no file of its own on PATH, or a batch file that is no text
+    except (OSError, ValueError):  # no real file on PATH, or a batch file that is not text
         return None
 
 
@@ -125,7 +125,7 @@ def _find_uv(stem: str, search: str, files: Files) -> list[str]:
 
 def _read_batch(text: str, folder: str, search: str, app_data: str, files: Files) -> list[str] | None:
     """Return what a batch file of a known layout starts; None for any other one."""
-    programs: list[str] = []  # values of `_prog`: beside the batch file, and on PATH
+    programs: list[str] = []  # values of `_prog`: next to the batch file, and on PATH
     starts: list[tuple[str, str, str]] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         if leading := _LEADING.fullmatch(line):

@@ -89,7 +89,7 @@ async def _parse_document(
     environ: Mapping[str, str],
 ) -> ApiDocument:
     if len(data) > document_source.MIN_SUBPROCESS_BYTES:
-        # Unavailable, for instance, in a frozen single-file program: then parse in a thread, which is slower.
+        # Unavailable, for example, in a frozen single-file program: then parse in a thread, which is slower.
         with suppress(document_source.SubprocessUnavailable):
             return await document_source.parse_in_subprocess(data, source, choose, preset_parameters, spawner, environ)
     return await run_in_daemon_thread(_parse_in_process, data, source, choose, preset_parameters)
@@ -116,7 +116,7 @@ def _bind_api(document: ApiDocument, source: str, server: Server) -> ApiBinding:
     if not bindings:
         raise _no_tools_error(document, source, unbound)
     for each in server.openapi.credentials:
-        remember_secret(each.value)  # so that it is masked, in every encoding
+        remember_secret(each.value)  # so it is masked, in every encoding
     tools = [binding.operation.tool for binding in bindings.values()]
     if not server.openapi.outputs:
         tools = [{key: value for key, value in tool.items() if key != "outputSchema"} for tool in tools]
@@ -202,7 +202,7 @@ def _to_picks(picks: OpenApiFilter) -> models.OperationFilter:
 
 
 def _preset_parameters(server: Server) -> frozenset[str]:
-    """Return the names of request parameters that the server entry sets, so that callers cannot."""
+    """Return the names of request parameters that the server entry sets, so callers cannot."""
     assert server.openapi is not None
     keys = {each.name for each in server.openapi.credentials if each.kind == "apiKey"}
     header = {server.openapi.idempotency_header} if server.openapi.idempotency_header is not None else set()
@@ -256,7 +256,7 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
 
 def _local_api_url(document: ApiDocument) -> str:
-    """Return the API's URL that an OpenAPI document itself names: its first server, or that of the first operation.
+    """Return the API's URL that an OpenAPI document itself names: its first server, or its first operation's.
 
     Used for documents that were not fetched from a URL.
     """

@@ -362,7 +362,7 @@ async def parse_in_subprocess(
     spawner: Spawner,
     environ: Mapping[str, str],
 ) -> ApiDocument:
-    """Parse an OpenAPI document in a subprocess, so that the event loop is not blocked.
+    """Parse an OpenAPI document in a subprocess, to keep the event loop free.
 
     The output is decoded in small steps. Raises `InvalidDocument` if the document is invalid or takes too much time
     or memory, and `SubprocessUnavailable` if no subprocess can run.
@@ -388,7 +388,7 @@ async def parse_in_subprocess(
 async def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
     """Return the OpenAPI document from the parser subprocess; None if its output is incomplete.
 
-    Both directions run at the same time, so that neither side blocks. Stderr is ignored. Raises `InvalidDocument` if
+    Both directions run at the same time, so neither side blocks. Stderr is ignored. Raises `InvalidDocument` if
     the subprocess reports that the document is invalid.
     """
     process.stderr.start(lambda _: None)

@@ -7,7 +7,7 @@ only to successful responses.
 
 2xx is a result, and so is a 4xx about the content of the request: the API has processed the request and says no, and
 the caller, often a model, must read why. A status that proves that the request was not processed is REJECTED. Every
-other status leaves it open if the request was executed (UNKNOWN).
+other status leaves open whether the request ran (UNKNOWN).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ _REJECTION_STATUSES: Final[Mapping[int, tuple[str, str]]] = {
 # Not results: the API has not received the whole request, or will not process it yet.
 _UNPROCESSED_STATUSES: Final = frozenset({408, 425})
 _GET_REDIRECTS: Final = (301, 302, 303, 307, 308)
-_SAFE_REDIRECTS: Final = (307, 308)  # only these prove that the request was not executed
+_SAFE_REDIRECTS: Final = (307, 308)  # only these prove that the request did not run
 _MAX_EXCERPT_CHARS: Final = 200
 
 
@@ -189,7 +189,7 @@ def is_final_status(status: int) -> bool:
 def error_for_status(
     status: int, headers: Mapping[str, str], body: bytes, missing: Sequence[str] = ()
 ) -> TransportError:
-    """Return the error for a status that is no answer of the API to the request, such as 401, 429 or 503.
+    """Return the error for a status that is not the API's answer to the request, such as 401, 429 or 503.
 
     `missing` are credentials that the document requires and the entry lacks.
     """
@@ -224,7 +224,7 @@ def follow_redirect(
 ) -> HttpTarget | None:
     """Return the target of a redirect, or None if the OpenAPI document declares it as a result.
 
-    Raises `TransportError` if the redirect must not be followed, for instance to another origin.
+    Raises `TransportError` if the redirect must not be followed, for example to another origin.
     """
     location = headers.get("location", "")
     try:

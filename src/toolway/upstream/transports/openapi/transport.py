@@ -54,7 +54,7 @@ from toolway.upstream.transports.openapi.document_source import DocumentSource, 
 from toolway.upstream.transports.pending_requests import decode_large
 from toolway.upstream.transports.streamable_http import read_error_body
 
-MAX_CONNECTION_IDLE_S: Final = 2.0  # idle time of a pooled connection, so that its loss is not ambiguous
+MAX_CONNECTION_IDLE_S: Final = 2.0  # idle time of a pooled connection, so its loss is not ambiguous
 MAX_REDIRECTS: Final = 3
 REFRESH_TIMEOUT_S: Final = 60.0  # seconds for one check of the document
 ERROR_BODY_TIMEOUT_S: Final = 5.0  # seconds to read the body of an error response, which only explains it
@@ -288,7 +288,7 @@ class OpenApiTransport:
     ) -> Json:
         """Convert the API's response to a tool result.
 
-        Raises `TransportError` if its status is no answer to the request, or if its body is not as the document
+        Raises `TransportError` if its status is not an answer to the request, or if its body is not as the document
         promises.
         """
         self._responses_received += 1
@@ -373,7 +373,7 @@ def next_page_arguments(
     An API announces the next page in one of a few ways: a `Link` header or a URL in the body, a cursor for a
     parameter, or a "has more" flag with a parameter that counts pages. If this cannot be converted to arguments of
     the same tool, the caller must read it from the response. A URL is never opened: only its query is parsed, and
-    only if its path is that of `url`, the request URL.
+    only if its path is the path of `url`, the request URL.
     """
     if operation.method != "GET":
         return None

@@ -1,7 +1,7 @@
 """Create all tables of the cluster database, as `tables.py` describes them.
 
 The first migration after a release must copy the tables into this file, because `tables.py` then describes later ones.
-The number is that of databases which development versions created in several steps; later revisions count on from it.
+The number matches databases that development versions created in several steps; later revisions count on from it.
 """
 
 from __future__ import annotations

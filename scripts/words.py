@@ -1,0 +1,120 @@
+"""Find phrases that sound translated, and print what to write instead: scripts/words.toml has them.
+
+    python scripts/words.py            how often each phrase occurs in docs, code and tests
+    python scripts/words.py docs       each hit in the docs, with its replacement (code, tests: there)
+
+In code only what is read as English counts: comments, docstrings and other strings.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+AREAS: Final = {
+    "docs": ("docs/**/*.md", "*.md"),
+    "code": ("src/**/*.py", "dashboard/src/**/*.ts", "dashboard/src/**/*.tsx", "examples/**/*.py", "scripts/*.py"),
+    "tests": ("tests/**/*.py",),
+}
+#: Of the past, or written by a command from what is checked where it is written.
+GENERATED: Final = ("CHANGELOG.md", "docs/decisions/", "docs/reference/")
+
+
+class Hit(NamedTuple):
+    path: str
+    line: int
+    found: str
+    text: str
+    write: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.found!r} → {self.write}\n    {self.text.strip()[:140]}"
+
+
+def main() -> int:
+    areas = sys.argv[1:]
+    if unknown := set(areas) - AREAS.keys():
+        print(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}", file=sys.stderr)
+        return 2
+    for area in areas:
+        print(*hits(area), sep="\n")
+    if not areas:
+        found = {area: Counter(each.write for each in hits(area)) for area in AREAS}
+        print(f"{'':62}" + "".join(f"{area:>8}" for area in AREAS))
+        for write in (each["write"] for each in rules()["pattern"]):
+            print(f"{write[:60]:62}" + "".join(f"{found[area][write]:8}" for area in AREAS))
+        print(f"{'in all':62}" + "".join(f"{found[area].total():8}" for area in AREAS))
+    return 0
+
+
+def rules() -> Mapping[str, Any]:
+    return tomllib.loads((ROOT / "scripts" / "words.toml").read_text())
+
+
+def hits(area: str) -> list[Hit]:
+    """Return all phrases of an area that are not excepted."""
+    known = rules()
+    excepted = {(each["path"], each["text"]) for each in known.get("exception", ())}
+    patterns = [
+        (re.compile(each["find"], re.IGNORECASE), each["write"], each.get("only", "")) for each in known["pattern"]
+    ]
+    found = []
+    for path in sorted({path for each in AREAS[area] for path in ROOT.glob(each) if "node_modules" not in path.parts}):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(GENERATED):
+            continue
+        source = path.read_text()
+        for number, line in _lines(name, source):
+            for pattern, write, only in patterns:
+                found += [] if only else [Hit(name, number, each[0], line, write) for each in pattern.finditer(line)]
+        for number, hint in _hints(name, source):
+            for pattern, write, only in patterns:
+                if only == "hints" and (match := pattern.match(hint)):
+                    found.append(Hit(name, number, match[0], hint, write))
+    return [each for each in found if (each.path, each.found) not in excepted]
+
+
+def _lines(name: str, source: str) -> Iterator[tuple[int, str]]:
+    if name.endswith(".py"):
+        yield from python_texts(source)
+        return
+    in_code = False
+    for number, line in enumerate(source.split("\n"), 1):
+        if name.endswith(".md"):
+            in_code ^= line.lstrip().startswith("```")
+            if in_code:
+                continue
+            line = re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
+        yield number, line
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of all comments and string literals of a module with their line numbers."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            for offset, line in enumerate(token.string.split("\n")):
+                yield token.start[0] + offset, line
+
+
+def _hints(name: str, source: str) -> Iterator[tuple[int, str]]:
+    """Yield the beginnings of hints of errors: what a user should do."""
+    if not name.endswith(".py") or "hint" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "hint":
+            value = node.value.values[0] if isinstance(node.value, ast.JoinedStr) and node.value.values else node.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield node.value.lineno, value.value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
