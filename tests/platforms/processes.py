@@ -37,8 +37,8 @@ if sys.platform == "win32":
     create = win32_start._create
     win32_start._create = lambda *arguments: die(create(*arguments)[1])
 else:
-    from toolway.upstream.process.server_process import Process
-    Process.__init__ = lambda self, pid, *rest: die(pid)
+    from toolway.upstream.process import reaper_spawner
+    reaper_spawner.Process = lambda pid, *rest, **more: die(pid)
 async def main():
     async with Hub({"mcpServers": {"fake": SERVER}}) as hub:
         await hub.call_tool("fake.echo", {"text": "x"})
