@@ -112,22 +112,25 @@ def serve_stdio(home: Home) -> str:
     lines: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": ASK},
         {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/list"},
-        {"id": 3, "method": "tools/call", "params": {"name": "fake__echo", "arguments": {"text": "ü"}}},
+        {"id": 2, "method": "tools/call", "params": {"name": "fake__echo", "arguments": {"text": "ü"}}},
+        {"id": 3, "method": "tools/list"},
     ]
     process = home.start("serve", "--stdio", stdin=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     answers = {}
+    # The call comes first: it waits for the server, which a list does only for a moment.
     for line in lines:
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **line}).encode() + b"\n")
         process.stdin.flush()
         while "id" in line and line["id"] not in answers:
             answer = json.loads(process.stdout.readline())
             answers[answer.get("id")] = answer
-    assert answers[3]["result"]["content"][0]["text"] == "ü"
+    assert answers[2]["result"]["content"][0]["text"] == "ü"
+    tools = answers[3]["result"]["tools"]
+    assert tools
     process.stdin.close()
     assert process.wait(60) == 0
-    return f"{len(answers[2]['result']['tools'])} tools; it ends with its client"
+    return f"{len(tools)} tools; it ends with its client"
 
 
 @check("Gateway", "`toolway serve --workers 2`", quick=True)

@@ -8,6 +8,7 @@ import sys
 
 from tests.platforms.checks import check
 from tests.platforms.home import FAKE, IS_WINDOWS, Home
+from tests.platforms.servers import call_and_doctor
 
 EVERY_COMMAND = "tests.platforms.programs.every_command"
 
@@ -36,7 +37,7 @@ def init(home: Home) -> str:
     folder = {"win32": "Claude", "darwin": "Library/Application Support/Claude"}.get(sys.platform, ".config/Claude")
     home.write(f"{folder}/claude_desktop_config.json", {"mcpServers": {"fake": FAKE}})
     home.toolway("init", "--yes")
-    assert "ready" in home.toolway("ls")
+    assert "ready" in home.toolway("ls", "--wait", "60")
     assert "fake" in json.loads(home.config_file.read_text(encoding="utf-8"))["mcpServers"]
     return str(home.config_file.relative_to(home.folder))
 
@@ -44,12 +45,12 @@ def init(home: Home) -> str:
 @check("Start", "`ls`, `show`, `tools`, `search`, `call` and `doctor` with a server that is a command", quick=True)
 def first_calls(home: Home) -> str:
     home.serve_these()
-    assert "ready" in home.toolway("ls")
-    assert "fake.echo" in home.toolway("tools")
+    assert "ready" in home.toolway("ls", "--wait", "60")
+    assert "fake.echo" in home.toolway("tools", "--wait", "60")
     assert home.toolway("call", "fake.echo", "text=hällo ✓", "-q").strip() == "hällo ✓"
     home.toolway("show", "fake")
     home.toolway("search", "repeat my text")
-    return home.toolway("doctor", "fake").splitlines()[0]
+    return call_and_doctor(home, "fake")
 
 
 @check("Start", "`add`, `disable`, `enable`, `edit`, `rm`, and `config` with its history")

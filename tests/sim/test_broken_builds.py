@@ -121,7 +121,7 @@ def test_a_server_that_is_stopped_as_unused_during_a_call(monkeypatch):
 
 def test_a_retry_without_a_limit(monkeypatch):
     decide = retry.next_delay
-    first = lambda facts: msgspec.structs.replace(facts, attempts=0)  # noqa: E731
+    first = lambda facts: msgspec.structs.replace(facts, attempts=0)  # noqa: E731 (one of several small breaks)
     monkeypatch.setattr(retry, "next_delay", lambda facts, *more: decide(first(facts), *more))
     assert caught("limit")
 

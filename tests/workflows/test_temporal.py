@@ -24,14 +24,14 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-from temporalio.testing import WorkflowEnvironment  # noqa: E402
+from temporalio.testing import WorkflowEnvironment  # noqa: E402 (after the skip)
 
-from tests.parts.workflows.test_cli import Terminal  # noqa: E402
-from tests.workflows.effect_server import read_effects  # noqa: E402
-from tests.workflows.test_files import EXAMPLES, company  # noqa: E402
-from toolway import Hub  # noqa: E402
-from toolway.workflows import WorkflowError  # noqa: E402
-from toolway.workflows.temporal import TemporalWorkflows  # noqa: E402
+from tests.parts.workflows.test_cli import Terminal  # noqa: E402 (after the skip)
+from tests.workflows.effect_server import read_effects  # noqa: E402 (after the skip)
+from tests.workflows.test_files import EXAMPLES, company  # noqa: E402 (after the skip)
+from toolway import Hub  # noqa: E402 (after the skip)
+from toolway.workflows import WorkflowError  # noqa: E402 (after the skip)
+from toolway.workflows.temporal import TemporalWorkflows  # noqa: E402 (after the skip)
 
 
 @pytest.fixture(scope="module")

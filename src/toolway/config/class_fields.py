@@ -22,4 +22,4 @@ def replace_fields(settings: T, changes: Mapping[str, Any]) -> T:
     """Return a copy of an instance with other values in some fields."""
     if isinstance(settings, msgspec.Struct):
         return cast(T, msgspec.structs.replace(settings, **changes))
-    return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+    return dataclasses.replace(settings, **changes)  # type: ignore[type-var] # `field_names` found it
