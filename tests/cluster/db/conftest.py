@@ -71,8 +71,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def engine(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    with monkeypatch.context() as patched:  # on a busy machine a statement may take seconds
+    with monkeypatch.context() as patched:  # on a busy machine a statement may take seconds, and the next one, too
         patched.setattr("toolway.cluster.db.engine.DATABASE_TIMEOUT_S", 30.0)
+        patched.setattr("toolway.cluster.db.engine.IDLE_TRANSACTION_TIMEOUT_S", 20.0)
         engine = open_engine(url)
     yield engine
     await engine.dispose()
