@@ -31,9 +31,10 @@ from toolway.part_api.database import SqliteDatabase
 from toolway.parts.approvals.gate import CallApprovals
 from toolway.parts.approvals.rules import parse_approve
 from toolway.parts.budgets.settings import CallBudget
+from toolway.parts.flows import Flows
 from toolway.parts.flows.call_flows import CallFlows
 from toolway.parts.flows.labels import WINDOW_S
-from toolway.parts.flows.store import WINDOWS, FlowStore
+from toolway.parts.flows.store import FlowStore
 from toolway.parts.policy.access_policy import AccessPolicy
 from toolway.parts.policy.engine import PolicyEngine
 from toolway.secrets import server_secrets
@@ -151,7 +152,7 @@ async def office(
     gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
     found: Office
     labels = CallFlows(
-        FlowStore(SqliteDatabase(folder / "flows.sqlite", [WINDOWS])), lambda: hub.servers, hub.emit, lambda: found.time
+        FlowStore(SqliteDatabase(folder / "flows.sqlite", Flows())), lambda: hub.servers, hub.emit, lambda: found.time
     )
     gate.add_check(labels)
     labels.set_mode(flows)

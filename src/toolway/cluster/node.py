@@ -66,6 +66,7 @@ from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
+from toolway.errors import ConfigError
 from toolway.events import ClusterDatabaseAccepted, ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers, WorkerReport
 from toolway.gateway.gateway import Gateway
@@ -145,6 +146,7 @@ class ClusterNode:
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
         )
         self._pins: SharedPins | None = None
+        self._parts_in_use: Callable[[], Sequence[str]] = tuple  # names; a gateway's, once it is attached
         self._config_file = ""
         self._file_digest = ""  # digest of the file's content when it was last read
         self._tasks: list[asyncio.Task[Any]] = []
@@ -320,6 +322,7 @@ class ClusterNode:
         """
         self.context.attach(hub)
         self.gateway_hooks.attach(gateway)
+        self._parts_in_use = gateway.parts.in_use
         self._report_findings(hub)
         self.api_keys.register(self.change_feed)
         if self._pins is not None:
@@ -348,14 +351,18 @@ class ClusterNode:
     async def join(self, host: str, port: int, *, tls: bool) -> str:
         """Join the cluster under the address at which the gateway listens; start to claim servers.
 
-        Return the host name that other nodes use for this node, or "" if they reach it over NATS only.
+        Return the host name that other nodes use for this node, or "" if they reach it over NATS only. Raises
+        `ConfigError` if this node lacks a part that another node uses, `ServerUnavailable` if the database fails.
         """
         options = self.options
+        with reporting_database_errors():
+            await self._require_parts()
         if options.worker is not None:
             address = f"{UNIX_PREFIX}{options.worker.socket_path}"
         else:
             address = await asyncio.to_thread(detect_address, options, host, port, tls=tls)
-        info = NodeInfo(self.id, address, __version__, options.capacity, options.labels, options.tenant)
+        parts = tuple(self._parts_in_use())
+        info = NodeInfo(self.id, address, __version__, options.capacity, options.labels, options.tenant, parts)
         member = Member(
             *(info, self.nodes, self.instances, self.router, boot_time, self._lease_settings),
             shares=options.worker is None,
@@ -369,6 +376,25 @@ class ClusterNode:
         await self._wait_for_lease(member)
         self.change_feed.publish("instances", {})
         return urlsplit(address).hostname or ""
+
+    async def _require_parts(self) -> None:
+        """Compare the parts of this node with those of the others: a limit holds only if every node knows it.
+
+        A part that is installed and not configured is enough, so that nodes can be restarted one by one without it.
+        """
+        others = [each.info for each in await self.nodes.list_alive(self.options.tenant) if each.info.id != self.id]
+        here = await asyncio.to_thread(registry.names)
+        for other in others:
+            missing = sorted(set(other.parts) - here)
+            if missing:
+                raise ConfigError(
+                    f"this node lacks a part: {', '.join(missing)}",
+                    detail=f"node {other.id} uses it; calls through this node would escape its rules",
+                    hint="install the distribution that provides it here; toolway doctor names it on the other node",
+                    code="E-CLUSTER-PARTS",
+                )
+            for name in sorted(set(self._parts_in_use()) - set(other.parts)):
+                log.warning("node %s does not use the part %s: its rules do not apply to calls there", other.id, name)
 
     async def _wait_for_lease(self, member: Member) -> None:
         """Wait for the first lease of this node, at most `FIRST_LEASE_TIMEOUT_S`; then continue anyway.

@@ -74,6 +74,7 @@ class PartSet:
         self.servers_lock = asyncio.Lock()
         self.rights = _NO_RIGHTS
         self.report: Callable[[str], None] = lambda text: None
+        self._configured: set[str] = set()
         self._parts: dict[str, tuple[Part, PartRuntime]] = {}
         for part in _in_order(parts if parts is not None else registry.built_in()):
             self._parts[part.name] = (part, part.open(self))
@@ -82,6 +83,10 @@ class PartSet:
 
     def __iter__(self) -> Iterator[tuple[Part, PartRuntime]]:
         return iter(self._parts.values())
+
+    def in_use(self) -> list[str]:
+        """Return the names of the parts that the configuration uses, sorted."""
+        return sorted(self._configured.intersection(self._parts))
 
     def set_gate(self, gate: CheckedGate) -> None:
         """Let `gate` decide about every call of the hub before it is sent. Call it before the hub is opened.
@@ -106,6 +111,7 @@ class PartSet:
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Use the first settings, by name of the part. Raises `ConfigError`: the gateway must not start then."""
+        self._configured = {name for name, each in settings.items() if each is not None}
         for part, runtime in self:
             runtime.start(settings.get(part.name))
 
@@ -121,6 +127,7 @@ class PartSet:
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         """Use these settings from now on, by name of the part. Call it before the server entries are applied."""
+        self._configured = {name for name, each in settings.items() if each is not None}
         for part, runtime in self:
             runtime.apply(settings.get(part.name))
 
@@ -216,7 +223,7 @@ def file_database(folder: Path) -> OpenDatabase:
     def open_database(part: Part) -> Database:
         from toolway.part_api.database import SqliteDatabase
 
-        return SqliteDatabase(folder / part.table_file, part.tables())
+        return SqliteDatabase(folder / part.table_file, part)
 
     return open_database
 

@@ -10,9 +10,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from toolway.part_api.sqlite_file import SqliteFile, transaction
+
+if TYPE_CHECKING:
+    from toolway.part_api.part import Part
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -21,6 +24,18 @@ MAX_KEYS: Final = 500  # of one statement
 
 class DatabaseError(Exception):
     """Raised if the database of a part cannot be read or written."""
+
+
+class TablesTooNew(DatabaseError):
+    """Raised if a newer version of a part wrote its tables."""
+
+
+def upgrade_statements(part: Part, stored: int) -> list[str]:
+    """Return what changes the tables of a part from the stored version to its own. Raises `TablesTooNew`."""
+    if stored > part.table_version:
+        known = part.table_version
+        raise TablesTooNew(f"the tables of the part {part.name} have version {stored}; this version knows {known}")
+    return [each for version in range(stored, part.table_version) for each in part.upgrade_tables(version)]
 
 
 class Table:
@@ -100,10 +115,10 @@ class Database(Protocol):
 
 
 class SqliteDatabase:
-    """Database of a part in one SQLite file, which is created at the first use."""
+    """Database of a part in one SQLite file, which is created, or upgraded, at the first use."""
 
-    def __init__(self, path: Path, tables: Sequence[Table], now: Callable[[], float] = time.time) -> None:
-        self._tables = tables
+    def __init__(self, path: Path, part: Part, now: Callable[[], float] = time.time) -> None:
+        self._part = part
         self._now = now
         self._file = SqliteFile(path, f"toolway-{path.stem}", self._prepare)
 
@@ -128,8 +143,13 @@ class SqliteDatabase:
             return work(_SqliteTransaction(db, self._now))
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        for table in self._tables:
-            db.execute(table.create_sql())
+        with transaction(db):
+            stored = int(db.execute("PRAGMA user_version").fetchone()[0])  # 0: the file is new
+            for statement in upgrade_statements(self._part, stored) if stored else ():
+                db.execute(statement)
+            for table in self._part.tables():
+                db.execute(table.create_sql())
+            db.execute(f"PRAGMA user_version = {self._part.table_version}")
 
 
 class _SqliteTransaction:

@@ -139,6 +139,7 @@ class Part:
     metrics: ClassVar[Mapping[str, Metric]] = {}  # by name, which begins with toolway_ and the name of the part
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
+    table_version: ClassVar[int] = 1  # of `tables`; the next number for each change of released tables
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
@@ -201,6 +202,13 @@ class Part:
 
     def tables(self) -> Sequence[Table]:
         """Return the tables in which it stores data."""
+        return ()
+
+    def upgrade_tables(self, version: int) -> Sequence[str]:
+        """Return the SQL statements that make tables of this version those of the next one, in both databases.
+
+        They run once, in one transaction. Tables that are missing are created after them.
+        """
         return ()
 
 

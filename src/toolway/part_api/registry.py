@@ -58,6 +58,11 @@ def all_parts() -> Iterator[Part]:
         yield _load(name, path)
 
 
+def names() -> set[str]:
+    """Return the names of all parts that are installed here. None of them is imported."""
+    return {*BUILT_IN, *_find_foreign()}
+
+
 def by_setting(key: str) -> Part | None:
     """Return the part that a key of the `toolway` block belongs to; None if it belongs to none.
 

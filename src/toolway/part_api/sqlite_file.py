@@ -68,7 +68,7 @@ class SqliteFile:
             db = open_database(self.path, LOCK_TIMEOUT_S)
             try:
                 self._prepare(db)
-            except sqlite3.Error:
+            except BaseException:
                 db.close()
                 raise
             self._db = db

@@ -25,7 +25,7 @@ from toolway.parts.approvals.gate import CallApprovals
 from toolway.parts.approvals.records import ApprovalLinks, ApprovalRequest, ApprovalStore, RequestSealer
 from toolway.parts.approvals.rules import parse_approve
 from toolway.parts.approvals.runtime import ApprovalsRuntime
-from toolway.parts.approvals.store import REQUESTS, SPENT, DatabaseApprovalStore
+from toolway.parts.approvals.store import DatabaseApprovalStore
 from toolway.testing import FakeHttp
 
 ERAS = ("modern", "legacy")
@@ -49,7 +49,7 @@ def parts_with(gate: CallApprovals) -> list[Part]:
 
 def file_store(folder: Path, key: bytes = KEY, now: Callable[[], float] = time.time) -> DatabaseApprovalStore:
     """A store in a file, as a gateway without a cluster has it."""
-    database = SqliteDatabase(folder / "approvals.sqlite", (REQUESTS, SPENT))
+    database = SqliteDatabase(folder / "approvals.sqlite", Approvals())
     return DatabaseApprovalStore(database, RequestSealer(key, now), now)
 
 

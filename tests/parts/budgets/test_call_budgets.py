@@ -17,6 +17,7 @@ from toolway.errors import ConfigError
 from toolway.events import Event
 from toolway.gateway.principals import FileApiKeyStore, Principal
 from toolway.part_api.database import SqliteDatabase
+from toolway.parts.budgets import Budgets
 from toolway.parts.budgets.call_budgets import (
     MAX_OPEN_S,
     PROBE_INTERVAL_S,
@@ -25,7 +26,6 @@ from toolway.parts.budgets.call_budgets import (
     LedgerUnavailable,
 )
 from toolway.parts.budgets.ledger import (
-    USE,
     BudgetAccount,
     BudgetLease,
     LeaseRequest,
@@ -40,7 +40,7 @@ from toolway.parts.budgets.settings import BudgetRules, BudgetSettings, CallBudg
 
 
 def SqliteLedger(path: Path) -> StoredLedger:
-    return StoredLedger(SqliteDatabase(path, [USE]))
+    return StoredLedger(SqliteDatabase(path, Budgets()))
 
 
 def budgets_of(found: Edge) -> CallBudgets:

@@ -8,14 +8,15 @@ import pytest
 
 from tests.gateway.test_damaged_rows import NOT_UTF8, damage
 from toolway.part_api.database import SqliteDatabase
-from toolway.parts.budgets.ledger import USE, BudgetAccount, LeaseRequest, StoredLedger
+from toolway.parts.budgets import Budgets
+from toolway.parts.budgets.ledger import BudgetAccount, LeaseRequest, StoredLedger
 from toolway.parts.budgets.settings import CallBudget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]
 
 
 def a_ledger(folder: Path) -> StoredLedger:
-    return StoredLedger(SqliteDatabase(folder / "budgets", [USE]))
+    return StoredLedger(SqliteDatabase(folder / "budgets", Budgets()))
 
 
 @pytest.mark.parametrize("column", ["used", "period"])

@@ -42,7 +42,7 @@ from toolway.parts.flows.labels import (
     suggest_labels,
 )
 from toolway.parts.flows.runtime import FlowsRuntime
-from toolway.parts.flows.store import WINDOWS, FlowStore
+from toolway.parts.flows.store import FlowStore
 from toolway.types import Call
 
 SERVER = """
@@ -79,7 +79,7 @@ MAIL_LABELS = {"read_inbox": {"labels": ["private", "untrusted"]}, "send": {"lab
 
 
 def SqliteFlowStore(path: Path) -> FlowStore:
-    return FlowStore(SqliteDatabase(path, [WINDOWS]))
+    return FlowStore(SqliteDatabase(path, Flows()))
 
 
 class _FlowsOf(Flows):

@@ -8,14 +8,15 @@ import pytest
 
 from tests.gateway.test_damaged_rows import NOT_UTF8, damage
 from toolway.part_api.database import SqliteDatabase
+from toolway.parts.flows import Flows
 from toolway.parts.flows.labels import LabelledCall
-from toolway.parts.flows.store import WINDOWS, FlowStore, FlowStoreError
+from toolway.parts.flows.store import FlowStore, FlowStoreError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]
 
 
 def a_store(folder: Path) -> FlowStore:
-    return FlowStore(SqliteDatabase(folder / "flows", [WINDOWS]))
+    return FlowStore(SqliteDatabase(folder / "flows", Flows()))
 
 
 @pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])

@@ -25,7 +25,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Dialect, Double, event, make_url, text
+from sqlalchemy import Connection, Dialect, Double, event, insert, make_url, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -33,12 +33,15 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from toolway._os import O_UNSHARED
-from toolway.cluster.db.tables import Base, add_part_tables
+from toolway.cluster.db.tables import Base, PartTablesRow, add_part_tables
 from toolway.errors import ConfigError
 from toolway.part_api import registry
+from toolway.part_api.database import TablesTooNew, upgrade_statements
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection as PsycopgConnection
+
+    from toolway.part_api.part import Part
 
 POOL_SIZE: Final = 5  # connections of one node
 DATABASE_TIMEOUT_S: Final = 2.0  # seconds for a connection, a statement, a lock
@@ -290,7 +293,30 @@ def _run_migrations(db: Connection) -> None:
             hint="install the Toolway version of the other nodes",
             code="E-RECORD-NEWER",
         )
-    Base.metadata.create_all(db, add_part_tables(registry.in_use()))  # those that are missing
+    for part in registry.in_use():
+        _prepare_part_tables(db, part)
+
+
+def _prepare_part_tables(db: Connection, part: Part) -> None:
+    """Upgrade the tables of a part, and create those that are missing. Raises `ConfigError` if they are too new."""
+    tables = add_part_tables([part])
+    if not tables:
+        return
+    is_part = PartTablesRow.part == part.name
+    stored = db.execute(select(PartTablesRow.version).where(is_part)).scalar_one_or_none()
+    try:
+        statements = upgrade_statements(part, stored) if stored is not None else []
+    except TablesTooNew as exc:
+        raise ConfigError(
+            f"cluster database: {exc}", hint="install the versions of the other nodes", code="E-RECORD-NEWER"
+        ) from exc
+    for statement in statements:
+        db.execute(text(statement))
+    Base.metadata.create_all(db, tables)
+    if stored is None:
+        db.execute(insert(PartTablesRow).values(part=part.name, version=part.table_version))
+    elif statements or stored != part.table_version:
+        db.execute(update(PartTablesRow).where(is_part).values(version=part.table_version))
 
 
 def _is_compatible(current: str, newest: str) -> bool:

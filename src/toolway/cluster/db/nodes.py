@@ -21,7 +21,7 @@ KEEP_EXPIRED_NODE_S: Final = 60.0  # seconds for which a node is kept after its 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """Description that a node stores of itself on joining: address, version, capacity, labels."""
+    """Description that a node stores of itself on joining: address, version, capacity, labels, parts."""
 
     id: str
     address: str
@@ -29,6 +29,7 @@ class NodeInfo:
     capacity: int = 100  # maximum number of server processes; 0 = it owns nothing
     labels: tuple[str, ...] = ()
     tenant: str = "default"  # the tenant whose servers it owns
+    parts: tuple[str, ...] = ()  # features that its configuration uses; a node that lacks one must not join
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +173,20 @@ class NodeStore:
 
 def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
     """Return the signed fields of a node's row: all but lease, load and `draining`, which change later."""
-    return (info.tenant, info.id, epoch, info.address, info.version, info.capacity, info.labels)
+    return (info.tenant, info.id, epoch, info.address, info.version, info.capacity, info.labels, info.parts)
 
 
 def _to_status(row: Row[NodeRow, float]) -> NodeStatus | None:
-    """Return the status of the node in a database row; None if the labels in the row are not a list."""
-    labels = row.labels.get("all") if isinstance(row.labels, dict) else None
-    if not isinstance(labels, list):
+    """Return the status of the node in a database row; None if the labels or the parts in the row are not a list."""
+    labels, parts = (each.get("all") if isinstance(each, dict) else None for each in (row.labels, row.parts))
+    if not isinstance(labels, list) or not isinstance(parts, list):
         return None
-    info = NodeInfo(row.id, row.address, row.version, row.capacity, tuple(map(str, labels)), row.tenant)
+    info = NodeInfo(
+        *(row.id, row.address, row.version, row.capacity),
+        labels=tuple(map(str, labels)),
+        tenant=row.tenant,
+        parts=tuple(map(str, parts)),
+    )
     return NodeStatus(info, row.epoch, row.draining, row.left, row.load)
 
 
@@ -195,6 +201,7 @@ def _node_row(info: NodeInfo, epoch: int, ttl: float) -> dict[str, Any]:
         "capacity": info.capacity,
         "load": 0,
         "labels": {"all": list(info.labels)},
+        "parts": {"all": list(info.parts)},
         "draining": False,
         "joined": now,
         "lease_until": now + ttl,

@@ -63,12 +63,22 @@ class NodeRow(Base):
     capacity: Mapped[int]  # maximum number of server processes
     load: Mapped[int] = mapped_column(server_default="0")  # running server processes at the last lease renewal
     labels: Mapped[dict[str, Any]]
+    parts: Mapped[dict[str, Any]]  # features that its configuration uses
     draining: Mapped[bool]
     joined: Mapped[float]
     lease_until: Mapped[float]
     mac: Mapped[str] = mapped_column(server_default="")  # of what the node stored when it joined (`integrity.py`)
 
     __table_args__ = (Index("nodes_by_lease", "tenant", "lease_until"),)
+
+
+class PartTablesRow(Base):
+    """Version of the tables of one part (`Part.table_version`)."""
+
+    __tablename__ = "part_tables"
+
+    part: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(Number)
 
 
 class EpochRow(Base):
