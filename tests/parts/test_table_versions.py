@@ -1,4 +1,4 @@
-"""Tables of a part that a newer version changed: upgraded once, in a file and in a cluster, and never read by an older one."""
+"""Tables of a newer version of a part: upgraded once, in a file and in a cluster; an older version refuses them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def run_again(check: Check, first: Outcome) -> Outcome:
-    """Run a check alone that failed beside another, so that a busy machine is told from a fault."""
+    """Run a failed check again, alone, to tell a busy machine from a fault."""
     second = run_and_print(check)
     if second.result != "fails":
         second.text += f" (at the second attempt, alone; before it: {first.text[:200]})"

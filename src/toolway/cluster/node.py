@@ -378,9 +378,9 @@ class ClusterNode:
         return urlsplit(address).hostname or ""
 
     async def _require_parts(self) -> None:
-        """Compare the parts of this node with those of the others: a limit holds only if every node knows it.
+        """Check that no other node uses a part that this one lacks: a limit holds only if every node knows it.
 
-        A part that is installed and not configured is enough, so that nodes can be restarted one by one without it.
+        A part that is installed but not configured is enough: nodes are restarted one by one to add or remove a part.
         """
         others = [each.info for each in await self.nodes.list_alive(self.options.tenant) if each.info.id != self.id]
         here = await asyncio.to_thread(registry.names)

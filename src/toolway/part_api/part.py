@@ -205,7 +205,7 @@ class Part:
         return ()
 
     def upgrade_tables(self, version: int) -> Sequence[str]:
-        """Return the SQL statements that make tables of this version those of the next one, in both databases.
+        """Return the SQL statements that bring tables of this version to the next one, in both databases.
 
         They run once, in one transaction. Tables that are missing are created after them.
         """

@@ -1,4 +1,4 @@
-"""A node that lacks a part of its cluster does not join: calls through it would be without that part's rules."""
+"""A node that lacks a part of its cluster does not join: calls through it would escape the part's rules."""
 
 from __future__ import annotations
 
