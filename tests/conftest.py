@@ -99,3 +99,8 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLWAY_SECRETS", "file")  # not the keychain of whoever runs the tests
     for name in ("TOOLWAY_CONFIG", "TOOLWAY_STATE", "TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if os.environ.get("TOOLWAY_PLANS") == "off" and item.get_closest_marker("fast_path"):
+        pytest.skip("asserts that calls take the fast path, which TOOLWAY_PLANS=off turns off")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_file_without_servers_is_no_error(toolway):
     result = toolway({}, "ls")
     assert "no servers in" in result.stderr
     assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["ls", "tools"])
+def test_invalid_entry_is_reported_without_no_servers(toolway, command):
+    result = toolway({"bad": {"command": 5}}, command)
+    assert result.stderr.startswith("error: ")
+    assert not re.search("^no (servers|tool)", result.stderr, re.MULTILINE)
+    assert result.exit_code == 3
 
 
 def test_a_disabled_server_is_shown_and_not_started(toolway):

@@ -273,7 +273,7 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
     elif statuses:
         rows = [(s.server, s.state, _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
         output.print_table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
-    else:
+    elif not target.problems():
         output.info(f"no servers in {target.name}")
     output.print_problems(target.problems())
     for status in statuses:

@@ -288,7 +288,7 @@ def _output_tools(
     else:
         if named is not None:
             print_tool(output, named, f"{url} {named.ref.tool}" if url else named.qualified_name)
-        else:
+        elif found or not problems:
             _print_tools(output, found, tokens)
         output.print_problems(problems)
         _print_notes(output, statuses, cached, found, url)
