@@ -45,13 +45,6 @@ CALLS_COMMANDS: Final = {
     "replay": CommandSpec("Make a recorded call again.", "activity:calls_replay"),
 }
 
-APPROVALS_COMMANDS: Final = {
-    "ls": CommandSpec("List everything waiting for approval.", "approvals.inbox:approvals_ls"),
-    "show": CommandSpec("Show one request with its arguments.", "approvals.inbox:approvals_show"),
-    "approve": CommandSpec("Approve it.", "approvals.inbox:approvals_approve"),
-    "deny": CommandSpec("Deny it, with a reason for the caller.", "approvals.inbox:approvals_deny"),
-}
-
 KEYS_COMMANDS: Final = {
     "create": CommandSpec("Create an API key. It is shown once.", "keys:keys_create"),
     "ls": CommandSpec("List API keys.", "keys:keys_ls"),
@@ -124,7 +117,6 @@ _COMMANDS: Final = {
     "ui": CommandSpec("Open the dashboard.", "activity:ui"),
     "top": CommandSpec("Watch load and health live.", "activity:top"),
     "calls": CommandSpec("List recent calls: all, failed, or slow.", "activity:calls", subcommands=CALLS_COMMANDS),
-    "approvals": CommandSpec("Approve or deny what is waiting.", subcommands=APPROVALS_COMMANDS),
     "keys": CommandSpec("Manage API keys.", subcommands=KEYS_COMMANDS),
     "whoami": CommandSpec("Show who the gateway thinks you are.", "whoami:whoami"),
     "audit": CommandSpec("Read, verify, and sign the audit log.", subcommands=AUDIT_COMMANDS),

@@ -47,7 +47,7 @@ _SECTIONS: Final = {
     "Tools": ("tools", "tools cost", "tools codegen", "search", "call", "prompts", "resources"),
     "Trust": ("trust", "trust tools", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
-        *("serve", "ui", "top", "calls", "calls show", "calls replay", "approvals", "keys"),
+        *("serve", "ui", "top", "calls", "calls show", "calls replay", "keys"),
         *("whoami", "audit", "cluster"),
     ),
     "Automate": (),
@@ -56,12 +56,13 @@ _SECTIONS: Final = {
 
 
 def _with_parts(title: str, names: Iterable[str]) -> list[str]:
-    """Return the commands of a section, with each part's commands after the command that it follows."""
+    """Return the commands of a section, with each part's commands after the group that it follows."""
     found = list(names)
     for part in registry.built_in():
         for name, each in part.commands.items():
             if each.section == title:
-                found.insert(found.index(each.after) + 1 if each.after in found else len(found), name)
+                group = [at for at, row in enumerate(found) if row == each.after or row.startswith(f"{each.after} ")]
+                found.insert(group[-1] + 1 if each.after in found else len(found), name)
     return found
 
 

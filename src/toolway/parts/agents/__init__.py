@@ -26,6 +26,7 @@ class GatewayAgents(Part):
 
     name = "agents"
     needs = ("workflows",)
+    inbox = "toolway.parts.agents.inbox:AgentInbox"
     commands: ClassVar[Mapping[str, Command]] = {
         "agent": Command(
             "Run an agent with your tools.",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from toolway.part_api.part import Metric, Part, PartContext, PartRuntime
+from toolway.part_api.part import Command, Metric, Part, PartContext, PartRuntime
 
 if TYPE_CHECKING:
     from toolway.gateway.admin.routes import Route
     from toolway.part_api.database import Table
     from toolway.types import Json
+
+
+_CLI = "toolway.parts.approvals.cli"
 
 
 class Approvals(Part):
@@ -19,6 +22,18 @@ class Approvals(Part):
     name = "approvals"
     setting_keys = ("approve",)
     table_file = "approvals.sqlite"
+    commands: ClassVar[Mapping[str, Command]] = {
+        "approvals": Command(
+            "Approve or deny what is waiting.",
+            subcommands={
+                "ls": Command("List everything waiting for approval.", f"{_CLI}:approvals_ls"),
+                "show": Command("Show one request with its arguments.", f"{_CLI}:approvals_show"),
+                "approve": Command("Approve it.", f"{_CLI}:approvals_approve"),
+                "deny": Command("Deny it, with a reason for the caller.", f"{_CLI}:approvals_deny"),
+            },
+            after="calls",
+        )
+    }
     metrics: ClassVar[Mapping[str, Metric]] = {
         "toolway_approvals_pending": Metric("Calls that wait for the approval of an operator")
     }

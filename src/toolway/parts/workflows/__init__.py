@@ -32,6 +32,7 @@ class GatewayWorkflows(Part):
 
     name = "workflows"
     server_names = ("workflows",)
+    inbox = "toolway.parts.workflows.inbox:RunInbox"
     cluster_store = "toolway.cluster.db.run_journal:open_journal"
     commands: ClassVar[Mapping[str, Command]] = {
         "workflow": Command(

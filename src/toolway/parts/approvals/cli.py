@@ -1,23 +1,26 @@
 """`toolway approvals`: everything that waits for a yes or a no, in one list.
 
-A call waits at a running gateway. A step of a workflow and a call of an agent wait in a run: at a gateway, or in a
-journal on this machine. The id says which it is: a run id has a hyphen, a call id has none.
+A call waits at a running gateway. What other parts have to ask waits in their runs: at a gateway, or in a journal on
+this machine (`Part.inbox`). The id says which it is: a run id has a hyphen, a call id has none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import importlib
+from typing import Annotated
 
 import typer
 
-from toolway.cli.commands.approvals import calls, waiting_runs
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.cli.run_journals import JournalFile
-
-if TYPE_CHECKING:
-    from toolway.types import Json
+from toolway.cli.remote_runs import find_run_gateway
+from toolway.cli.run_journals import JournalFile, journal_flag
+from toolway.cli.targets import find_gateway
+from toolway.errors import NotFound
+from toolway.part_api import registry
+from toolway.part_api.inbox import Inbox, InboxItem, InboxPlace
+from toolway.parts.approvals.waiting_calls import WaitingCalls
 
 RequestId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of a call, or of a run that waits.", show_default=False)
@@ -69,17 +72,16 @@ def approvals_deny(
 async def run_ls(context: CommandContext, journal: str | None) -> ExitCode:
     """Print the calls and the runs that wait for an answer, as one table."""
     output = context.output
-    places = await waiting_runs.find_places(context, journal)
-    found: Json = {"enabled": False, "requests": []}
-    if places.gateway is not None:
-        found = await places.gateway.request_admin("GET", "approvals")
-    runs = await places.list_waiting()
+    place = await find_place(context, journal)
+    calls = WaitingCalls(context, place)
+    found = await calls.read()
+    others = {each.id: each for inbox in _inboxes(place) for each in await inbox.list_waiting()}
     if output.as_json:
-        output.print_json({**found, "runs": [each.to_json() for each in runs]})
+        output.print_json({**found, "runs": [each.to_json() for each in others.values()]})
         return ExitCode.OK
-    rows = [*map(calls.list_row, found["requests"]), *(row for each in runs for row in each.list_rows())]
+    rows = [row for each in (*calls.items(found), *others.values()) for row in each.list_rows()]
     if not rows:
-        no_rule = places.gateway is not None and not found["enabled"]
+        no_rule = place.gateway is not None and not found["enabled"]
         output.info(
             'nothing is waiting, and no rule asks: set "approve" in the file' if no_rule else "nothing is waiting"
         )
@@ -87,16 +89,14 @@ async def run_ls(context: CommandContext, journal: str | None) -> ExitCode:
     output.print_table(("id", "state", "kind", "what", "caller", "time"), rows)
     waiting = [row[0] for row in rows if row[1] == "pending"]
     if waiting:
-        output.info(f"see the arguments: toolway approvals show {waiting[0]}{places.flag}")
+        output.info(f"see the arguments: toolway approvals show {waiting[0]}{place.flag}{journal_flag(journal)}")
     return ExitCode.OK
 
 
 async def run_show(context: CommandContext, request: str, journal: str | None) -> ExitCode:
     """Print one call, or one run, that waits for an answer."""
     output = context.output
-    if not waiting_runs.is_run(request, journal):
-        return await calls.run_show(context, request)
-    found = await (await waiting_runs.find_places(context, journal)).find(request)
+    found = await _find(context, request, journal)
     if output.as_json:
         output.print_json(found.to_json())
     else:
@@ -108,7 +108,41 @@ async def run_answer(
     context: CommandContext, request: str, note: str, step: str | None, journal: str | None, *, yes: bool
 ) -> ExitCode:
     """Approve or deny one call at the gateway, or the step that a run waits for."""
-    if not waiting_runs.is_run(request, journal):
-        return await calls.run_answer(context, request, note, yes=yes)
-    places = await waiting_runs.find_places(context, journal)
-    return await (await places.find(request)).answer(context, step, {"yes": yes, "note": note})
+    found = await _find(context, request, journal)
+    return await found.answer(context, step, {"yes": yes, "note": note})
+
+
+async def find_place(context: CommandContext, journal: str | None) -> InboxPlace:
+    """Return where to look: --gateway; --journal; or else the running gateway and this machine.
+
+    Raises `UsageError` if --gateway and --journal are both given.
+    """
+    named = find_run_gateway(context, journal)
+    if named is not None or journal is not None:
+        return InboxPlace(named, named is not None, journal)
+    return InboxPlace(await find_gateway(context.output, context.target_options), False, None)
+
+
+async def _find(context: CommandContext, id: str, journal: str | None) -> InboxItem:
+    place = await find_place(context, journal)
+    if not is_run(id, journal):
+        return await WaitingCalls(context, place).get(id)
+    for inbox in reversed(_inboxes(place)):  # a later part knows more about the items of those that it needs
+        found = await inbox.find(id)
+        if found is not None:
+            return found
+    raise NotFound(f"there is no run {id}", hint="see what is waiting: toolway approvals ls", code="E-WORKFLOW-RUN")
+
+
+def is_run(id: str, journal: str | None) -> bool:
+    """Return True if an id is not a call's: it has a hyphen, or a journal is named."""
+    return journal is not None or "-" in id
+
+
+def _inboxes(place: InboxPlace) -> list[Inbox]:
+    found = []
+    for part in registry.in_use():
+        module, _, name = part.inbox.partition(":")
+        if module:
+            found.append(getattr(importlib.import_module(module), name)(place))
+    return found

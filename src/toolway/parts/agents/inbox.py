@@ -1,0 +1,37 @@
+"""Agent runs with a call that someone has to approve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolway.agents.agent import AGENT_WORKFLOW
+from toolway.agents.run_reader import AgentRunReader
+from toolway.parts.workflows.inbox import RunInbox
+
+if TYPE_CHECKING:
+    from toolway.types import Json
+    from toolway.workflows.journal import Entry, RunRecord
+
+
+class AgentInbox(RunInbox):
+    """Agent runs that wait for an approval (`Inbox`), with the calls that the agents want to make."""
+
+    kind = "agent"
+    admin = "agents"
+
+    def has(self, workflow: str) -> bool:
+        return workflow == AGENT_WORKFLOW
+
+    def name_of(self, record: RunRecord) -> str:
+        """Return the task of the agent."""
+        return str((record.input or {}).get("prompt") or "")
+
+    def call_fields(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json:
+        found = AgentRunReader(Path()).find_call(record, entries, step)
+        if found is None:
+            return {}
+        arguments = json.dumps(found["arguments"], ensure_ascii=False)
+        return {"tool": found["tool"], "effect": found["effect"], "arguments": arguments}
