@@ -24,7 +24,7 @@ from gateway import Gateway, run_gateway
 from model import serve_model
 
 MODERN = "2026-07-28"
-CLIENT_TIMEOUT_S = 120.0  # seconds per run of a client
+CLIENT_TIMEOUT_S = 300.0  # seconds per run of a client
 TOOL, ARGUMENTS, RESULT_TEXT, STRUCTURED = "old__add", {"a": 1, "b": 2}, "3", '{"sum":3}'
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 SERVERS = {"new": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "legacy"]}}

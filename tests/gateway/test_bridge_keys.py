@@ -56,11 +56,11 @@ async def test_the_time_that_a_callback_takes_is_its_own_and_holds_no_slot(era: 
 
     async def slow(server: str, params: Any) -> Json:
         began.set()
-        await asyncio.sleep(1.3)
+        await asyncio.sleep(3.3)
         return ANSWER
 
     async with FullHttp(era) as fake:
-        server = parse_entry({"url": fake.url, "timeout": "1s", "limits": {"maxConcurrent": 1, "queue": 0}})
+        server = parse_entry({"url": fake.url, "timeout": "3s", "limits": {"maxConcurrent": 1, "queue": 0}})
         async with Hub({"full": server}, elicitation_callback=slow) as hub:
             asking = asyncio.create_task(hub.call_tool("full.elicit"))
             await began.wait()
