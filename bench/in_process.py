@@ -205,7 +205,7 @@ async def _measure(calls: int, rounds: int) -> dict[tuple[str, str], float]:
         async with HubCore({"one": "http://127.0.0.1:9/mcp"}, catalog_storage=None) as hub:
             gateway = Gateway(hub, b"k" * 32, keyring)
             await gateway.listen("127.0.0.1", 0)
-            await hub.wait_ready()
+            await hub.servers.wait_ready()
             client = Client(gateway, token)
             for _ in range(rounds):
                 for name, work, disable in variants:

@@ -42,6 +42,7 @@ from toolway.gateway.gateway import Gateway
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.http.dialer import Dialer
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import Reporting
 from toolway.telemetry.logging import LogSink
 from toolway.telemetry.metrics import Metrics
 
@@ -168,10 +169,10 @@ async def start_variant(
     token, _ = keys.create_key_sync("bench", None, False, 0.0)
     servers = {"one": "http://127.0.0.1:9/mcp"}
     hub = await stack.enter_async_context(
-        HubCore(servers, catalog_storage=None, audit_log=folder / audit if audit else None)
+        HubCore(servers, catalog_storage=None, reporting=Reporting(folder / audit if audit else None))
     )
     gateway = Gateway(hub, b"k" * 32, keys, metrics=Metrics() if metrics else None)
-    hub.add_sink(LogSink(calls=dashboard))
+    hub.instrumentation.add_sink(LogSink(calls=dashboard))
     if not dashboard:
         gateway.stop_recording()
     if sample is not None:
@@ -179,7 +180,7 @@ async def start_variant(
 
         hub.enable_tracing(TracerProvider(), sample)
     await gateway.listen("127.0.0.1", 0)
-    await hub.wait_ready()
+    await hub.servers.wait_ready()
     return Variant(hub, gateway, token, clients)
 
 

@@ -352,10 +352,10 @@ async def gateway_before(servers: Servers, settings: SearchSettings, folder: Pat
             entries[name] = parse_entry({"url": fake.url})
         hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), catalog_storage=None))
         hub.apply_search_settings(settings)
-        gateway = Gateway(hub, b"k" * 32, FileApiKeyStore(folder / "keys.json", TOKEN), groups=dict)
+        gateway = Gateway(hub, b"k" * 32, FileApiKeyStore(folder / "keys.json", TOKEN))
         port = await gateway.listen("127.0.0.1", 0)
-        await hub.wait_ready(timeout=120)
-        await hub.wait_lists_known(list(entries), "tools", 120)
+        await hub.servers.wait_ready(timeout=120)
+        await hub.lists.waits.wait_known(list(entries), "tools", 120)
         await _wait_embedded(hub)
         try:
             yield f"http://127.0.0.1:{port}"

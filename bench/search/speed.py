@@ -85,7 +85,7 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
     servers: dict[str, Any] = {name: {"command": "true", "lazy": True} for name in tools}
     async with HubCore({name: parse_entry(entry) for name, entry in servers.items()}, catalog_storage=None) as hub:
         for name, listed in tools.items():
-            hub.catalog.replace(name, "tools", listed)
+            hub.lists.catalog.replace(name, "tools", listed)
         gateway = Gateway(hub, b"k" * 32, None)
         view = gateway.router.view_for(LOCAL_ADMIN, "search")
         assert view is not None
@@ -115,7 +115,7 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
             await asyncio.sleep(0)  # so that a callback has one search
         print(f"  {len(queries)} searches      {watch.reset()}")
         name, listed = next(iter(tools.items()))
-        hub.catalog.replace(name, "tools", listed[:-1])
+        hub.lists.catalog.replace(name, "tools", listed[:-1])
         await asyncio.sleep(0)
         watch.reset()
         print(f"  a list changes    {await search(queries[0]):.1f} ms, {watch.reset()}", flush=True)

@@ -46,13 +46,13 @@ async def measure(journal: RunJournal, runs: int, steps: int) -> tuple[float, fl
     """Execute the runs; return steps a second and milliseconds of CPU time a step."""
     terms = CallTerms(Effect.UNSAFE, "setting", 10.0, "", None)
 
-    def give_terms(core: Any, name: str) -> CallTerms:
+    def give_terms(name: str) -> CallTerms:
         return terms
 
     async with Hub({}) as hub:
         with (
             mock.patch("toolway.workflows.engine.run_executor.call_step", call_nothing),
-            mock.patch.object(type(hub._core), "call_terms", give_terms),
+            mock.patch.object(hub._core.policies, "terms", give_terms),
         ):
             async with Workflows(hub, journal) as workflows:
                 body = read_value(definition(steps))

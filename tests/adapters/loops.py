@@ -262,7 +262,7 @@ async def smolagents_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> s
     from toolway.adapters import smolagents
 
     def run() -> str:
-        with SyncHub(hub._core.servers, catalog_storage=None) as own:
+        with SyncHub(hub._core.servers.entries, catalog_storage=None) as own:
             model = OpenAIModel(MODEL, api_base=llm.openai_url, api_key="none")
             agent = ToolCallingAgent(smolagents.tools(own, **options), model, verbosity_level=0)
             return str(agent.run(PROMPT))

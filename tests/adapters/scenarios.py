@@ -115,7 +115,7 @@ async def check_cancelled(loop: Loop, effects: Path) -> None:
             run.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await run
-            assert hub._core.load("demo")[0] == 0  # the call has ended, and its slot is free
+            assert hub._core.servers.load("demo")[0] == 0  # the call has ended, and its slot is free
     assert len(llm.requests) == 1
     assert effects_in(effects) == 1
 

@@ -43,7 +43,7 @@ class ToolsOnly:
     """A hub that lists tools; the simulation answers their calls."""
 
     def __init__(self) -> None:
-        self._core = self
+        self._core = self.policies = self
 
     def status(self) -> dict[str, None]:
         return {"s": None}
@@ -51,7 +51,7 @@ class ToolsOnly:
     async def list_tools(self, *, server: str, wait: float) -> list[Tool]:
         return [Tool(server, name, {"name": name, "inputSchema": {"type": "object"}}) for name in NAMES]
 
-    def call_terms(self, name: str) -> CallTerms:
+    def terms(self, name: str) -> CallTerms:
         return CallTerms(TERMS[name], "setting", 10.0, "", None)
 
 

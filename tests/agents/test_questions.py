@@ -46,8 +46,8 @@ async def serving(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, wait_s: float =
         ) as workflows:
             agents = {"counter": ConfiguredAgent(settings=read_agent_settings(settings))}
             server = WorkflowServer(workflows, [read_value(flow)], wait_s=wait_s, agents=agents)
-            await found.hub.add_server("workflows", server)
-            await found.hub.wait_ready("workflows", timeout=60)
+            await found.hub.servers.add("workflows", server)
+            await found.hub.servers.wait_ready("workflows", timeout=60)
             yield found
 
 

@@ -194,7 +194,7 @@ async def test_bring_code_into_a_server_that_is_added_through_admin(form: str, g
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"]) == (422, "E-ADMISSION"), answer
     assert error["detail"] and "toolway" in error["hint"]
-    assert gateway.hub.servers == {} and not marker.exists()
+    assert gateway.hub.servers.entries == {} and not marker.exists()
 
 
 RESTRICTED: Final = {
@@ -215,20 +215,20 @@ async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_
     policy = parse_gateway({"gateway": CARELESS}, {}).admission
     entry = {"command": "/opt/tools/server", "args": ["--other"], "lazy": True}
     async with edge(tmp_path, servers={}, admission=lambda: policy) as found:
-        await found.hub.reload({"db": RESTRICTED})
-        before = found.hub.servers["db"]
+        await found.hub.servers.reload({"db": RESTRICTED})
+        before = found.hub.servers.entries["db"]
         for removed in (False, True):
             if removed:
                 assert (await found.ask("DELETE", "/admin/servers/db")).status == 200
             answer = await found.ask("PUT", "/admin/servers/db", entry)
             assert answer.status == 200, answer.body
-            after = found.hub.servers["db"]
+            after = found.hub.servers.entries["db"]
             assert after.args == ("--other",)
             for name in ("allowed_tools", "denied_tools", "sandbox", "env_policy", "rate_limit", "limits", "tools"):
                 assert getattr(after, name) == getattr(before, name), name
         stricter = {**entry, "tools": {"allow": ["read_one"], "deny": ["read_two"]}}
         assert (await found.ask("PUT", "/admin/servers/db", stricter)).status == 200
-        after = found.hub.servers["db"]
+        after = found.hub.servers.entries["db"]
         assert (after.allowed_tools, after.denied_tools) == (("read_one",), ("drop", "read_two"))
         for weaker in (
             {"tools": {"allow": ["*"]}},
@@ -244,7 +244,7 @@ async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_
             assert (answer.status, error["code"]) == (422, "E-ADMISSION"), weaker
             assert "the configuration file has an entry of this name with" in error["detail"]
             assert "use another name, or change the entry" in error["hint"]
-            assert found.hub.servers["db"] == after
+            assert found.hub.servers.entries["db"] == after
 
 
 @pytest.mark.anyio
@@ -255,9 +255,9 @@ async def test_open_operations_of_an_http_api_that_the_operator_left_out(tmp_pat
         return {"openapi": {"url": "https://api.example/openapi.json", **selection}, "lazy": True}
 
     async with edge(tmp_path, servers={}) as found:
-        await found.hub.reload({"api": api(methods=["delete"])})
+        await found.hub.servers.reload({"api": api(methods=["delete"])})
         assert (await found.ask("PUT", "/admin/servers/api", api())).status == 200
-        replaced = found.hub.servers["api"].openapi
+        replaced = found.hub.servers.entries["api"].openapi
         assert replaced is not None and replaced.exclude.methods == ("delete",)
         assert (await found.ask("PUT", "/admin/servers/api", api(methods=["put"]))).status == 422
 
@@ -332,7 +332,7 @@ HONEST: Final = {
 async def test_what_the_operator_allowed_is_added(form: str, gateway: Edge) -> None:
     answer = await gateway.ask("PUT", "/admin/servers/x", json.dumps({**HONEST[form], "lazy": True}).encode())
     assert answer.status == 200, answer
-    assert list(gateway.hub.servers) == ["x"]
+    assert list(gateway.hub.servers.entries) == ["x"]
 
 
 @pytest.mark.attack("B3")

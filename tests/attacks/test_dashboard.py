@@ -191,7 +191,7 @@ async def shown(url: str, folder: Path) -> str:
 async def test_run_a_script_in_the_dashboard_by_the_text_of_a_server(tmp_path: Path) -> None:
     server = Server(command=sys.executable, args=(str(HOSTILE), "hostile"))
     async with HubCore({"hostile": server}, callbacks=NoHubCallbacks()) as hub:
-        await hub.wait_ready(timeout=60)
+        await hub.servers.wait_ready(timeout=60)
         gateway = Gateway(hub, bytes(32), FileApiKeyStore(tmp_path / "keys.json", TOKEN))
         base = f"http://127.0.0.1:{await gateway.listen('127.0.0.1', 0)}/dashboard"
         try:

@@ -114,7 +114,7 @@ async def test_read_a_secret_in_a_definition_that_its_server_wrote(tmp_path: Pat
             assert "Uses *** and ***." in shown["describe"]
         async with client(run, "/mcp/server/x") as hub:
             await hub.list_tools()
-            agreed = hub._core.negotiated("g")
+            agreed = hub._core.servers.negotiated("g")
             shown["initialize"] = f"{agreed}"
             assert "Uses *** and ***." in shown["initialize"]
         skipped = (await run.get("/admin/servers/x"))[1]["problems"]

@@ -20,6 +20,7 @@ from tests.gateway.edge_lab import TOKEN, Edge, message_of, modern
 from tests.parts.approvals.lab import file_store, parts_with
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import FileApiKeyStore
@@ -121,7 +122,7 @@ class Office(Edge):
 
     def ask_for_approvals(self, **rules: str) -> None:
         self.gate.set_rules(parse_approve({f"s.{tool}": by for tool, by in rules.items()}))
-        self.hub.on_approval_rules_changed()
+        self.hub.calls.on_approval_rules_changed()
 
     async def approve(self) -> None:
         """Approve the one call that waits."""
@@ -152,20 +153,23 @@ async def office(
     gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
     found: Office
     labels = CallFlows(
-        FlowStore(SqliteDatabase(folder / "flows.sqlite", Flows())), lambda: hub.servers, hub.emit, lambda: found.time
+        FlowStore(SqliteDatabase(folder / "flows.sqlite", Flows())),
+        lambda: hub.servers.entries,
+        hub.emit,
+        lambda: found.time,
     )
     gate.add_check(labels)
     labels.set_mode(flows)
     parts = PartSet(hub, keyring, parts=parts_with(gate))
     groups = {"staff": ToolFilter(("*",))}
     async with hub:
-        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: groups, parts=parts)
+        gateway = Gateway(hub, b"k" * 32, keyring, settings=LiveSettings(lambda: groups), parts=parts)
         gateway.parts.permissions.source = lambda: found.policy
         found = Office(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups
         found.token, found.key_id, found.time, found.policy = token, key.id, 1_800_000_000.0, None
-        await hub.wait_ready(timeout=60)
-        await hub.wait_lists_known(["s"], "tools", 60)
+        await hub.servers.wait_ready(timeout=60)
+        await hub.lists.waits.wait_known(["s"], "tools", 60)
         try:
             yield found
         finally:

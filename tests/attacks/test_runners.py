@@ -150,8 +150,8 @@ class Lab:
 
     async def words(self) -> list[str]:
         """The arguments that the package was started with."""
-        await self.gateway.hub.wait_ready("x", timeout=60)
-        await self.gateway.hub.wait_lists_known(["x"], "tools", 60)
+        await self.gateway.hub.servers.wait_ready("x", timeout=60)
+        await self.gateway.hub.lists.waits.wait_known(["x"], "tools", 60)
         answer = await self.gateway.call("x__words")
         assert "result" in answer, answer
         found: list[str] = json.loads(answer["result"]["content"][0]["text"])

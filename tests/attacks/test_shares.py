@@ -21,7 +21,7 @@ async def test_take_all_slots_of_a_server_with_slow_calls(
     monkeypatch.setenv("TOOLWAY_PLANS", plans)
     async with office(tmp_path, limits={"maxConcurrent": 16}) as at:
         slow = [asyncio.create_task(at.use("read", None, {"hold": True})) for _ in range(30)]
-        limiter = at.hub.limiter("s")
+        limiter = at.hub.servers.upstreams.limiters.get("s")
         assert limiter is not None
         while limiter.in_use + limiter.queued < 30:
             await asyncio.sleep(0.01)

@@ -108,7 +108,7 @@ async def test_calls_are_flights_which_their_intents_send(log: Path) -> None:
     async with Hub({"s": fake_server(era="modern")}, audit_log=log) as hub:
         await hub.wait_ready()
         results = await asyncio.gather(*(hub.call_tool("s.counter", {"nonce": str(n)}) for n in range(20)))
-        flights = hub._core.flights
+        flights = hub._core.calls.flights
         assert (len(results), flights.landed + flights.taken_over) == (20, 20)  # on a slow disk some are taken over
     found = calls(log)
     intents = [each["call"] for each in found if each["kind"] == "call.intent"]
@@ -125,7 +125,7 @@ async def test_a_call_whose_intent_is_being_written_was_not_sent(
     effects, disk = log.parent / "effects", HeldDisk(monkeypatch)
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
         await hub.wait_ready()
-        limiter, flights = hub._core.limiter("s"), hub._core.flights
+        limiter, flights = hub._core.servers.upstreams.limiters.get("s"), hub._core.calls.flights
         assert limiter is not None
         left, stays = (asyncio.create_task(hub.call_tool("s.counter", {"nonce": nonce})) for nonce in ("left", "stays"))
         await disk.hold()
@@ -183,7 +183,7 @@ async def test_a_call_whose_intent_cannot_be_written_is_not_sent(log: Path, monk
         with pytest.raises(ServerUnavailable, match="audit log cannot be written") as refused:
             await hub.call_tool("s.counter", {"nonce": "x"})
         assert (refused.value.code, refused.value.executed) == ("E-AUDIT", "no")
-        assert (hub._core.flights.taken_over, effects.exists()) == (1, False)
+        assert (hub._core.calls.flights.taken_over, effects.exists()) == (1, False)
         monkeypatch.undo()
 
 
@@ -333,7 +333,7 @@ async def test_a_second_hub_cannot_write_to_the_same_log(log: Path) -> None:
 def test_without_a_log_there_is_no_middleware() -> None:
     hub = Hub({"s": fake_server()})
     with_log, without = (
-        hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, lambda c, n: n(c)),
-        hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, None),
+        hub._core.calls._build_middleware(hub._core.calls._idempotency_store, lambda: 0.0, lambda c, n: n(c)),
+        hub._core.calls._build_middleware(hub._core.calls._idempotency_store, lambda: 0.0, None),
     )
     assert len(with_log.stages) == len(without.stages) + 1

@@ -19,6 +19,7 @@ from toolway.gateway.gateway import Gateway
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.http.dialer import Dialer
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import Reporting
 from toolway.telemetry.metrics import Metrics
 
 CALLS = 50
@@ -38,12 +39,12 @@ async def count(calls: int, era: wire.Era, *, audited: bool = False) -> float:
         keyring = FileApiKeyStore(Path(folder) / "keys.json", "tw_" + "a" * 40)
         token, _ = keyring.create_key_sync("bench", None, False, 0.0)
         log = Path(folder) / "audit.sqlite" if audited else None
-        async with HubCore({"one": "http://127.0.0.1:9/mcp"}, catalog_storage=None, audit_log=log) as hub:
+        async with HubCore({"one": "http://127.0.0.1:9/mcp"}, catalog_storage=None, reporting=Reporting(log)) as hub:
             metrics = Metrics()
-            hub.add_sink(metrics)
+            hub.instrumentation.add_sink(metrics)
             gateway = Gateway(hub, b"k" * 32, keyring, metrics=metrics)
             await gateway.listen("127.0.0.1", 0)
-            await hub.wait_ready()
+            await hub.servers.wait_ready()
             client = in_process.Client(gateway, token, era)
             await client.start_session()
             request = client.request("echo")
@@ -68,7 +69,7 @@ async def count(calls: int, era: wire.Era, *, audited: bool = False) -> float:
                 await gateway.subscriptions.close()
                 gateway.http_server.stop_accepting()
                 await asyncio.sleep(0)
-            assert hub.flights.landed >= calls
+            assert hub.calls.flights.landed >= calls
             return statistics.median(counts)
 
 

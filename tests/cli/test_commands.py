@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
-from toolway.hub import upstreams
+from toolway.hub import list_waits
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 OLD = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main", "--era", "legacy"]}
@@ -208,7 +208,7 @@ def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it
         return await wait(futures, timeout=timeout, **more)
 
     monkeypatch.setattr(asyncio, "wait", recorded)
-    monkeypatch.setattr(upstreams, "LIST_WAIT_S", 6.0)  # of which the good server needs a part, on a busy machine
+    monkeypatch.setattr(list_waits, "LIST_WAIT_S", 6.0)  # of which the good server needs a part, on a busy machine
     servers = {"fake": FAKE, "hang": {"command": "sleep", "args": ["1000"]}}
     first = toolway(servers, *words)
     assert known in first.stdout
@@ -218,7 +218,7 @@ def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it
     waited.clear()
     again = toolway(servers, *words)
     assert "hang: still starting" in again.stderr
-    assert upstreams.LATE_LIST_WAIT_S in waited
+    assert list_waits.LATE_LIST_WAIT_S in waited
 
 
 def test_no_tool_found_is_said(toolway):

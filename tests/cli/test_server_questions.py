@@ -254,5 +254,5 @@ async def test_the_hint_of_an_unanswered_request_is_for_whoever_called():
         params = {"name": "elicit", "arguments": {}}
         call = Call("fake.elicit", "tools/call", params, callbacks=FunctionCallbacks(refuse, None, None))
         with pytest.raises(ProtocolError) as caught:
-            await hub._core.request(call)  # as the gateway calls, for a client
+            await hub._core.calls.request(call)  # as the gateway calls, for a client
         assert "Hub" not in caught.value.hint and "client" in caught.value.hint

@@ -197,7 +197,7 @@ def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptu
         ("x", "key 'headersHelper' has no effect")
     ]
     assert "headersHelper" in caplog.text and "${command:…}" in caplog.text
-    assert hub._core.servers["x"].timeout.total == 1.0
+    assert hub._core.servers.entries["x"].timeout.total == 1.0
 
     async def change() -> None:
         async with hub:
@@ -220,8 +220,8 @@ def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptu
 )
 @pytest.mark.promise("B18")
 def test_a_hub_takes_each_form_as_a_value(config: Any) -> None:
-    assert Hub(config, catalog_storage=None)._core.servers == {"a": Server("x")}
+    assert Hub(config, catalog_storage=None)._core.servers.entries == {"a": Server("x")}
 
 
 def test_a_server_may_have_the_name_servers() -> None:
-    assert Hub({"servers": {"command": "x"}}, catalog_storage=None)._core.servers == {"servers": Server("x")}
+    assert Hub({"servers": {"command": "x"}}, catalog_storage=None)._core.servers.entries == {"servers": Server("x")}

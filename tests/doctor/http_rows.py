@@ -130,7 +130,7 @@ async def login(lab: Lab) -> None:
         async with HubCore(
             {"acme": guarded.url}, environment=HubEnvironment(environ=lab.environ), catalog_storage=None
         ) as hub:
-            await hub.login("acme", issuer.login)
+            await hub.servers.logins.login("acme", issuer.login)
         await lab.is_well()
         issuer.expire()
         issuer.refresh.clear()

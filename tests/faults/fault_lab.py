@@ -153,7 +153,7 @@ class Bench:
 
     def _open(self, tool: str, arguments: dict[str, Any], echoes: bool, options: Mapping[str, Any]) -> Outcome:
         server, _, name = tool.partition(".")
-        limit = options.get("timeout") or self.hub._core._servers[server].timeout.total
+        limit = options.get("timeout") or self.hub._core.servers.entries[server].timeout.total
         known = {each.name: each for each in self.hub.known_tools(server=server)}
         read = name in known and known[name].annotations.get("readOnlyHint") is True
         outcome = Outcome(
@@ -188,7 +188,7 @@ async def lab(
             hub = Hub._from_core(HubCore({NAME: fake_server(), **entries}, catalog_storage=None, **hub_options))
             await stack.enter_async_context(hub)
             await hub.wait_ready(NAME)
-            await hub._core.wait_first_starts(SETTLE)
+            await hub._core.servers.wait_first_starts(SETTLE)
             bench = Bench(hub, Neighbour(hub), effects)
             await bench.neighbour.begin()
             weight = rss()

@@ -166,7 +166,7 @@ async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
     async with Hub({"bad": entry, "good": fake_server()}, catalog_storage=None, timeout=30) as hub:
         from dataclasses import replace
 
-        server = hub._core._servers["bad"]
+        server = hub._core.servers.entries["bad"]
         await hub.add_server(
             "bad", replace(server, timeout=msgspec.structs.replace(server.timeout, write=0.5)), replace=True
         )

@@ -21,6 +21,7 @@ from tests.gateway.full_server import FullHttp
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import InvisibleCharacters
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import ClientState, LiveSettings
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.pending_input import PendingCalls
 from toolway.gateway.principals import FileApiKeyStore
@@ -113,15 +114,14 @@ async def lab(
             hub,
             key,
             keyring,
-            groups=lambda: groups or {},
-            pending_calls=parking,
-            invisible_characters=lambda: invisible_characters,
+            settings=LiveSettings(lambda: groups or {}, invisible_characters=lambda: invisible_characters),
+            clients=ClientState(parking),
         )
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
         hurry = asyncio.Event()
         try:
             if ready:
-                await hub.wait_ready(timeout=60)
+                await hub.servers.wait_ready(timeout=60)
             yield found
         finally:
             hurry.set()

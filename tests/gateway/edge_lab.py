@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.http.raw_client import Answer, Raw, connected
+from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.admin import routes
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import ConnectionRules, LiveSettings, ProcessControl
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.view import KINDS
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.limits import ServerLimits
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import ServerDefaults
 from toolway.network import NetworkPolicy
 from toolway.testing import FakeHttp
 
@@ -44,6 +47,7 @@ ROUTES: Final = (
     ("GET", "/who"),
     *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.all_routes()),
 )
+CONNECTIONS: Final = ("hosts", "origins", "local_token_from")
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))
 
@@ -178,15 +182,25 @@ async def edge(
             await stack.enter_async_context(fake)
         entries = {name: parse_entry({"url": fake.url}) for name, fake in fakes.items()}
         here = NetworkPolicy(("127.0.0.1",))  # for what is added by /admin
-        hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), network_policy=here))
+        hub = await stack.enter_async_context(
+            HubCore(entries, callbacks=NoHubCallbacks(), defaults=ServerDefaults(network_policy=here))
+        )
         policy = options.pop("policy", None)
-        gateway = Gateway(hub, key, keyring, groups=lambda: chosen, limits=limits, **options)
+        gateway = Gateway(
+            hub,
+            key,
+            keyring,
+            settings=LiveSettings(lambda: chosen, options.pop("admission", AdmissionPolicy)),
+            control=ProcessControl(config_history=options.pop("config_history", None)),
+            connections=ConnectionRules(**{name: options.pop(name, ()) for name in CONNECTIONS}, limits=limits),
+            **options,
+        )
         if policy is not None:
             gateway.parts.permissions.source = policy
         port = await gateway.listen(host, 0)
-        await hub.wait_ready(timeout=60)
+        await hub.servers.wait_ready(timeout=60)
         for kind in KINDS:
-            await hub.wait_lists_known(list(fakes), kind, 60)
+            await hub.lists.waits.wait_known(list(fakes), kind, 60)
         try:
             yield Edge(hub, gateway, keyring, port, fakes)
         finally:

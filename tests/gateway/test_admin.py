@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 async def test_every_route_needs_an_administrator(tmp_path: Path):
     async with edge(tmp_path) as found:
         plain, before = found.key(), found.contacts()
-        servers = set(found.hub.servers)
+        servers = set(found.hub.servers.entries)
         for method, path in ADMIN:
             body = {"command": "touch", "args": [str(tmp_path / "started")]} if method == "PUT" else b""
             for token, status in ((None, 401), ("tw_wrong", 401), (plain, 403)):
                 assert (await found.ask(method, path, body, token=token)).status == status, (method, path)
-        assert set(found.hub.servers) == servers and found.contacts() == before
+        assert set(found.hub.servers.entries) == servers and found.contacts() == before
         assert not (tmp_path / "started").exists()
         assert len(found.keyring.list_keys()) == 1
 
@@ -92,7 +92,7 @@ async def test_a_server_is_added_changed_and_removed(tmp_path: Path):
         scoped = found.key("server/c")
         assert await found.tools(token=scoped) == []
         assert (await found.ask("PUT", "/admin/servers/c", {"url": fake.url})).status == 200
-        await found.hub.wait_lists_known(["c"], "tools", 30)
+        await found.hub.lists.waits.wait_known(["c"], "tools", 30)
         assert "c__echo" in await found.tools()
         assert all(name.startswith("c__") for name in await found.tools(token=scoped))
         assert len(await found.tools(token=scoped)) > 3
@@ -106,7 +106,7 @@ async def test_an_added_server_takes_nothing_from_our_environment(tmp_path: Path
     async with edge(tmp_path) as found:
         body = {"url": "http://127.0.0.1:1/mcp", "headers": {"X-Key": "${SECRET_OF_OURS}"}}
         await found.ask("PUT", "/admin/servers/c", body)
-        assert "canary" not in repr(found.hub.servers.get("c"))
+        assert "canary" not in repr(found.hub.servers.entries.get("c"))
 
 
 async def test_a_server_that_is_added_reaches_nothing_inside_by_naming_it(tmp_path: Path):
@@ -277,6 +277,6 @@ async def test_in_a_cluster_servers_are_shown_with_their_owners_and_nodes_are_an
 
 async def test_a_server_that_another_node_runs_is_not_said_to_sleep(tmp_path: Path):
     async with edge(tmp_path, cluster=TwoNodes()) as found:
-        await found.hub.replace_server("a", replace(found.hub.servers["a"], lazy=True))
+        await found.hub.servers.replace("a", replace(found.hub.servers.entries["a"], lazy=True))
         shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)
         assert (shown["state"], "runs on its owner node" in shown["why"]) == ("idle", True)

@@ -48,7 +48,7 @@ async def test_cancelling_reaches_the_server(client_era: str, server_era: str, t
             return len((await _stats(lab))["cancelled"]) == 1
 
         await until_async(cancelled)
-        status = lab.hub.status()["full"]
+        status = lab.hub.servers.status()["full"]
         assert status.in_flight <= 1  # the question just asked may still be counted
 
 

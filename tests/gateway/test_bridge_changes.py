@@ -159,10 +159,10 @@ async def test_a_server_that_is_stopped_when_unused_stays_while_somebody_listens
     async with lab({"full": entry}) as found, found.raw() as raw:
         async with listening(raw, {"resourceSubscriptions": ["fake://text"]}) as heard:
             await asyncio.sleep(1)
-            assert found.hub.status()["full"].state == "ready"
+            assert found.hub.servers.status()["full"].state == "ready"
             await Hub._from_core(found.hub).call_tool("full.touch", {"uri": "fake://text"})
             await until(lambda: heard.of("notifications/resources/updated"))
-        await until(lambda: found.hub.status()["full"].state == "idle")
+        await until(lambda: found.hub.servers.status()["full"].state == "idle")
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------

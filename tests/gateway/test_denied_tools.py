@@ -33,6 +33,7 @@ from toolway.config.server_entry import parse_entry
 from toolway.errors import AccessDenied, CallError, ConfigError
 from toolway.events import CatalogChanged
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.view import KINDS
 from toolway.gateway.principals import FileApiKeyStore
@@ -117,11 +118,11 @@ async def lab(tmp_path: Path) -> AsyncIterator[DenyLab]:
         entries = {name: parse_entry({"url": fake.url, **DENY}) for name, fake in fakes.items()}
         core = HubCore(entries, callbacks=NoHubCallbacks(), catalog_storage=None)
         await stack.enter_async_context(core)
-        gateway = Gateway(core, b"k" * 32, keyring, groups=lambda: GROUPS)
+        gateway = Gateway(core, b"k" * 32, keyring, settings=LiveSettings(lambda: GROUPS))
         port = await gateway.listen("127.0.0.1", 0)
-        await core.wait_ready(timeout=60)
+        await core.servers.wait_ready(timeout=60)
         for kind in KINDS:
-            await core.wait_lists_known(list(fakes), kind, 60)
+            await core.lists.waits.wait_known(list(fakes), kind, 60)
         found = DenyLab(core, gateway, keyring, port, fakes)
         found.folder, found.library = tmp_path, Hub._from_core(core)
         try:
@@ -265,7 +266,7 @@ async def _(lab: DenyLab, denied: bool) -> bool:
 async def _(lab: DenyLab, denied: bool) -> bool:
     tool = lab.tool(denied)
     call = Call(f"fs.{ALLOWED}", "tools/call", {"name": tool, "arguments": {}}, "fs", ALLOWED)
-    return await lab.executes(tool, lab.hub.request(call))
+    return await lab.executes(tool, lab.hub.calls.request(call))
 
 
 @way("a middleware that changes the tool of a call")
@@ -290,7 +291,7 @@ async def _(lab: DenyLab, denied: bool) -> bool:
         first = asyncio.create_task(hub.call_tool("fs.sleep", {"seconds": 0.3}))
         await until(lambda: hub.status()["fs"].in_flight == 1)
         second = asyncio.create_task(hub.call_tool("fs.echo"))
-        await until(lambda: hub._core.load("fs")[0] == 1)
+        await until(lambda: hub._core.servers.load("fs")[0] == 1)
         if denied:
             hub.set_denied_tools("fs", ["echo"])
         try:
@@ -386,10 +387,10 @@ async def _(lab: DenyLab, denied: bool) -> bool:
 @way("the circuit breaker of the tool")
 async def _(lab: DenyLab, denied: bool) -> bool:
     try:
-        lab.hub.trip_breaker("fs", lab.tool(denied))
+        lab.hub.servers.trip_breaker("fs", lab.tool(denied))
     except AccessDenied:
         return False
-    lab.hub.reset_breaker("fs", lab.tool(denied))
+    lab.hub.servers.reset_breaker("fs", lab.tool(denied))
     return True
 
 
@@ -571,7 +572,7 @@ async def resumes(lab: DenyLab, server: str, denied: bool) -> bool:
     asked = (await lab.call(name, capabilities=capabilities))["result"]
     assert asked["resultType"] == "input_required"
     if denied:
-        lab.hub.set_denied_tools(server, [DENIED, "elicit"])
+        lab.hub.servers.set_denied_tools(server, [DENIED, "elicit"])
     accept = {"action": "accept", "content": {"name": "Ada"}}
     params = {"requestState": asked["requestState"], "inputResponses": dict.fromkeys(asked["inputRequests"], accept)}
     answer = await lab.modern("tools/call", {"name": name, "arguments": {}, **params}, capabilities=capabilities)
@@ -605,7 +606,7 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     id_ = json.loads(made.body)["id"]
     await until(lambda: lab.gateway.activity.calls.find(id_) is not None)
     if denied:
-        lab.hub.set_denied_tools("fs", ["counter"])
+        lab.hub.servers.set_denied_tools("fs", ["counter"])
     return await lab.executes("counter", lab.ask("POST", f"/admin/calls/{id_}/replay", {"confirm": True}))
 
 
@@ -767,7 +768,7 @@ async def test_a_resumed_stream_brings_the_rest_of_an_earlier_call_and_makes_non
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, _ = await break_off(raw, "progress", {"n": 3, "seconds": 0.1})
-        lab.hub.set_denied_tools("full", ["progress"])
+        lab.hub.servers.set_denied_tools("full", ["progress"])
         await over(lab)
         rest = await resume(raw, last)
         assert rest[-1][1]["result"]["content"][0]["text"] == "3 steps"

@@ -41,7 +41,7 @@ class Ways:
 
     @property
     def flights(self) -> Flights:
-        return self.lab.hub.flights
+        return self.lab.hub.calls.flights
 
     async def call(self, name: str, **arguments: Any) -> Any:
         if self.raw.session is not None:
@@ -63,10 +63,10 @@ class Ways:
     async def settled(self) -> None:
         """Nothing is under way any more, and nothing is held."""
         hub = self.lab.hub
-        limiters, upstreams = [hub.limiter(name) for name in SERVERS], hub._upstreams.upstreams
+        limiters, upstreams = [hub.servers.upstreams.limiters.get(name) for name in SERVERS], hub._upstreams.upstreams
         await until(lambda: all(limiter is not None and limiter.in_use == 0 for limiter in limiters))
         await until(lambda: not any(upstreams[name].is_busy for name in SERVERS))
-        await until(lambda: not hub.running_calls())
+        await until(lambda: not hub.calls.running())
         assert len(self.flights) == 0
         await until(lambda: not self.lab.gateway.legacy_sessions.has_active_requests)
         await until(lambda: not self.lab.gateway.router._active_requests)
@@ -250,7 +250,7 @@ async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, clien
         both = asyncio.gather(*calls)
         for name in SERVERS:
             await ways.until_executed(f"long-{name}", 1)
-        assert [call.name for call in ways.lab.hub.running_calls()] == ["counter", "counter"]
+        assert [call.name for call in ways.lab.hub.calls.running()] == ["counter", "counter"]
         assert all("result" in each.last for each in await both)
         assert ways.flights.taken_over - before == 2
         assert [ways.executed(f"long-{name}") for name in SERVERS] == [1, 1]
@@ -322,7 +322,7 @@ async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path, c
         await ways.warm_up("pipe__counter", call="warm", nonce="warm")
         call = asyncio.create_task(ways.call("pipe__counter", call="c", seconds=60, nonce="dies"))
         await until(lambda: ways.executed("dies") == 1)
-        ways.lab.hub.restart_server("pipe")
+        ways.lab.hub.servers.restart("pipe")
         answer = await call
         assert answer.error["data"]["executed"] == "unknown"
         assert ways.executed("dies") == 1
@@ -468,13 +468,13 @@ async def test_log_messages_during_a_flight_reach_its_client(server: str, transp
         await raw.initialize()
         for _ in range(3):
             await raw.say("tools/call", {"name": "log", "arguments": {}})
-        before = found.hub.flights.taken_over
+        before = found.hub.calls.flights.taken_over
         answer = await raw.say("tools/call", {"name": "log", "arguments": {}})
         levels = [each["params"]["level"] for each in answer.messages[:-1]]
         assert levels
         assert all(each["method"] == "notifications/message" for each in answer.messages[:-1])
         assert "result" in answer.last
-        assert found.hub.flights.taken_over == before + 1
+        assert found.hub.calls.flights.taken_over == before + 1
 
 
 @ALL_SERVERS
@@ -489,11 +489,11 @@ async def test_a_flight_whose_server_asks_is_answered_by_the_client_of_the_sessi
 
         for _ in range(3):  # no questions, so that the tool of a legacy server counts as one that sends no requests
             await raw.say("tools/call", {"name": "ask", "arguments": {"n": 0}}, answer)
-        before = found.hub.flights.taken_over
+        before = found.hub.calls.flights.taken_over
         asked = await raw.say("tools/call", {"name": "ask", "arguments": {}}, answer)
         assert [each.get("method") for each in asked.messages] == ["elicitation/create", None]
         assert "result" in asked.last
-        assert found.hub.flights.taken_over == before + 1
+        assert found.hub.calls.flights.taken_over == before + 1
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
@@ -510,9 +510,9 @@ async def test_a_flight_of_a_modern_client_is_suspended_if_its_legacy_server_ask
 
         for _ in range(3):
             assert "result" in (await call()).last
-        before = found.hub.flights.taken_over
+        before = found.hub.calls.flights.taken_over
         asked = await call(asks=True)
-        assert found.hub.flights.taken_over == before + 1
+        assert found.hub.calls.flights.taken_over == before + 1
         if not capabilities:
             assert "not supported by this client" in asked.result["content"][0]["text"]
             return
@@ -533,8 +533,8 @@ async def test_each_key_has_its_own_connection_to_a_legacy_server_also_in_a_flig
             async with found.raw("server/old", token) as raw, asyncio.timeout(30):
                 if client == "legacy":
                     await raw.initialize()
-                landed, pids = found.hub.flights.landed, set[str]()
-                while found.hub.flights.landed < landed + 3:
+                landed, pids = found.hub.calls.flights.landed, set[str]()
+                while found.hub.calls.flights.landed < landed + 3:
                     answer = await (
                         raw.say("tools/call", {"name": "pid", "arguments": {}})
                         if client == "legacy"

@@ -91,7 +91,7 @@ def test_no_request_of_a_proxy_may_use_it_if_the_gateway_is_for_others() -> None
 async def test_use_the_token_of_the_machine_from_another_one(tmp_path: Path) -> None:
     async with edge(tmp_path, host="0.0.0.0") as found:
         seen: list[Event] = []
-        found.hub.add_sink(_Sink(seen))
+        found.hub.instrumentation.add_sink(_Sink(seen))
         key = found.key()
         for _ in range(3):
             assert (await call_from(found, "127.0.0.1")).status == 200

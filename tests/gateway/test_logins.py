@@ -160,7 +160,9 @@ async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: FileApiKeySt
         assert "error" in (await _call(lab, two)).last
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 200
-        await until(lambda: lab.hub.catalog.has_list("guarded", "tools"))  # by the login of the only one who has one
+        await until(
+            lambda: lab.hub.lists.catalog.has_list("guarded", "tools")
+        )  # by the login of the only one who has one
         assert (await _call(lab, one)).result
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 404  # it is over

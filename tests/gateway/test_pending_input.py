@@ -89,7 +89,7 @@ async def test_nobody_returns_and_the_server_hears_that_it_is_over() -> None:
     async with full("legacy", "http", parking=PendingCalls(timeout=0.3)) as found, found.raw() as raw:
         asked = await begin(raw)
         await until(lambda: found.fakes["full"].stats.cancelled)
-        assert len(found.gateway.pending_calls) == 0 and found.hub.status()["full"].in_flight == 0
+        assert len(found.gateway.pending_calls) == 0 and found.hub.servers.status()["full"].in_flight == 0
         late = await go_on(raw, asked, named("late"))
         assert late.error["code"] == -32602 and late.error["data"]["executed"] == "unknown"
 
@@ -229,5 +229,5 @@ async def test_the_time_that_a_client_takes_is_its_own_and_holds_no_slot() -> No
 async def test_a_restarting_modern_server_gets_the_answers_all_the_same() -> None:
     async with lab({"full": pipe_entry("modern")}) as found, found.raw() as raw:
         asked = await begin(raw)
-        found.hub.restart_server("full")
+        found.hub.servers.restart("full")
         assert said(await go_on(raw, asked, named("after"))) == named("after")

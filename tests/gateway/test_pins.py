@@ -148,18 +148,18 @@ async def test_the_dashboard_approves_what_it_showed_and_the_audit_log_has_it(tm
 async def test_a_call_that_waits_for_a_restart_is_not_sent_under_a_changed_definition(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.")
     hub = HubCore({"weather": parse_entry(entry)}, callbacks=NoHubCallbacks(), catalog_storage=None)
-    hub.use_pins(tmp_path, lambda server: "hold")
+    hub.lists.use_pins(tmp_path, lambda server: "hold")
     async with hub:
-        await hub.wait_first_starts(60)
+        await hub.servers.wait_first_starts(60)
         params = {"name": "forecast", "arguments": {"city": "Bern"}}
-        assert not (await hub.request(Call("weather.forecast", "tools/call", params))).raw.get("isError")
+        assert not (await hub.calls.request(Call("weather.forecast", "tools/call", params))).raw.get("isError")
         write_tools(tmp_path, forecast="Weather. Now another one.")
-        hub.restart_server("weather")
+        hub.servers.restart("weather")
         async with asyncio.timeout(60):
-            while hub.server_state("weather") == "ready":
+            while hub.servers.state("weather") == "ready":
                 await asyncio.sleep(0)
         with pytest.raises(AccessDenied) as refused:
-            await hub.request(Call("weather.forecast", "tools/call", params))
+            await hub.calls.request(Call("weather.forecast", "tools/call", params))
         assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
 
@@ -181,22 +181,22 @@ async def test_a_call_waits_until_the_first_pin_of_its_tool_is_stored(
     monkeypatch.setattr("toolway.catalog.pin_keeper.PinKeeper", SlowPins)
     monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 0.2)
     hub = HubCore({"weather": parse_entry(entry)}, callbacks=NoHubCallbacks(), catalog_storage=None)
-    hub.use_pins(tmp_path, lambda server: "hold")
+    hub.lists.use_pins(tmp_path, lambda server: "hold")
     call = Call("weather.forecast", "tools/call", {"name": "forecast", "arguments": {"city": "Bern"}})
     async with hub:
-        await hub.wait_first_starts(60)
+        await hub.servers.wait_first_starts(60)
         with pytest.raises(AccessDenied) as refused:
-            await hub.request(call)
+            await hub.calls.request(call)
         assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
         assert "not stored" in refused.value.detail
         monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 60.0)
-        waiting = asyncio.ensure_future(hub.request(call))
+        waiting = asyncio.ensure_future(hub.calls.request(call))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         monkeypatch.setattr(SlowPins, "is_stored", True)
-        hub.review_again("weather")
+        hub.lists.review_again("weather")
         assert not (await waiting).raw.get("isError")
-        assert [tool.name for tool in await hub.list_items("tools", "weather", 1.0)] == ["forecast"]
+        assert [tool.name for tool in await hub.lists.list_items("tools", "weather", 1.0)] == ["forecast"]
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
 
 

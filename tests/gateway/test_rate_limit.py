@@ -135,11 +135,11 @@ async def test_calls_of_a_limited_key_are_flights_and_each_is_charged_once(tmp_p
 
         for _ in range(3):
             assert "result" in await call()
-        landed = found.hub.flights.landed
+        landed = found.hub.calls.flights.landed
         assert landed >= 1
         assert (await call("x"))["result"]["isError"]  # no flight: the router charges it, and rejects its arguments
         assert "result" in await call()
-        assert found.hub.flights.landed == landed + 1
+        assert found.hub.calls.flights.landed == landed + 1
         assert (await call())["error"]["code"] == -31004
         assert found.calls("a") == 4
 

@@ -69,8 +69,8 @@ async def _gateway(folder: Path, **settings: Any) -> AsyncIterator[Edge]:
     async with HubCore({"leaky": parse_entry({**entry, **settings})}, callbacks=NoHubCallbacks()) as hub:
         gateway = Gateway(hub, b"k" * 32, keyring)
         port = await gateway.listen("127.0.0.1", 0)
-        await hub.wait_ready(timeout=60)
-        await hub.wait_lists_known(["leaky"], "tools", 60)
+        await hub.servers.wait_ready(timeout=60)
+        await hub.lists.waits.wait_known(["leaky"], "tools", 60)
         try:
             yield Edge(hub, gateway, keyring, port, {})
         finally:
@@ -95,10 +95,10 @@ async def test_a_secret_of_a_server_never_leaves_in_its_result(tmp_path: Path, h
 async def test_a_result_without_a_secret_stays_a_flight(tmp_path: Path) -> None:
     async with _gateway(tmp_path) as found:
         await found.call("leaky__leak", {"how": "harmless"})
-        before = found.hub.flights.landed
+        before = found.hub.calls.flights.landed
         for _ in range(3):
             await found.call("leaky__leak", {"how": "harmless"})
-        assert found.hub.flights.landed == before + 3
+        assert found.hub.calls.flights.landed == before + 3
 
 
 @pytest.mark.anyio

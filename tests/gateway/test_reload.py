@@ -245,7 +245,7 @@ async def test_who_listens_to_a_resource_goes_on_hearing_of_it_from_the_next_def
 ) -> None:
     updated = "notifications/resources/updated"
     async with full(server_era, "stdio") as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
-        await lab.hub.reload({"full": parse_entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
+        await lab.hub.servers.reload({"full": parse_entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
         await until(lambda: heard.of(updated))  # what happened in between nobody told
         before = len(heard.of(updated))
         await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
@@ -262,7 +262,7 @@ async def test_a_change_of_the_file_during_the_start_is_applied(tmp_path: Path) 
 
     serving = asyncio.create_task(process.run("127.0.0.1", 0, None, change, 0.0))
     try:
-        await until(lambda: "two" in process.hub.servers)
+        await until(lambda: "two" in process.hub.servers.entries)
     finally:
         process.stop()
         await serving

@@ -62,7 +62,7 @@ async def test_tokens_of_endpoints_and_servers_and_searches_without_a_call(tmp_p
     async with edge(tmp_path, groups=groups) as found:
         answer = await read(found, "tokens")
         cost = {each["path"]: each for each in answer["endpoints"]}
-        assert cost["/mcp"]["tools"] == len(found.hub.known_tools()) and cost["/mcp/search"]["tools"] == 4
+        assert cost["/mcp"]["tools"] == len(found.hub.lists.catalog.tools()) and cost["/mcp/search"]["tools"] == 4
         assert (cost["/mcp/few"]["tools"], cost["/mcp/found"]["tools"]) == (1, 5)
         assert cost["/mcp/search"]["tokens"] + cost["/mcp/few"]["tokens"] == cost["/mcp/found"]["tokens"]
         assert sum(each["tokens"] for each in answer["servers"]) == pytest.approx(cost["/mcp"]["tokens"], abs=2)

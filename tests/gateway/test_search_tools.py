@@ -22,6 +22,7 @@ from tests.gateway.full_server import TASKS_KEY, FullHttp
 from toolway.config.server_entry import parse_entry
 from toolway.events import CallFinished, Event
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
@@ -126,7 +127,7 @@ async def test_lists_do_not_change_because_something_was_searched_or_called() ->
         before = (await raw.ask("tools/list")).result["tools"]
         await raw.call("search_tools", {"query": "echo"})
         await raw.call("call_tool", {"name": "new__change_tools"})
-        await until(lambda: found.hub.catalog.find_tool("new", "extra_1") is not None)
+        await until(lambda: found.hub.lists.catalog.find_tool("new", "extra_1") is not None)
         assert (await raw.ask("tools/list")).result["tools"] == before
         found_tools = (await raw.call("search_tools", {"query": "extra_1"})).result["structuredContent"]["tools"]
         assert found_tools[0]["name"] == "new__extra_1"
@@ -172,10 +173,10 @@ async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -
         "lazy": {**fake_server(), "lazy": True},
     }
     async with two_servers(entries=entries, ready=False) as found, found.raw("search") as raw:
-        await found.hub.wait_ready("new", timeout=60)
+        await found.hub.servers.wait_ready("new", timeout=60)
         said, result = "", {}
         while "1 server down" not in said:  # the broken server is started again from time to time
-            await until(lambda: found.hub.server_state("broken") == "down")
+            await until(lambda: found.hub.servers.state("broken") == "down")
             result = (await raw.call("search_tools", {"query": "echo"})).result
             said = result["content"][0]["text"]
         assert "1 server down: broken." in said and "1 server not listed yet: lazy." in said
@@ -183,9 +184,9 @@ async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -
             "1 server down: broken.",
             "1 server not listed yet: lazy.",
         ]
-        assert found.hub.server_state("lazy") == "idle"
+        assert found.hub.servers.state("lazy") == "idle"
         answer = (await raw.call("call_tool", {"name": "lazy__echo", "arguments": {"text": "up"}})).result
-        assert answer["content"][0]["text"] == "up" and found.hub.server_state("lazy") == "ready"
+        assert answer["content"][0]["text"] == "up" and found.hub.servers.state("lazy") == "ready"
 
 
 class _AddIsHeld:
@@ -207,16 +208,16 @@ async def test_a_held_tool_is_neither_found_nor_callable_and_the_search_says_so(
     async with two_servers() as found, found.raw("search") as raw:
         first = (await raw.call("search_tools", {"query": "sum of two numbers"})).result["structuredContent"]
         assert first["tools"][0]["name"].endswith("__add") and "notes" not in first
-        found.hub.catalog.pins = _AddIsHeld()
-        found.hub.catalog.review_again("new")
+        found.hub.lists.catalog.pins = _AddIsHeld()
+        found.hub.lists.catalog.review_again("new")
         result = (await raw.call("search_tools", {"query": "new add"})).result
         assert result["structuredContent"]["notes"] == ["1 tool waiting for an operator's approval."]
         assert "new__add" not in result["content"][0]["text"]
         answer = await raw.call("call_tool", {"name": "new__add", "arguments": {"a": 1, "b": 2}})
         assert "error" in answer.last or answer.result["isError"]
         assert found.fakes["new"].stats.calls.get("add", 0) == 0
-        found.hub.catalog.pins = None
-        found.hub.catalog.review_again("new")
+        found.hub.lists.catalog.pins = None
+        found.hub.lists.catalog.review_again("new")
         again = (await raw.call("search_tools", {"query": "new add"})).result["structuredContent"]
         assert again["tools"][0]["name"] == "new__add" and "notes" not in again
 
@@ -249,11 +250,11 @@ async def test_nothing_outside_of_the_scopes_of_a_key_is_in_any_answer() -> None
                 {"name": f"{verb}_{server.replace('-', '')}", "description": f"{verb} it", "inputSchema": {}}
                 for verb in ("read", "send", "drop")
             ]
-            hub.catalog.replace(server, "tools", raw)
+            hub.lists.catalog.replace(server, "tools", raw)
         groups: dict[str, ToolFilter] = {}
-        gateway = Gateway(hub, b"k" * 32, None, groups=lambda: groups)
+        gateway = Gateway(hub, b"k" * 32, None, settings=LiveSettings(lambda: groups))
         dispatch = gateway._dispatcher.dispatch
-        every = [*servers, *(tool.name for tool in hub.known_tools())]
+        every = [*servers, *(tool.name for tool in hub.lists.catalog.tools())]
         for number in range(300):
             patterns = tuple(f"{random.choice(list(servers))}.{random.choice(('*', 'read_*'))}" for _ in range(3))
             groups["own"] = ToolFilter(patterns)
@@ -263,7 +264,7 @@ async def test_nothing_outside_of_the_scopes_of_a_key_is_in_any_answer() -> None
             assert view is not None
             shown = {*view.servers(), *(tool.name for tool in view.items("tools").values())}
             query = random.choice((*words, "send", "zzyzx"))
-            other = random.choice(hub.known_tools())
+            other = random.choice(hub.lists.catalog.tools())
             for name, arguments in (
                 ("search_tools", {"query": query, "limit": 20}),
                 ("describe_tool", {"name": list(view.items("tools")) or ["none"]}),
@@ -321,7 +322,7 @@ async def test_everything_behind_the_gateway_sees_the_real_tool(era: str) -> Non
             events.append(event)
 
     async with two_servers() as found, found.client(era, "search") as client:
-        found.hub.add_sink(Sink())
+        found.hub.instrumentation.add_sink(Sink())
         await client.call_tool("read_tool", {"name": "new__add", "arguments": {"a": 1, "b": 1}})
         await client.call_tool("call_tool", {"name": "old.echo", "arguments": {"text": "x"}})
         calls = [(each.server, each.tool) for each in events if isinstance(each, CallFinished)]

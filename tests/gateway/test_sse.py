@@ -46,7 +46,7 @@ async def test_the_oldest_clients_list_call_and_are_asked(era: str, transport: s
 async def listed(lab: Lab) -> None:
     """A change that is told while the SDK's client leaves makes it fail."""
     for kind in KINDS:
-        await lab.hub.wait_lists_known(["full"], kind, 30)
+        await lab.hub.lists.waits.wait_known(["full"], kind, 30)
 
 
 async def use(old: Client) -> None:

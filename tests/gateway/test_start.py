@@ -11,6 +11,7 @@ import pytest
 from tests.gateway.edge_lab import TOKEN, Edge
 from tests.timing import within
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
@@ -46,7 +47,7 @@ async def test_a_list_names_no_bad_server_and_a_call_says_how_its_server_is(tmp_
     }
     keyring = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     async with HubCore(servers, catalog_storage=None) as hub:
-        gateway = Gateway(hub, b"k" * 32, keyring, groups=lambda: {"good": ToolFilter(("good.*",))})
+        gateway = Gateway(hub, b"k" * 32, keyring, settings=LiveSettings(lambda: {"good": ToolFilter(("good.*",))}))
         edge = Edge(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         began = time.monotonic()
         assert {name.partition("__")[0] for name in await edge.tools()} == {"good"}

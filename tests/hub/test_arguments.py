@@ -158,7 +158,7 @@ async def test_a_schema_that_cannot_be_evaluated_refuses_nothing_and_is_a_proble
         await hub.call_tool("s.create", {"a": 1})
         (problem,) = hub.status()["s"].problems
         assert problem.startswith("arguments of tool 'create' are not checked: ")
-        hub_server = files.server(timeout=hub._core.servers["s"].timeout, lazy=True)
+        hub_server = files.server(timeout=hub._core.servers.entries["s"].timeout, lazy=True)
         await hub.add_server("s", hub_server, replace=True)
         assert hub.status()["s"].problems == ()
     assert files.received == [{"a": 1}]
@@ -186,7 +186,7 @@ async def test_schemas_are_compiled_once_and_their_number_is_bounded(
         for number in range(5):
             await hub.call_tool(f"s.t{number}", {"title": "a"})
         assert len(compiled) == 5
-        assert len(hub._core._argument_validator._compiled) <= 3
+        assert len(hub._core.calls.argument_validator._compiled) <= 3
 
 
 async def test_a_value_that_only_becomes_json_later_is_checked_as_the_server_gets_it(files: Files) -> None:
@@ -225,7 +225,7 @@ async def test_refused_calls_open_no_breaker_are_not_retried_and_are_audited_as_
         await asyncio.sleep(0)
         for _ in range(20):
             await refused(hub, {})
-        assert hub._core.breaker_status() == {}
+        assert hub._core.servers.breaker_status() == {}
         await hub.call_tool("s.create", {"title": "a"})
         async with asyncio.timeout(10):
             while len(finished) < 21:

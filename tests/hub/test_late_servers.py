@@ -221,6 +221,6 @@ def test_lists_of_a_server_that_is_down_do_not_open_its_breaker() -> None:
         for _ in range(14):
             await hub.list_tools()
             await asyncio.sleep(1)
-        assert hub._core._breakers.server("late").state == "closed"
+        assert hub._core.servers.breakers.server("late").state == "closed"
 
     live(scenario)

@@ -27,16 +27,16 @@ def executed(effects: Path, nonce: str) -> int:
 
 
 def is_settled(hub: Hub) -> bool:
-    limiter = hub._core.limiter("s")
+    limiter = hub._core.servers.upstreams.limiters.get("s")
     assert limiter is not None
-    return limiter.in_use == 0 and not hub._core._upstreams.upstreams["s"].is_busy and not len(hub._core.flights)
+    return limiter.in_use == 0 and not hub._core._upstreams.upstreams["s"].is_busy and not len(hub._core.calls.flights)
 
 
 async def test_calls_are_flights_and_tell_what_happened(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
         await hub.wait_ready()
-        flights = hub._core.flights
+        flights = hub._core.calls.flights
         results = await asyncio.gather(*(hub.call_tool("s.add", {"a": n, "b": 1}) for n in range(50)))
         assert [float(result.text) for result in results] == [n + 1 for n in range(50)]
         assert (flights.landed, flights.taken_over, results[0].attempts) == (50, 0, 1)
@@ -60,11 +60,11 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_holds_nothing(tmp
         await hub.wait_ready()
         for seconds in (0.0, 1.5):  # in flight, and after the pipeline took over
             nonce = f"left-{seconds}"
-            taken = hub._core.flights.taken_over
+            taken = hub._core.calls.flights.taken_over
             call = asyncio.create_task(hub.call_tool("s.counter", {"call": "c", "seconds": 60, "nonce": nonce}))
             await until(lambda nonce=nonce: executed(effects, nonce) == 1)  # type: ignore[misc]  # bound at once
             if seconds:
-                await until(lambda taken=taken: hub._core.flights.taken_over > taken)  # type: ignore[misc]
+                await until(lambda taken=taken: hub._core.calls.flights.taken_over > taken)  # type: ignore[misc]
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -78,7 +78,7 @@ async def test_a_server_that_ends_leaves_an_unknown_outcome(tmp_path: Path) -> N
         await hub.wait_ready()
         call = asyncio.create_task(hub.call_tool("s.counter", {"call": "c", "seconds": 60, "nonce": "dies"}))
         await until(lambda: executed(effects, "dies") == 1)
-        hub._core.restart_server("s")
+        hub._core.servers.restart("s")
         with pytest.raises(OutcomeUnknown):
             await call
         assert executed(effects, "dies") == 1
@@ -89,7 +89,7 @@ async def test_a_rate_limit_counts_flights_and_other_calls_together() -> None:
     limits = {"rateLimit": "6/h", "tools": {"counter": {"rateLimit": "2/h"}}}
     async with Hub({"s": {**fake_server(era="modern"), **limits}}) as hub:
         await hub.wait_ready()
-        flights = hub._core.flights
+        flights = hub._core.calls.flights
         for timeout in (None, 2.0):  # a flight, and a call of the pipeline
             await hub.call_tool("s.counter", {"nonce": "x"}, timeout=timeout)
         with pytest.raises(Overloaded, match=r"rate limit of s\.counter") as refused:
@@ -108,7 +108,7 @@ async def test_a_call_that_cannot_be_sent_as_a_flight_uses_up_no_rate(monkeypatc
         await hub.wait_ready()
         monkeypatch.setattr(Session, "start", lambda *_, **__: None)  # as if the call had to wait
         assert float((await hub.call_tool("s.add", {"a": 1, "b": 1})).text) == 2
-        assert hub._core.flights.landed == 0
+        assert hub._core.calls.flights.landed == 0
 
 
 async def test_flights_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ async def test_flights_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     async with Hub({"s": fake_server(era="modern")}) as hub:
         await hub.wait_ready()
         assert float((await hub.call_tool("s.add", {"a": 1, "b": 1})).text) == 2
-        assert hub._core.flights.landed == 0
+        assert hub._core.calls.flights.landed == 0

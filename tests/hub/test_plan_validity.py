@@ -68,7 +68,7 @@ class World:
 
     @property
     def planner(self) -> Planner:
-        return self.hub._planner
+        return self.hub.calls.planner
 
     def _server(self, name: str) -> SimServer:
         dice = self.dice
@@ -111,18 +111,18 @@ class World:
         await asyncio.sleep(ticks(self.dice, 0, self.dice.choice((0, 4, 64, 64 * 4))))
 
     async def _replace(self, name: str) -> None:
-        if name in self.hub.servers:
-            await self.hub.replace_server(name, self._definition(name))
+        if name in self.hub.servers.entries:
+            await self.hub.servers.replace(name, self._definition(name))
 
     async def _remove(self, name: str) -> None:
-        if name in self.hub.servers:
-            await self.hub.remove_server(name)
+        if name in self.hub.servers.entries:
+            await self.hub.servers.remove(name)
         else:
-            await self.hub.add_server(name, self._definition(name))
+            await self.hub.servers.add(name, self._definition(name))
 
     async def _restart(self, name: str) -> None:
-        if name in self.hub.servers:
-            self.hub.restart_server(name)
+        if name in self.hub.servers.entries:
+            self.hub.servers.restart(name)
 
     async def _crash(self, name: str) -> None:
         self.servers[name].crash()
@@ -139,24 +139,24 @@ class World:
         await asyncio.sleep(2)
 
     async def _deny(self, name: str) -> None:
-        if name in self.hub.servers:
+        if name in self.hub.servers.entries:
             denied = self.dice.choice((None, (), (self.dice.choice(NAMES),)))
-            self.hub.set_denied_tools(name, denied)
+            self.hub.servers.set_denied_tools(name, denied)
 
     async def _observe(self, name: str) -> None:
         if self.sinks and self.dice.random() < 0.5:
-            self.hub.remove_sink(self.sinks.pop())
+            self.hub.instrumentation.remove_sink(self.sinks.pop())
         else:
             self.sinks.append(Sink())
-            self.hub.add_sink(self.sinks[-1])
+            self.hub.instrumentation.add_sink(self.sinks[-1])
 
     async def _require_logins(self, name: str) -> None:
         known = self.hub._auth.per_user_servers
         (known.discard if name in known else known.add)(name)
 
     async def _break(self, name: str) -> None:
-        if name in self.hub.servers:
-            self.dice.choice((self.hub.trip_breaker, self.hub.reset_breaker))(name)
+        if name in self.hub.servers.entries:
+            self.dice.choice((self.hub.servers.trip_breaker, self.hub.servers.reset_breaker))(name)
 
     async def _connect(self, name: str) -> None:
         """Start the connection of a caller, as the chain does before its first call."""
@@ -173,7 +173,7 @@ class World:
     async def _call(self, name: str) -> None:
         """Make a tool known as one that sends no requests, and start a server that is idle."""
         if name in self.hub._upstreams.upstreams:
-            self.hub.ensure_started(name)
+            self.hub.servers.ensure_started(name)
             await asyncio.sleep(1)
 
     _CHANGES: Final[tuple[Callable[[World, str], Any], ...]] = (
@@ -184,7 +184,7 @@ class World:
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def find_plans(self) -> None:
-        for tool in self.hub.known_tools():
+        for tool in self.hub.lists.catalog.tools():
             for caller in CALLERS:
                 plan = self.planner.find(tool, caller)
                 if plan is not None and plan not in self.plans:
@@ -197,7 +197,7 @@ class World:
             if not plan.is_valid():
                 self.counts["dropped"] += 1
                 continue
-            tool = self.hub.catalog.find_tool(plan.tool.server, plan.tool.name)
+            tool = self.hub.lists.catalog.find_tool(plan.tool.server, plan.tool.name)
             fresh = self.planner._create(tool, plan.caller) if tool is not None else None
             assert fresh is not None, f"no plan would be made for {plan.target} of {plan.caller!r} now"
             assert content_of(plan) == content_of(fresh)

@@ -167,7 +167,7 @@ async def test_what_a_server_says_about_its_secret_is_masked():
             await hub.wait_ready("gh", timeout=60)
         told = json.dumps(hub.status()["gh"].stderr)
     assert "my token is" in told
-    assert "canary" not in build_masker(hub._core.servers.values())(told)
+    assert "canary" not in build_masker(hub._core.servers.entries.values())(told)
 
 
 async def test_nothing_is_fetched_for_a_server_that_does_not_start(tmp_path):
@@ -187,7 +187,7 @@ async def test_a_hub_does_not_keep_what_it_fetched():
     store("a", "canary-of-a")
     async with Hub({"gh": fake(TOKEN="${keyring:a}")}) as hub:
         await hub.wait_ready("gh", timeout=60)
-        assert hub._core.servers["gh"].env["TOKEN"] == "${keyring:a}"
+        assert hub._core.servers.entries["gh"].env["TOKEN"] == "${keyring:a}"
 
 
 # -- variables that are not set, and env files ------------------------------------------------------------------------

@@ -342,7 +342,7 @@ async def test_the_token_of_a_caller_goes_to_its_issuer_and_nowhere_else(
             assert "error" in answers[-1]
             paths = ("/admin/servers", "/admin/people", "/admin/calls", "/metrics", "/who")
             answers += [{"body": (await found.ask("GET", path)).body.decode()} for path in paths]
-            answers.append({"status": str(found.hub.status())})
+            answers.append({"status": str(found.hub.servers.status())})
         received = [form.get("subject_token") or form.get("assertion") for form in issuer.forms]
         assert received == [token, refused]
         exchanged = [*issuer.owners, *other.owners]

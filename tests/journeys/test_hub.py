@@ -238,7 +238,7 @@ async def test_a_disabled_server_is_not_started_and_says_so() -> None:
 
 
 async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() -> None:
-    made = Hub({"fake": fake_server()})._core._servers["fake"]
+    made = Hub({"fake": fake_server()})._core.servers.entries["fake"]
     server = Server(command=made.command, args=made.args, lazy=True, idle_timeout=0.5)
     async with Hub({"fake": server}) as hub:
         await asyncio.sleep(0.05)

@@ -115,7 +115,7 @@ async def _measure(server: Server, world: HubEnvironment, rounds: int, calls: in
 
 def _ways(hub: Hub) -> dict[str, Make]:
     """The ways to make the same call."""
-    bare = compose([], hub._core._dispatcher.dispatch)
+    bare = compose([], hub._core.calls._dispatcher.dispatch)
     params: Json = {"name": "echo", "arguments": {"text": "x"}}
     keys = iter(range(10**9))
 
@@ -124,8 +124,8 @@ def _ways(hub: Hub) -> dict[str, Make]:
 
     return {
         "no stage": lambda: bare(call(server="s", name="echo")),
-        "all stages": lambda: hub._core._chain(call()),
-        "all stages, with a key": lambda: hub._core._chain(call(idempotency_key=f"key-{next(keys)}")),
+        "all stages": lambda: hub._core.calls._chain(call()),
+        "all stages, with a key": lambda: hub._core.calls._chain(call(idempotency_key=f"key-{next(keys)}")),
         "call_tool": lambda: hub.call_tool("s.echo", {"text": "x"}),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.middleware.chain_lab import a_call, a_reply
+from toolway.hub.calls import HubCalls
 from toolway.hub.core import HubCore
 from toolway.middleware.chain import Answerers, Attempts, CallEntry, Chain, Gates, compose
 from toolway.testing import FakeHttp
@@ -67,7 +68,7 @@ async def test_only_answerers_answer_in_the_chain_of_a_hub(monkeypatch: pytest.M
     """A result leaves the real chain from a stage that is declared to answer, or from the server."""
     monkeypatch.setenv("TOOLWAY_PLANS", "off")
     ended: list[str] = []  # the innermost stage that a call reached
-    build = HubCore._build_middleware
+    build = HubCalls._build_middleware
 
     def build_noted(*arguments: Any) -> Chain:
         def noted(name: str, stage: Middleware) -> Middleware:
@@ -85,7 +86,7 @@ async def test_only_answerers_answer_in_the_chain_of_a_hub(monkeypatch: pytest.M
         entry = note(chain.entry)._replace(deadline=chain.entry.deadline)
         return Chain(entry, note(chain.gates), note(chain.answerers), chain.attempts)
 
-    monkeypatch.setattr(HubCore, "_build_middleware", build_noted)
+    monkeypatch.setattr(HubCalls, "_build_middleware", build_noted)
     async with FakeHttp() as fake:
         tools = {"echo": {"effect": "read", "cache": 60}, "add": {"effect": "read"}}
         async with HubCore({"s": {"url": fake.url, "tools": tools}}) as hub:
@@ -94,6 +95,6 @@ async def test_only_answerers_answer_in_the_chain_of_a_hub(monkeypatch: pytest.M
                 arguments = {"text": "x"} if name == "echo" else {"a": 1, "b": 2}
                 params = {"name": name, "arguments": arguments}
                 call = Call(f"s.{name}", "tools/call", params, "s", name, idempotency_key=key, id=f"c{len(ended)}")
-                await hub.request(call)
+                await hub.calls.request(call)
     assert ended == ["single_flight", "replay", "single_flight", "cache", "single_flight", "replay"]
     assert set(ended) <= set(Answerers._fields)

@@ -108,10 +108,12 @@ async def test_a_caller_who_gets_a_link_of_his_own_gets_none_inside() -> None:
         server = Server(url=f"http://{SITE}:{fake.port}/mcp", network_policy=names.policy(), timeout=QUICK)
         async with Hub({"one": server}, catalog_storage=None, token_store=None) as hub:
             call = Call("one.echo", "tools/call", {"name": "echo", "arguments": {}}, caller="first")
-            assert not (await hub._core.request(call)).is_error
+            assert not (await hub._core.calls.request(call)).is_error
             names.known[SITE] = ["10.0.0.1"]
             with connects() as made, pytest.raises(CallError) as caught:
-                await hub._core.request(Call("one.echo", "tools/call", call.params, caller="second", max_attempts=1))
+                await hub._core.calls.request(
+                    Call("one.echo", "tools/call", call.params, caller="second", max_attempts=1)
+                )
             assert caught.value.code == REFUSED and made == []
 
 

@@ -84,17 +84,17 @@ async def test_run_an_unlocked_package_through_admin(tmp_path: Path, monkeypatch
     write_lock(str(tmp_path / "toolway.lock"), {})
     policy = parse_gateway({"gateway": {"allowedCommands": ["npx"]}}, {}).admission
     async with edge(tmp_path, servers={}, admission=lambda: policy) as gateway:
-        await gateway.hub.reload(load_file(file))
+        await gateway.hub.servers.reload(load_file(file))
         for name in ("old", "new"):
             entry = {"command": "npx", "args": ["-y", "y@1.0.0"]}
             refused = await gateway.ask("PUT", f"/admin/servers/{name}", json.dumps({**entry, "lock": False}).encode())
             assert refused.status == 422
             added = await gateway.ask("PUT", f"/admin/servers/{name}", json.dumps(entry).encode())
             assert added.status == 200
-            lock = gateway.hub.servers[name].package_lock
+            lock = gateway.hub.servers.entries[name].package_lock
             assert lock is not None and lock.exists and lock.entry is None
             with pytest.raises(ServerUnavailable, match="is not locked"):
-                await gateway.hub.wait_ready(name, timeout=30)
+                await gateway.hub.servers.wait_ready(name, timeout=30)
 
 
 @pytest.mark.anyio

@@ -110,11 +110,11 @@ async def test_a_foreign_part_has_settings_a_limit_a_table_and_a_route(folder: P
         parts.apply(settings.parts)
         found.gateway._dispatcher.limits = parts.limits
         found.gateway.router._admin._parts = parts
-        before = found.hub.flights.landed
+        before = found.hub.calls.flights.landed
         for _ in range(3):
             assert "result" in await found.call("a__echo", {"text": "x"})
         assert message_of(await found.ask("GET", "/admin/lunch")) == {"food": "soup", "times": 3}
-        assert found.hub.flights.landed == before
+        assert found.hub.calls.flights.landed == before
         await parts.close()
 
 

@@ -134,7 +134,7 @@ async def test_a_server_that_fell_silent_is_restarted() -> None:
 
     entry = fake_server("sigstop")
     async with Hub({"fake": entry}, catalog_storage=None) as hub:
-        server = hub._core._servers["fake"]
+        server = hub._core.servers.entries["fake"]
         await hub.add_server("fake", replace(server, health=HealthCheck(interval=0.3, timeout=1.0)), replace=True)
         await hub.wait_ready()
         first = hub.status()["fake"].pid

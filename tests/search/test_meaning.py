@@ -101,8 +101,8 @@ async def new_hub(settings: SearchSettings) -> HubCore:
     hub.apply_search_settings(settings)
     await hub.__aenter__()
     definitions = [{"name": name, "description": text, "inputSchema": {}} for name, text in TOOLS.items()]
-    hub.catalog.add_server("work")
-    hub.catalog.replace("work", "tools", definitions)
+    hub.lists.catalog.add_server("work")
+    hub.lists.catalog.replace("work", "tools", definitions)
     return hub
 
 

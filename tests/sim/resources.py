@@ -16,13 +16,13 @@ T = TypeVar("T")
 def held(hub: Hub) -> Iterator[str]:
     """Slots, places in line, retries, trials and flights that nobody uses any more."""
     for name, slots in hub._core._upstreams.limiters.items():
-        limits = hub._core._servers[name].limits if name in hub._core._servers else None
+        limits = hub._core.servers.entries[name].limits if name in hub._core.servers.entries else None
         if slots.queued or slots._queues or slots._in_use_by or (limits and slots._free != limits.max_concurrent):
             yield f"{name} has {slots._free} free slots, {slots._in_use_by} held, {slots.queued} waiting"
     yield from (
         f"{name} has {b.active} active retries" for name, b in hub._core._upstreams.retry_budgets.items() if b.active
     )
-    for flights in _inside(hub._core._chain, InFlightCalls, set()):
+    for flights in _inside(hub._core.calls._chain, InFlightCalls, set()):
         yield from (f"a flight of {key} with {f.waiters} waiting" for key, f in flights._calls.items())
     yield from _trials(hub)
     for name, upstream in hub._core._upstreams.upstreams.items():
@@ -33,7 +33,7 @@ def held(hub: Hub) -> Iterator[str]:
 
 
 def _trials(hub: Hub) -> Iterator[str]:
-    breakers: dict[Any, CircuitBreaker] = {**hub._core._breakers._servers, **hub._core._breakers._tools}
+    breakers: dict[Any, CircuitBreaker] = {**hub._core.servers.breakers._servers, **hub._core.servers.breakers._tools}
     yield from (f"the breaker of {key} waits for a trial that is over" for key, b in breakers.items() if b._trial)
 
 

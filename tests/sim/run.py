@@ -120,7 +120,7 @@ class _Stage:
         self._history.leftovers += resources.tasks()
 
     def _count_flights(self, hub: Hub) -> None:
-        flights = hub._core.flights
+        flights = hub._core.calls.flights
         self._history.landed, self._history.taken_over = flights.landed, flights.taken_over
 
     async def _open(self) -> None:
@@ -264,7 +264,7 @@ class _Stage:
     async def _replace(self, deed: Deed) -> None:
         """Configure it differently, in a way that changes no promise."""
         definition = self._scenario.parts[deed.server].server
-        await self._hub_._core.replace_server(deed.server, replace(definition, extras={"changed": deed.at}))
+        await self._hub_._core.servers.replace(deed.server, replace(definition, extras={"changed": deed.at}))
 
     async def _crash(self, deed: Deed) -> None:
         self._servers[deed.server].crash()

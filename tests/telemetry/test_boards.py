@@ -58,14 +58,14 @@ def labels_of(metric: str) -> set[str]:
 
 async def busy(found: Edge, metrics: Metrics) -> None:
     """Calls of every kind, so that every metric has something to say."""
-    found.hub.add_sink(metrics)
+    found.hub.instrumentation.add_sink(metrics)
     for name, arguments in (("a__echo", {"text": "x"}), ("a__fail", {}), ("b__echo", {"text": "y"})):
         await found.modern("tools/call", {"name": name, "arguments": arguments})
     found.fakes["b"].set_mode("status=503;on=echo;times=1")
     await found.modern("tools/call", {"name": "b__echo", "arguments": {"text": "y"}})
     found.fakes["b"].set_mode("reset_before_response;on=bad")
     await found.modern("tools/call", {"name": "b__bad", "arguments": {}})
-    found.hub.trip_breaker("a", "fail")
+    found.hub.servers.trip_breaker("a", "fail")
 
 
 async def test_every_query_is_answered_by_metrics_that_exist(tmp_path: Path) -> None:

@@ -46,16 +46,16 @@ def phases(fact: CallFinished) -> list[list[str]]:
 
 async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
-        assert type(hub._core.new_call_state(keep_raw=True)) is CallState
+        assert type(hub._core.calls.new_call_state(keep_raw=True)) is CallState
         await hub.call_tool("fake.echo", {"text": "x"})
-        assert hub._core.running_calls() == []
+        assert hub._core.calls.running() == []
         ears = Ears()
         remove = hub.add_sink(ears)
-        assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState
+        assert type(hub._core.calls.new_call_state(keep_raw=True)) is TimedCallState
         remove()
-        assert type(hub._core.new_call_state(keep_raw=True)) is CallState
+        assert type(hub._core.calls.new_call_state(keep_raw=True)) is CallState
         watching = hub.events(CallFinished)
-        assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState
+        assert type(hub._core.calls.new_call_state(keep_raw=True)) is TimedCallState
         await hub.call_tool("fake.echo", {"text": "y"})
         assert isinstance(await anext(watching), CallFinished)
         del watching
@@ -172,11 +172,11 @@ async def test_an_error_is_reported_with_its_reason_and_certainty() -> None:
         with pytest.raises(NotFound):
             await hub.call_tool("s.nothing")
         gone = asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 30}))
-        while not any(call.state.phase == "server" for call in hub._core.running_calls()):
+        while not any(call.state.phase == "server" for call in hub._core.calls.running()):
             await asyncio.sleep(0.01)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        assert hub._core.running_calls() == []
+        assert hub._core.calls.running() == []
     missing, cancelled = ears.calls
     assert (missing.outcome, missing.code, missing.attempts, missing.attempt_timings) == (
         "not run",

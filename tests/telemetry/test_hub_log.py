@@ -60,7 +60,7 @@ async def test_each_call_is_logged_at_debug_level_without_arguments(caplog: pyte
 
 async def test_calls_are_not_observed_if_their_level_is_off() -> None:
     async with Hub({"s": fake_server()}) as hub:
-        assert not hub._core._instrumentation.enabled
+        assert not hub._core.instrumentation.enabled
 
 
 @pytest.mark.promise("B26")

@@ -65,7 +65,7 @@ async def test_a_server_that_failed_its_last_check_is_not_up(tmp_path: Path) -> 
 async def test_a_gateway_counts_its_calls_and_reports_its_state(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.add_sink(metrics)
+        found.hub.instrumentation.add_sink(metrics)
         for _ in range(3):
             await found.modern("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
         await found.modern("tools/call", {"name": "a__fail", "arguments": {}})
@@ -94,9 +94,9 @@ async def test_a_gateway_counts_its_calls_and_reports_its_state(tmp_path: Path) 
 async def test_running_and_queued_calls_are_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.add_sink(metrics)
+        found.hub.instrumentation.add_sink(metrics)
         slow = asyncio.create_task(found.modern("tools/call", {"name": "a__sleep", "arguments": {"seconds": 3}}))
-        while not found.hub.running_calls():
+        while not found.hub.calls.running():
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         families = await scraped(found)
@@ -108,8 +108,8 @@ async def test_running_and_queued_calls_are_reported(tmp_path: Path) -> None:
 async def test_an_open_breaker_is_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.trip_breaker("b")
-        found.hub.trip_breaker("a", "echo")
+        found.hub.servers.trip_breaker("b")
+        found.hub.servers.trip_breaker("a", "echo")
         families = await scraped(found)
     assert value(families, "toolway_breaker_open", server="b", tool="") == 1
     assert value(families, "toolway_breaker_open", server="a", tool="echo") == 1
@@ -165,7 +165,7 @@ def test_the_bound_holds_for_all_servers_together() -> None:
 async def test_ten_thousand_invented_names_create_no_series(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.add_sink(metrics)
+        found.hub.instrumentation.add_sink(metrics)
         for number in range(200):
             await found.modern("tools/call", {"name": f"made_up_{number}", "arguments": {}})
         for number in range(10_000):  # as if they had come so far as the hub

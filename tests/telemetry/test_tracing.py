@@ -107,7 +107,7 @@ async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkey
         await hub.call_tool("s.counter", {})  # the first call may find no free connection, and uses the chain then
         heard.clear()
         hub.enable_tracing(made, sample_ratio=0.5)
-        flights = hub._core.flights
+        flights = hub._core.calls.flights
         before = flights.landed + flights.taken_over
         for _ in range(60):
             await hub.call_tool("s.counter", {})

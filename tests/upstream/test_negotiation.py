@@ -403,5 +403,5 @@ async def test_a_start_that_ran_out_of_time_for_the_detection_begins_with_the_ha
         async for event in hub.events(StateChanged):
             if isinstance(event, StateChanged) and event.new == "ready":
                 break
-        assert hub.status()["old"].era == "legacy"
+        assert hub.servers.status()["old"].era == "legacy"
     assert [link.methods[0] for link in links] == ["server/discover", "initialize"]

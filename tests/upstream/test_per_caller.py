@@ -92,7 +92,7 @@ async def test_an_unused_process_is_stopped(keyring: FileApiKeyStore, monkeypatc
 async def test_there_are_only_so_many_and_the_longest_unused_goes() -> None:
     async with lab({"full": pipe_entry("legacy")}) as found:
         server = parse_entry(pipe_entry("legacy"))
-        few = PerCallerUpstreams(found.hub._context, max_upstreams=2)
+        few = PerCallerUpstreams(found.hub._upstreams.context, max_upstreams=2)
         one, two = few.get_or_start("full", server, "one"), few.get_or_start("full", server, "two")
         try:
             assert few.get_or_start("full", server, "one") is one

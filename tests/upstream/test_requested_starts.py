@@ -11,6 +11,7 @@ from toolway import Hub, RetryPolicy
 from toolway.config.schema import Server
 from toolway.events import Disconnected, StateChanged
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import ServerDefaults
 from toolway.hub.environment import HubEnvironment
 from toolway.testing import fake_server
 from toolway.types import Authorizer, Certainty
@@ -62,11 +63,11 @@ async def test_a_start_under_way_is_repeated_for_a_login_only_if_it_fails(fails:
     async with Hub._from_core(core) as hub:
         while not transports:
             await asyncio.sleep(0.01)
-        core._on_login("fake", "")
+        core.servers.logins.on_login("fake", "")
         moment.set()
         await hub.wait_ready("fake", timeout=20)
         call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 0.2}))
-        core._on_login("fake", "")
+        core.servers.logins.on_login("fake", "")
         assert not (await call).is_error
         assert transports == (2 if fails else 1)
 
@@ -85,7 +86,7 @@ async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_end
     core = HubCore(
         {"fake": fake_server()},
         environment=HubEnvironment(create_transport=make),
-        retry=RetryPolicy(max_attempts=1),
+        defaults=ServerDefaults(retry=RetryPolicy(max_attempts=1)),
         catalog_storage=None,
     )
     async with Hub._from_core(core) as hub:

@@ -20,12 +20,14 @@ from tests.warm.settings import LOGIN, NODE_TOKEN, POLICIES, Settings
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.gateway_options import ConnectionRules, LiveSettings
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.view import KINDS
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange
 from toolway.http.server_connection import ServerConnection
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import ServerDefaults
 from toolway.network import NetworkPolicy
 from toolway.parts.identity.settings import IdentitySettings
 from toolway.parts.policy.access_policy import AccessPolicy
@@ -187,8 +189,8 @@ class Lab:
             hub,
             KEY,
             settings.keyring,
-            groups=lambda: settings.groups,
-            hosts=settings.hosts,
+            settings=LiveSettings(lambda: settings.groups),
+            connections=ConnectionRules(settings.hosts),
             metrics=Metrics(),
             cluster=Cluster(),
         )
@@ -238,7 +240,7 @@ class Lab:
         keyring, hub = self.settings.keyring, self._cold_hub
         callbacks = (list(keyring._change_callbacks), list(keyring._revocation_callbacks))
         policy = self._new_policy()
-        hub._planner._plans.clear()
+        hub.calls.planner._plans.clear()
         gateway = self._create(hub, lambda: policy)
         login = login_at(gateway)
         try:
@@ -248,7 +250,7 @@ class Lab:
         finally:
             keyring._change_callbacks[:], keyring._revocation_callbacks[:] = callbacks
             gateway.stop_recording()
-            hub.remove_sink(gateway.metrics)
+            hub.instrumentation.remove_sink(gateway.metrics)
             await login.close()
         return answer
 
@@ -327,15 +329,16 @@ async def lab(folder: Path, rnd: random.Random) -> AsyncIterator[Lab]:
         for fake in fakes.values():
             await stack.enter_async_context(fake)
         hubs = []
+        here = ServerDefaults(network_policy=NetworkPolicy(("127.0.0.1",)))
         for _ in range(2):
             entries = {name: parse_entry({"url": fake.url}) for name, fake in fakes.items()}
-            core = HubCore(entries, callbacks=NoHubCallbacks(), network_policy=NetworkPolicy(("127.0.0.1",)))
+            core = HubCore(entries, callbacks=NoHubCallbacks(), defaults=here)
             hubs.append(await stack.enter_async_context(core))
         for hub in hubs:
-            await hub.wait_ready(timeout=PATIENCE)
+            await hub.servers.wait_ready(timeout=PATIENCE)
             hub.tool_search.set_learning(False)  # it ranks by earlier calls, and decides no rights
             for kind in KINDS:
-                await hub.wait_lists_known(list(fakes), kind, PATIENCE)
+                await hub.lists.waits.wait_known(list(fakes), kind, PATIENCE)
         stack.enter_context(wall_time(lambda: settings.now))
         stack.enter_context(_quiet(logging.getLogger("toolway.gateway")))
         yield Lab(settings, *hubs)

@@ -209,7 +209,7 @@ class Toolset:
 
     def _offer(self, tool: Tool) -> ModelTool:
         adapted = adapt_schema(tool.input_schema, self._providers)
-        terms = self.hub._core.call_terms(tool.qualified_name)
+        terms = self.hub._core.policies.terms(tool.qualified_name)
         effect = terms.effect if terms is not None else Effect.UNSAFE
         return ModelTool(
             name=tool.model_name,

@@ -325,7 +325,7 @@ def _span_of(run: str, inputs: Json) -> StepSpan:
 
 
 def _model_access(hub: Hub, model_urls: Sequence[str]) -> ModelAccess:
-    return ModelAccess(hub._core.model_urls, hub._core.network_policy).listing(model_urls)
+    return ModelAccess(hub._core.servers.config.model_urls, hub._core.servers.config.network_policy).listing(model_urls)
 
 
 def check_agent(settings: AgentSettings, access: ModelAccess, models: Mapping[str, Model] | None = None) -> Model:

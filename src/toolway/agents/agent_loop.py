@@ -145,12 +145,12 @@ def _is_offered(tool: Tool, settings: AgentSettings) -> bool:
 
 async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:
     """Return the effect class of each tool, and the servers whose results may contain untrusted instructions."""
-    terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
+    terms = {name: hub._core.policies.terms(name) for name in sorted(tools)}
     effects = {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
     untrusted = {tools[name].server for name, found in terms.items() if found is not None and found.untrusted}
     untrusted.update(settings.untrusted if settings.untrusted != "none" else ())
     if settings.has_read:
-        untrusted.update(name for name, server in hub._core.servers.items() if server.untrusted)
+        untrusted.update(name for name, server in hub._core.servers.entries.items() if server.untrusted)
     return {"effects": effects, "untrusted": sorted(untrusted)}
 
 

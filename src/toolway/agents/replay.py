@@ -32,7 +32,7 @@ class _JournalledTools:
     """Replacement for a hub while a run is replayed: knows only the effect classes of the tools that the run called."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._core = self
+        self._core = self.policies = self
         self._effects = {each.tool: Effect(each.effect) for each in entries if each.kind == "call" and each.effect}
 
     def status(self) -> dict[str, None]:
@@ -41,7 +41,7 @@ class _JournalledTools:
     async def list_tools(self, **options: Any) -> list[Tool]:
         return []
 
-    def call_terms(self, name: str) -> CallTerms | None:
+    def terms(self, name: str) -> CallTerms | None:
         effect = self._effects.get(name)
         return None if effect is None else CallTerms(effect, "setting", 0.0, "")
 
@@ -58,7 +58,7 @@ async def replay_run(record: RunRecord, entries: Sequence[Entry], messages: Sequ
     try:
         while True:
             decision = await code.plan(
-                record, memory, messages, live=frozenset(), life=record.life, now=record.created, terms=tools.call_terms
+                record, memory, messages, live=frozenset(), life=record.life, now=record.created, terms=tools.terms
             )
             if decision.end is not None:
                 return Replay(decision.end.state, decision.end.output, ())

@@ -39,7 +39,7 @@ from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import SERVER_META_KEY, get_meta
 from toolway.hub.core import HubCore
 from toolway.hub.hub import Hub
-from toolway.hub.upstreams import LIST_WAIT_S, NAMED_LIST_WAIT_S
+from toolway.hub.list_waits import LIST_WAIT_S, NAMED_LIST_WAIT_S
 from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names

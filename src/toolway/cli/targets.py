@@ -350,7 +350,7 @@ def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) ->
         elicitation_callback=questions.elicit if questions is not None else None,
         sampling_callback=questions.sample if questions is not None else None,
     )
-    hub._core.share_late_servers()
+    hub._core.lists.share_late_servers()
     return hub
 
 

@@ -208,9 +208,9 @@ class ClusterNode:
 
         table = PinTable(self.engine, self.options.tenant, self.integrity)
         self._pins = SharedPins(
-            table, self.router.lists_itself, mode_of, time.time, hub.review_again, hub.emit, ignored_of
+            table, self.router.lists_itself, mode_of, time.time, hub.lists.review_again, hub.emit, ignored_of
         )
-        hub.set_pins(self._pins)
+        hub.lists.set_pins(self._pins)
 
     def open_part_database(self, part: Part) -> Database:
         """Return the database of a part, which all nodes of the cluster share."""
@@ -328,7 +328,7 @@ class ClusterNode:
         if self._pins is not None:
             self._pins.register(self.change_feed)
         handlers = ChangeHandlers(
-            self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
+            self.context, self.config_source, self.token_store, hub.servers, self._config_file, apply_config
         )
         handlers.register(self.change_feed, shares_config=self.options.worker is None)
         with reporting_database_errors():

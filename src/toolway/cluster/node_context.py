@@ -53,7 +53,7 @@ class NodeContext:
     def attach(self, hub: HubCore) -> None:
         """Connect the hub of this node to the shared catalog and the transport router."""
         self.shared_catalog.attach(hub)
-        self.router.attach(hub)
+        self.router.attach(hub.servers)
 
     def join(self, member: Member) -> None:
         """Set the `Member`, the object that keeps the lease of this node and claims servers for it."""

@@ -11,25 +11,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final
 
-from toolway.config.admission.entry import AdmissionPolicy
-from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.calls import CallsAdmin
-from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
 from toolway.gateway.admin.metrics import MetricsEndpoint
-from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
+from toolway.gateway.admin.overview import OverviewAdmin
 from toolway.gateway.admin.pins import PinsAdmin
-from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.admin.routes import AdminEndpoint, AdminHandlers, KeysAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.gateway_options import ClientState, ConnectionRules, LiveSettings, ProcessControl
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.flights import ClientFlights, NodeCall, NodeFlight, NodeFlights
@@ -44,12 +42,11 @@ from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
-from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
-from toolway.gateway.router import Router
+from toolway.gateway.rate_limit import LocalRateLimiter
+from toolway.gateway.router import Endpoints, Router
 from toolway.gateway.sealing import Sealer
-from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import HttpRequest
-from toolway.http.limits import STRANGERS, ServerLimits
+from toolway.http.limits import STRANGERS
 from toolway.http.server import HttpServer
 from toolway.hub.core import HubCore
 from toolway.part_api.part import CallerRights
@@ -66,9 +63,8 @@ CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last b
 class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
-    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `local_token_from` are networks
-    besides this machine from which the token of this machine is accepted. `cluster` connects the gateway to the other
-    nodes of a cluster. `parts` are closed by their creator; without them, the built-in parts store nothing.
+    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
+    the other nodes of a cluster. `parts` are closed by their creator; without them, the built-in parts store nothing.
     """
 
     def __init__(
@@ -77,29 +73,19 @@ class Gateway:
         key: bytes,
         api_keys: ApiKeyStore | None,
         *,
-        groups: Callable[[], Mapping[str, ToolFilter]] = dict,
-        admission: Callable[[], AdmissionPolicy] = AdmissionPolicy,
-        reload: Callable[[], Awaitable[Json]] | None = None,
-        config_history: ConfigHistory | None = None,
-        doctor: RunDoctor | None = None,
-        limits: ServerLimits | None = None,
-        pending_calls: PendingCalls | None = None,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
-        local_token_from: Iterable[str] = (),
+        settings: LiveSettings = LiveSettings(),  # noqa: B008 - it is frozen
+        control: ProcessControl = ProcessControl(),  # noqa: B008 - it is frozen
+        connections: ConnectionRules = ConnectionRules(),  # noqa: B008 - it is frozen
+        clients: ClientState = ClientState(),  # noqa: B008 - it is frozen
         metrics: Metrics | None = None,
-        rate_limiter: RateLimiter | None = None,
-        ended_sessions: EndedSessions | None = None,
         cluster: ClusterHooks = NO_CLUSTER,
-        invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
-        drops_nulls: Callable[[], bool] = lambda: False,
         parts: PartSet | None = None,
     ) -> None:
         self._hub = hub
-        hub.redact_results()
+        hub.calls.redact_results()
         self._api_keys = api_keys
         sealer = Sealer(key, time.time)
-        self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
+        self.pending_calls = clients.pending_calls if clients.pending_calls is not None else PendingCalls()
         self.parts = parts if parts is not None else PartSet(hub, api_keys, key=key)
         self.parts.permissions.on_changed = self.on_access_changed
         self.parts.sealer = sealer
@@ -107,67 +93,78 @@ class Gateway:
             hub,
             sealer,
             self.pending_calls,
-            rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
+            clients.rate_limiter if clients.rate_limiter is not None else LocalRateLimiter(time.monotonic),
             self.parts.limits,
             cluster,
-            config_history.held_servers if config_history is not None else tuple,
-            drops_nulls,
+            control.config_history.held_servers if control.config_history is not None else tuple,
+            settings.drops_nulls,
         )
         self.search_tools = self._dispatcher.search_tools
-        self._discovery = Discovery(hub)
+        self._discovery = Discovery(hub.servers)
         self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._cluster = cluster
         legacy = LegacyHttpEndpoint(self.legacy_sessions)
-        self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from, self.parts.credentials)
+        self._authenticator = Authenticator(
+            api_keys,
+            connections.hosts,
+            connections.origins,
+            cluster,
+            connections.local_token_from,
+            self.parts.credentials,
+        )
         self._uses_tls = False
-        self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
+        self.ended_sessions = clients.ended_sessions if clients.ended_sessions is not None else EndedSessions()
         browser_sessions = BrowserSessions(
             sealer, api_keys, time.time, self.ended_sessions, cluster.on_browser_session_ended
         )
-        self._cluster = cluster
         self._exports_metrics = metrics is not None
         self.metrics = metrics if metrics is not None else Metrics()
-        self.activity = ActivityRecorder(lambda: hub.servers, self.metrics)
-        hub.add_sink(self.metrics)
-        hub.add_sink(self.activity)
-        calls = CallsAdmin(hub, self.activity, api_keys, self.parts.credentials.names)
+        self.activity = ActivityRecorder(lambda: hub.servers.entries, self.metrics)
+        hub.instrumentation.add_sink(self.metrics)
+        hub.instrumentation.add_sink(self.activity)
+        calls = CallsAdmin(hub.calls, self.activity, api_keys, self.parts.credentials.names)
         self._overview = overview = OverviewAdmin(
-            hub, self.activity, calls, browser_sessions, groups, config_history, doctor
+            hub.servers,
+            hub.lists.catalog,
+            self.activity,
+            calls,
+            browser_sessions,
+            settings.groups,
+            control.config_history,
+            control.doctor,
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
-        search = SearchAdmin(hub, self.search_tools, groups, cluster)
+        search = SearchAdmin(hub, self.search_tools, settings.groups, cluster)
         admin = AdminEndpoint(
-            ServersAdmin(hub, self.activity, config_history, admission, cluster),
-            calls,
-            overview,
-            search,
-            PinsAdmin(lambda: hub.pins, hub.mask),
-            hub,
-            api_keys,
-            reload if reload is not None else _reload_nothing,
+            AdminHandlers(
+                ServersAdmin(hub.servers, hub.emit, self.activity, control.config_history, settings.admission, cluster),
+                calls,
+                overview,
+                search,
+                PinsAdmin(lambda: hub.lists.pins, hub.mask),
+                KeysAdmin(hub.emit, api_keys) if api_keys is not None else None,
+            ),
+            hub.mask,
+            control.reload,
             self._stats,
             cluster,
             self.parts,
         )
-        self.router = Router(
-            hub,
-            self._authenticator,
+        endpoints = Endpoints(
             self._modern,
             legacy,
             self.legacy_sse,
             admin,
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
-            browser_sessions,
-            groups,
             MetricsEndpoint(hub, metrics, self._stats, search, self.parts.read_gauges, cluster)
             if metrics is not None
             else None,
-            cluster,
-            invisible_characters,
-            self.parts.permissions,
+        )
+        self.router = Router(
+            hub, self._authenticator, endpoints, browser_sessions, settings, cluster, self.parts.permissions
         )
         calls.allows = self.router.allows
         calls.denial_hint = self.router.denial_hint
@@ -179,12 +176,12 @@ class Gateway:
         self.parts.report = partial(self.activity.add_event, "change", "")
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
-        self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
+        self.http_server = HttpServer(self.router.handle, connections.limits, self.router.authenticate_head)
         self.http_server.accept_upgrade = self.router.accept_upgrade
         self.http_server.begin_flight = ClientFlights(
-            hub, self.router, self._authenticator, self._dispatcher, self._modern, legacy, self.legacy_sessions
+            hub.calls, self.router, self._authenticator, self._dispatcher, self._modern, legacy, self.legacy_sessions
         ).begin
-        self._node_flights = NodeFlights(hub, self._dispatcher)
+        self._node_flights = NodeFlights(hub.calls, self._dispatcher)
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)
             api_keys.on_revoked(self.search_tools.log.forget)
@@ -253,9 +250,9 @@ class Gateway:
 
     def stop_recording(self) -> None:
         """Stop recording recent activity for the dashboard. Metrics are still counted, if they are exported."""
-        self._hub.remove_sink(self.activity)
+        self._hub.instrumentation.remove_sink(self.activity)
         if not self._exports_metrics:
-            self._hub.remove_sink(self.metrics)
+            self._hub.instrumentation.remove_sink(self.metrics)
 
     def stdio_client(self, endpoint: str = "") -> StdioClient:
         """Return the handler that serves one client over stdin and stdout, with the view of an endpoint.
@@ -359,7 +356,3 @@ async def _wait_first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _reload_nothing() -> Json:
-    return {"changed": []}

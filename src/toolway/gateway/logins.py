@@ -24,7 +24,7 @@ from toolway.errors import CallError, NotFound, ToolwayError
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import JSON_TYPE, Exchange
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.protocol import jsonrpc
 from toolway.types import Json
 
@@ -63,8 +63,8 @@ class LoginEndpoint:
     `can_access` returns True if a principal may see any tool of a server.
     """
 
-    def __init__(self, hub: HubCore, can_access: Callable[[Principal, str], bool]) -> None:
-        self._hub = hub
+    def __init__(self, servers: HubServers, can_access: Callable[[Principal, str], bool]) -> None:
+        self._servers = servers
         self._can_access = can_access
         self._pending: dict[str, PendingLogin] = {}
         self._logout_tasks: set[asyncio.Task[None]] = set()
@@ -98,11 +98,11 @@ class LoginEndpoint:
                 return await self._finish_login(server, principal, body.get("id"), body.get("ended_at"))
             case "DELETE", [server]:
                 self._check_access(principal, server)
-                return {"had": await self._hub.logout(server, caller=principal.caller_id)}
+                return {"had": await self._servers.logins.logout(server, caller=principal.caller_id)}
         return None
 
     def _check_access(self, principal: Principal, server: str) -> None:
-        if server not in self._hub.servers or not self._can_access(principal, server):
+        if server not in self._servers.entries or not self._can_access(principal, server):
             raise NotFound(f"unknown server {server!r}", server=server)
 
     async def _start_login(self, server: str, principal: Principal, redirect_uri: str) -> Json:
@@ -111,7 +111,9 @@ class LoginEndpoint:
         self._make_room(principal.id)
         self._pending[id_] = login
         login.task = asyncio.create_task(
-            self._hub.login(server, login.wait_for_redirect, caller=principal.caller_id, redirect_uri=redirect_uri)
+            self._servers.logins.login(
+                server, login.wait_for_redirect, caller=principal.caller_id, redirect_uri=redirect_uri
+            )
         )
         login.task.add_done_callback(lambda work: self._on_login_done(id_, work))
         either: set[asyncio.Future[Any]] = {login.task, login.url}
@@ -158,7 +160,7 @@ class LoginEndpoint:
         """Log a caller out of all servers, after its API key was revoked. End its pending logins too."""
         for id_ in [id_ for id_, login in self._pending.items() if login.caller_id == caller]:
             self._pending.pop(id_).cancel()
-        task = asyncio.get_running_loop().create_task(self._hub.logout_everywhere(caller))
+        task = asyncio.get_running_loop().create_task(self._servers.logins.logout_everywhere(caller))
         self._logout_tasks.add(task)
         task.add_done_callback(self._logout_tasks.discard)
 

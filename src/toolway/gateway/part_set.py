@@ -96,7 +96,7 @@ class PartSet:
         if self.gate is not None:
             raise LookupError("another part decides about calls already")
         self.gate = gate
-        self.hub.use_gate(gate)
+        self.hub.calls.use_gate(gate)
 
     def derive_key(self, part: Part) -> bytes:
         """Return the secret of a part. Neither the gateway's key nor another part's secret is computed from it."""

@@ -10,15 +10,14 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from toolway._worker_thread import dead_workers
 from toolway.catalog.catalog import Item
-from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import (
     PAGE_KEY_HEADER,
@@ -41,6 +40,7 @@ from toolway.gateway.authenticator import (
     preflight_headers,
 )
 from toolway.gateway.cluster_hooks import ClusterHooks
+from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.logins import LoginEndpoint
 from toolway.gateway.mcp.context import client_request_id
 from toolway.gateway.mcp.errors import DENIED, OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
@@ -115,10 +115,20 @@ class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
     expires_at: float | None = None  # seconds since 1970 at which the token expires; None: it does not
 
 
+class Endpoints(NamedTuple):
+    """Handlers of a gateway's paths. `metrics` is None if none are exported."""
+
+    modern: ModernEndpoint
+    legacy: LegacyHttpEndpoint
+    sse: LegacySseEndpoint
+    admin: AdminEndpoint
+    dashboard: DashboardEndpoint
+    metrics: MetricsEndpoint | None
+
+
 class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
-    `groups` returns the configured tool groups. It is called for every request, because a reload may change them.
     `permissions` are those that a part decides about.
     """
 
@@ -126,33 +136,24 @@ class Router:
         self,
         hub: HubCore,
         authenticator: Authenticator,
-        modern: ModernEndpoint,
-        legacy: LegacyHttpEndpoint,
-        sse: LegacySseEndpoint,
-        admin: AdminEndpoint,
-        dashboard: DashboardEndpoint,
+        endpoints: Endpoints,
         browser_sessions: BrowserSessions,
-        groups: Callable[[], Mapping[str, ToolFilter]],
-        metrics: MetricsEndpoint | None,
+        settings: LiveSettings,
         cluster: ClusterHooks,
-        invisible_characters: Callable[[], InvisibleCharacters],
         permissions: Permissions | None = None,
     ) -> None:
-        self._hub = hub
+        self._servers = hub.servers.entries
+        self._lists = hub.lists
+        self._catalog = hub.lists.catalog
         self._authenticator = authenticator
-        self._modern = modern
-        self._legacy = legacy
-        self._sse = sse
-        self._admin = admin
-        self._dashboard = dashboard
+        self._modern, self._legacy, self._sse, self._admin, self._dashboard, self._metrics = endpoints
         self._browser_sessions = browser_sessions
-        self._groups = groups
-        self._metrics = metrics
+        self._groups = settings.groups
         self._cluster = cluster
-        self._invisible_characters = invisible_characters
+        self._invisible_characters = settings.invisible_characters
         self._credentials = authenticator.credentials
         self._permissions = permissions if permissions is not None else Permissions()
-        self._logins = LoginEndpoint(hub, self._can_see)
+        self._logins = LoginEndpoint(hub.servers, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has its own lists;
         #: with the filter of the endpoint
@@ -584,7 +585,7 @@ class Router:
         permission = self._permission_for(principal)
         if single_server is not None and permission is not None and not permission.may_include(single_server):
             return None  # as if there was no such server
-        own_lists = self._hub.own_lists(principal.caller_id)
+        own_lists = self._lists.own_lists(principal.caller_id)
         own_caller = principal.caller_id if own_lists is not None else ""
         key = (endpoint, principal.scopes, principal.search and single_server is None, permission, own_caller)
         cached = self._views.get(key)
@@ -595,8 +596,8 @@ class Router:
             cached = (
                 tool_filter,
                 EndpointView(
-                    self._hub.catalog,
-                    lambda: self._hub.servers,
+                    self._catalog,
+                    lambda: self._servers,
                     replace(tool_filter, search=True) if key[2] else tool_filter,
                     permitted,
                     single_server,
@@ -628,12 +629,12 @@ class Router:
         ref = self._find_permitted(principal, tool)
         if ref is None or permission is None:
             return ref is not None
-        item = self._hub.catalog.tool(ref)
+        item = self._catalog.tool(ref)
         return item is not None and permission.shows("tools", item)
 
     def _find_permitted(self, principal: Principal, tool: str) -> ToolRef | None:
         """Return the tool of this name if the scopes of a principal permit it on any endpoint; else None."""
-        ref = self._hub.catalog.parse_name(tool)
+        ref = self._catalog.parse_name(tool)
         if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
             return None
         return ref
@@ -641,7 +642,7 @@ class Router:
     def allows(self, principal: Principal, ref: ToolRef, arguments: Json) -> bool:
         """Return True if the policy of the gateway permits a tool call; report a denied call to the audit log."""
         permission = self._permission_for(principal)
-        tool = self._hub.catalog.tool(ref)
+        tool = self._catalog.tool(ref)
         if permission is None or (tool is not None and permission.allows_call(tool, arguments)):
             return True
         if tool is not None:
@@ -696,7 +697,7 @@ class Router:
             return _ALL_SERVERS
         if endpoint.startswith("server/"):
             name = endpoint.removeprefix("server/")
-            return (filter_for_server(name), name) if name in self._hub.servers else (None, None)
+            return (filter_for_server(name), name) if name in self._servers else (None, None)
         if endpoint == SEARCH_ENDPOINT:
             return SEARCH_ALL_TOOLS, None
         return self._groups().get(endpoint), None

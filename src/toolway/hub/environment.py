@@ -18,6 +18,7 @@ import msgspec
 from toolway.config.schema import Server
 from toolway.types import Authorizer, Call
 from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.status import describe_time
 from toolway.upstream.transport import Transport
 from toolway.upstream.transports import create_transport
 
@@ -53,3 +54,7 @@ class HubEnvironment(msgspec.Struct, frozen=True):
     environ: Mapping[str, str] = msgspec.field(default_factory=lambda: os.environ)
     cores: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations
+
+    def describe_time(self, seconds: float) -> str:
+        """Return the clock time in so many seconds, for messages."""
+        return describe_time(seconds, self.wall_clock())

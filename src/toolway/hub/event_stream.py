@@ -1,4 +1,4 @@
-"""Streams of events for `hub.events()`, log messages for a `log_callback`, and the watchdog of the event loop.
+"""Streams of events for `hub.events()`, and the watchdog of the event loop.
 
 Each subscriber has a bounded queue. A slow subscriber loses events and gets their number; it delays nothing.
 """
@@ -6,7 +6,6 @@ Each subscriber has a bounded queue. A slow subscriber loses events and gets the
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import math
 import sys
@@ -14,15 +13,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from toolway.errors import ConfigError
-from toolway.events import CallFinished, Event, EventsMissed, LoopResumed, LoopStalled, ServerLog
-from toolway.protocol.versions import LOG_LEVELS, log_verbosity
+from toolway.events import Event, EventsMissed, LoopResumed, LoopStalled
 
 Mask = Callable[[str], str]
 MAX_BACKLOG: Final = 1000  # events per subscriber
@@ -117,69 +114,6 @@ def _mask_value(value: Any, mask: Mask) -> Any:
     if isinstance(value, dict):
         return {name: _mask_value(each, mask) for name, each in value.items()}
     return [_mask_value(each, mask) for each in value] if isinstance(value, list) else value
-
-
-# -------------------- log messages of servers, for the `log_callback` of a hub
-
-#: Called with each log message of a server; may be a coroutine function.
-LogListener: TypeAlias = Callable[[ServerLog], Awaitable[None] | None]
-MAX_WAITING: Final = 1000  # log messages whose coroutines have not ended; any more are dropped
-
-
-def check_log_level(level: str | None) -> str | None:
-    """Return the level. Raises `ConfigError` if the protocol has no such level."""
-    if level is None or level in LOG_LEVELS:
-        return level
-    levels = ", ".join(LOG_LEVELS)
-    raise ConfigError(f"log_level must be one of {levels}", detail=f"found {level!r}", code="E-CONFIG-KEY")
-
-
-class LogCallbackSink:
-    """Event sink that passes log messages of servers to a function or coroutine function of the program.
-
-    A server decides what it sends, so messages below `level` are left out here. An exception of the callback is logged.
-    """
-
-    wants_attempts = False
-    wants_calls = False
-
-    def __init__(self, callback: LogListener, level: str | None, mask: Mask) -> None:
-        self._callback = callback
-        self._level = level
-        self._mask = mask
-        self._waiting: set[asyncio.Task[None]] = set()
-
-    def on_call(self, event: CallFinished) -> None:
-        """Do nothing: only log messages matter."""
-
-    def on_event(self, event: Event) -> None:
-        if not isinstance(event, ServerLog):
-            return
-        if self._level is not None and log_verbosity(event.level) > log_verbosity(self._level):
-            return
-        if len(self._waiting) >= MAX_WAITING:
-            return
-        masked = mask_event(event, self._mask)
-        assert isinstance(masked, ServerLog)
-        result = self._callback(masked)
-        if inspect.isawaitable(result):
-            task = asyncio.ensure_future(_await(result))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-
-    async def close(self) -> None:
-        """Wait for the coroutines of the callback, at most a second; then cancel them."""
-        if self._waiting:
-            _, late = await asyncio.wait(self._waiting, timeout=1.0)
-            for task in late:
-                task.cancel()
-
-
-async def _await(result: Awaitable[None]) -> None:
-    try:
-        await result
-    except Exception:
-        _log.exception("the log callback failed")
 
 
 # -------------------- watchdog

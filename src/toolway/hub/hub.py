@@ -26,7 +26,8 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import MAX_ATTEMPTS, ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
-from toolway.hub.event_stream import LogListener
+from toolway.hub.core_options import LoginOptions, Reporting, ServerDefaults
+from toolway.hub.server_logs import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.middleware.resolve import find_resource_server, parse_prompt_name
@@ -121,21 +122,15 @@ class Hub:
 
         self._core = HubCore(
             config,
-            timeout=timeout,
-            retry=retry,
+            defaults=ServerDefaults(timeout, retry, network_policy),
             callbacks=FunctionCallbacks(
                 elicitation_callback, sampling_callback, list_roots_callback, follows_tasks=True
             ),
-            login_callback=login_callback,
-            token_store=token_store,
+            logins=LoginOptions(login_callback, token_store),
             idempotency_store=idempotency_store,
             catalog_storage=catalog_storage,
-            audit_log=audit_log,
-            alerts=alerts,
+            reporting=Reporting(audit_log, alerts, log_callback, log_level),
             middleware=middleware,
-            network_policy=network_policy,
-            log_callback=log_callback,
-            log_level=log_level,
             library=True,
         )
 
@@ -220,7 +215,7 @@ class Hub:
         options = (max_attempts, retry, idempotent, idempotency_key, progress_callback)
         flight = None
         if options == _NO_OPTIONS:
-            flight = self._core.begin_call(name, params["arguments"], params.get("_meta"), timeout)
+            flight = self._core.calls.begin(name, params["arguments"], params.get("_meta"), timeout)
         if flight is not None:
             result = await flight.wait()
         else:
@@ -235,10 +230,10 @@ class Hub:
                 retry=retry,
                 idempotent=idempotent,
                 idempotency_key=idempotency_key,
-                log_level=self._core.log_level if LOG_LEVEL_META_KEY not in (meta or ()) else None,
+                log_level=self._core.servers.logs.level if LOG_LEVEL_META_KEY not in (meta or ()) else None,
             )
             try:
-                result = await self._core.request(call)
+                result = await self._core.calls.request(call)
             finally:
                 if pending:
                     await asyncio.gather(*pending, return_exceptions=True)
@@ -267,7 +262,7 @@ class Hub:
         Example:
             notes = await hub.read_resource("file:///notes.md", server="files")
         """
-        server = server if server is not None else find_resource_server(self._core.catalog, uri)
+        server = server if server is not None else find_resource_server(self._core.lists.catalog, uri)
         call = Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout)
         result = await self._request(call)
         assert isinstance(result, ResourceResult)
@@ -292,7 +287,7 @@ class Hub:
         Example:
             prompt = await hub.get_prompt("docs.summarize", {"topic": "leases"})
         """
-        ref = parse_prompt_name(self._core.servers, name)
+        ref = parse_prompt_name(self._core.servers.entries, name)
         params: Json = {"name": ref.tool, "arguments": dict(arguments or {})}
         result = await self._request(Call(name, "prompts/get", params, ref.server, ref.tool, timeout))
         assert isinstance(result, PromptResult)
@@ -328,7 +323,7 @@ class Hub:
             cities = await hub.complete("weather.report", "city", "Os")
         """
         if server is None:
-            prompt = parse_prompt_name(self._core.servers, ref)
+            prompt = parse_prompt_name(self._core.servers.entries, ref)
             server, reference = prompt.server, {"type": "ref/prompt", "name": prompt.tool}
         else:
             reference = {"type": "ref/resource", "uri": ref}
@@ -341,8 +336,8 @@ class Hub:
         return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
 
     async def _request(self, call: Call) -> CallResult:
-        level = self._core.log_level
-        return await self._core.request(call if level is None else replace(call, log_level=level))
+        level = self._core.servers.logs.level
+        return await self._core.calls.request(call if level is None else replace(call, log_level=level))
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
@@ -358,7 +353,7 @@ class Hub:
         Example:
             names = [tool.qualified_name for tool in hub.known_tools(server="github")]
         """
-        return self._core.known_tools(server=server)
+        return self._core.lists.catalog.tools(server=server)
 
     async def search_tools(
         self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None
@@ -379,7 +374,7 @@ class Hub:
             for match in await hub.search_tools("make an issue from this mail"):
                 print(match.tool.qualified_name, match.score)
         """
-        await self._core.wait_for_starting()
+        await self._core.lists.waits.wait_for_starting()
         search = await self._core.open_tool_search()
         return list((await search.search_async(query, limit=limit, server=server)).matches)
 
@@ -402,7 +397,7 @@ class Hub:
                 print(tool.qualified_name, tool.description)
         """
         with masking_errors(self._core.mask):
-            return _only(Tool, await self._core.list_items("tools", server, wait))
+            return _only(Tool, await self._core.lists.list_items("tools", server, wait))
 
     async def find_tool(self, name: str, *, timeout: float = 30.0) -> Tool:
         """Return the tool with this name.
@@ -423,7 +418,7 @@ class Hub:
             print(tool.server, tool.input_schema)
         """
         with masking_errors(self._core.mask):
-            return await self._core.find_tool(name, timeout)
+            return await self._core.lists.find_tool(name, timeout)
 
     async def list_prompts(self, *, server: str | None = None, wait: float | None = None) -> list[Prompt]:
         """Return the prompts of all servers.
@@ -442,7 +437,7 @@ class Hub:
             prompts = await hub.list_prompts(server="docs")
         """
         with masking_errors(self._core.mask):
-            return _only(Prompt, await self._core.list_items("prompts", server, wait))
+            return _only(Prompt, await self._core.lists.list_items("prompts", server, wait))
 
     async def list_resources(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resources of all servers.
@@ -461,7 +456,7 @@ class Hub:
             uris = [resource.uri for resource in await hub.list_resources()]
         """
         with masking_errors(self._core.mask):
-            return _only(Resource, await self._core.list_items("resources", server, wait))
+            return _only(Resource, await self._core.lists.list_items("resources", server, wait))
 
     async def list_resource_templates(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resource templates of all servers.
@@ -480,7 +475,7 @@ class Hub:
             templates = await hub.list_resource_templates()
         """
         with masking_errors(self._core.mask):
-            return _only(Resource, await self._core.list_items("templates", server, wait))
+            return _only(Resource, await self._core.lists.list_items("templates", server, wait))
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
@@ -495,7 +490,7 @@ class Hub:
             for issue in hub.config_issues:
                 print(issue.server, issue.message, issue.hint)
         """
-        return self._core.config_issues
+        return self._core.servers.config.issues
 
     async def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
         """Add a server while the hub runs, or replace one. A new server starts by itself; the method does not wait.
@@ -517,10 +512,10 @@ class Hub:
             await hub.wait_ready("time", timeout=30)
             await hub.add_server("time", "uvx mcp-server-time --utc", replace=True)
         """
-        if replace and name in self._core.servers:
-            await self._core.replace_server(name, server)
+        if replace and name in self._core.servers.entries:
+            await self._core.servers.replace(name, server)
         else:
-            await self._core.add_server(name, server)
+            await self._core.servers.add(name, server)
 
     async def remove_server(self, name: str) -> None:
         """Remove a server and wait until it has stopped.
@@ -536,7 +531,7 @@ class Hub:
         Example:
             await hub.remove_server("time")
         """
-        await self._core.remove_server(name)
+        await self._core.servers.remove(name)
 
     async def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. Unchanged servers keep running.
@@ -555,7 +550,7 @@ class Hub:
         Example:
             changes = await hub.reload("mcp.json")
         """
-        return await self._core.reload(config)
+        return await self._core.servers.reload(config)
 
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
         """Replace the deny list of a server, at once and without a restart.
@@ -573,7 +568,7 @@ class Hub:
         Example:
             hub.set_denied_tools("files", ["write_file", "delete_*"])
         """
-        self._core.set_denied_tools(server, names)
+        self._core.servers.set_denied_tools(server, names)
 
     def restart_server(self, name: str) -> None:
         """Restart a server now, in any state.
@@ -587,7 +582,7 @@ class Hub:
         Example:
             hub.restart_server("time")
         """
-        self._core.restart_server(name)
+        self._core.servers.restart(name)
 
     def status(self) -> dict[str, ServerStatus]:
         """Return the current status of every server by name.
@@ -598,7 +593,7 @@ class Hub:
         Example:
             broken = {name: status.why for name, status in hub.status().items() if status.state == "down"}
         """
-        return self._core.status()
+        return self._core.servers.status()
 
     def server_info(self, name: str) -> ServerInfo | None:
         """Return what a server says about itself: name, version, protocol version, capabilities and instructions.
@@ -616,7 +611,7 @@ class Hub:
             await hub.wait_ready("github")
             print(hub.server_info("github").capabilities)
         """
-        return self._core.server_info(name)
+        return self._core.servers.info(name)
 
     @overload
     async def check_health(self, server: str, *, timeout: float = 5.0, start: bool = False) -> HealthResult: ...
@@ -647,7 +642,7 @@ class Hub:
         Example:
             failed = [name for name, result in (await hub.check_health()).items() if result.ok is False]
         """
-        results = await self._core.check_health(server, timeout=timeout, start=start)
+        results = await self._core.servers.check_health(server, timeout=timeout, start=start)
         return results if server is None else results[server]
 
     async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
@@ -665,7 +660,7 @@ class Hub:
             await hub.wait_ready("github", timeout=10)
         """
         with masking_errors(self._core.mask):
-            await self._core.wait_ready(name, timeout=timeout)
+            await self._core.servers.wait_ready(name, timeout=timeout)
 
     # -- logins -------------------------------------------------------------------------------------------------------
 
@@ -685,7 +680,7 @@ class Hub:
             await hub.login("notion", open_browser)
         """
         with masking_errors(self._core.mask):
-            await self._core.login(server, callback, redirect_uri=redirect_uri)
+            await self._core.servers.logins.login(server, callback, redirect_uri=redirect_uri)
 
     async def logout(self, server: str) -> bool:
         """Delete a stored login and revoke it if its issuer supports that.
@@ -704,7 +699,7 @@ class Hub:
             await hub.logout("notion")
         """
         with masking_errors(self._core.mask):
-            return await self._core.logout(server)
+            return await self._core.servers.logins.logout(server)
 
     # -- observation --------------------------------------------------------------------------------------------------
 
@@ -740,8 +735,8 @@ class Hub:
             ...
             remove()
         """
-        self._core.add_sink(sink)
-        return lambda: self._core.remove_sink(sink)
+        self._core.instrumentation.add_sink(sink)
+        return lambda: self._core.instrumentation.remove_sink(sink)
 
     def enable_tracing(self, provider: TracerProvider | None = None, *, sample_ratio: float | None = None) -> None:
         """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.

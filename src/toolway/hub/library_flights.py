@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from toolway.catalog.catalog import Catalog
 from toolway.hub.flight import PIPELINE_META_KEYS, Flight
 from toolway.hub.plan import MIN_TIMEOUT_S, Plan, Planner
+from toolway.hub.server_logs import LogReaders
 from toolway.hub.taken_over import TakenOverCall
 from toolway.types import Call, CallResult, Json, ToolResult
 from toolway.upstream.transport import RequestExchange
 
 if TYPE_CHECKING:
-    from toolway.hub.core import HubCore
+    from toolway.hub.calls import HubCalls
 
 NO_PLAN_S: Final = 1.0  # seconds to remember that a name has no plan
 MAX_NAMES: Final = 10_000
@@ -28,8 +29,9 @@ class LibraryFlights:
     It keeps a plan (hub/plan.py) for each tool name, so each decision is made once for all calls of a tool.
     """
 
-    def __init__(self, hub: HubCore, catalog: Catalog, planner: Planner) -> None:
-        self._hub = hub
+    def __init__(self, calls: HubCalls, logs: LogReaders, catalog: Catalog, planner: Planner) -> None:
+        self._calls = calls
+        self._logs = logs
         self._catalog = catalog
         self._planner = planner
         self._plans: dict[str, Plan] = {}
@@ -47,16 +49,16 @@ class LibraryFlights:
             plan = self._find_plan(name)
             if plan is None:
                 return None
-        level = self._hub.log_level
+        level = self._logs.level
         if level is not None and plan.is_legacy and not plan.session.has_log_level(level):
             return None  # the pipeline sets it, once for the session
-        flight = LibraryFlight(self._hub, plan, arguments, meta, timeout)
+        flight = LibraryFlight(self._calls, plan, arguments, meta, timeout)
         flight.log_level = level
         return flight if flight.begin(plan.session.capabilities) else None
 
     def _find_plan(self, name: str) -> Plan | None:
         self._plans.pop(name, None)
-        now = self._hub.flights.now()
+        now = self._calls.flights.now()
         if now < self._without_plan.get(name, 0.0):
             return None
         ref = self._catalog.parse_name(name)
@@ -75,12 +77,13 @@ class LibraryFlights:
 class LibraryFlight(Flight):
     """Tool call of a program that is driven by callbacks. The task of the caller waits for its result."""
 
-    __slots__ = ("_future", "_hub", "_taken", "_timeout")
+    __slots__ = ("_calls", "_future", "_taken", "_timeout")
     in_library = True
 
-    def __init__(self, hub: HubCore, plan: Plan, arguments: Json, meta: Json | None, timeout: float | None) -> None:
-        super().__init__(hub.flights, plan, arguments, hub.new_call_id(), meta)
-        self._hub = hub
+    def __init__(self, calls: HubCalls, plan: Plan, arguments: Json, meta: Json | None, timeout: float | None) -> None:
+        flights = calls.flights
+        super().__init__(flights, plan, arguments, flights.instrumentation.new_call_id(), meta)
+        self._calls = calls
         self._timeout = timeout
         self._future: asyncio.Future[Json | None] = asyncio.get_running_loop().create_future()
         self._taken: TakenOverCall | None = None
@@ -121,7 +124,7 @@ class LibraryFlight(Flight):
 
     def build_call(self) -> Call:
         tool = self.plan.tool
-        state = self._hub.new_call_state(keep_raw=False)
+        state = self._calls.new_call_state(keep_raw=False)
         return Call(
             self.plan.target,
             "tools/call",

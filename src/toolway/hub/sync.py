@@ -28,8 +28,8 @@ from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.errors import closed_error
 from toolway.events import Event, EventSink
-from toolway.hub.event_stream import LogListener
 from toolway.hub.hub import Hub
+from toolway.hub.server_logs import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -327,7 +327,7 @@ class SyncHub:
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
     ) -> HealthResult | dict[str, HealthResult]:
         """Check now if servers respond. See `Hub.check_health`."""
-        results = self._run(self._hub._core.check_health(server, timeout=timeout, start=start))
+        results = self._run(self._hub._core.servers.check_health(server, timeout=timeout, start=start))
         return results if server is None else results[server]
 
     def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.masked_items import mask_items
-from toolway.catalog.persister import LIST_KINDS, CatalogPersister
+from toolway.catalog.persister import CatalogPersister
 from toolway.config.masking import find_environment_secrets, find_named_values, find_result_secrets
 from toolway.config.schema import Server
 from toolway.config.secrets import needs_resolution
@@ -141,15 +141,6 @@ class HubUpstreamContext:
         if changed is not None:
             self.emit(changed)
         return changed
-
-    def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the known tools, prompts and resources of a server by the lists that another node has fetched."""
-        if name not in self._servers:
-            return
-        for kind in LIST_KINDS:
-            changed = self._catalog.replace(name, kind, lists.get(kind, ()))
-            if changed is not None:
-                self.emit(changed)
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
         digests = self._catalog.pinned_digests(server, tools)

@@ -12,30 +12,24 @@ from typing import Final
 
 import msgspec
 
-from toolway._async import gather_all, wait_until_settled, with_timeout
+from toolway._async import gather_all
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import CatalogPersister
-from toolway.catalog.storage import LATE_MEMORY_S
 from toolway.catalog.tool_access import ToolAccess
-from toolway.config.schema import Server, check_tool_names
-from toolway.errors import ServerUnavailable
-from toolway.events import ListKind
+from toolway.config.schema import Server
+from toolway.errors import ServerUnavailable, closed_error
 from toolway.hub.source import server_fingerprint
+from toolway.hub.upstream_context import HubUpstreamContext
 from toolway.middleware.circuit_breaker import CircuitBreakers
 from toolway.middleware.concurrency import ConcurrencyLimiter
 from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
-from toolway.upstream.state import State, StateWord
+from toolway.upstream.state import StateWord
 from toolway.upstream.status import HealthResult, ServerStatus, with_pause
-from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
-
-LIST_WAIT_S: Final = 2.0  # seconds that a list of several servers waits for servers that have not answered yet
-LATE_LIST_WAIT_S: Final = 0.25  # the same for a server that was late before
-NAMED_LIST_WAIT_S: Final = 30.0  # seconds that the list of one server waits for it
 
 # -------------------- retiring
 # Draining of removed or replaced upstreams: running calls finish, then the upstream stops.
@@ -96,18 +90,20 @@ DrainTasks = list[asyncio.Task[None]]  # one per upstream that was replaced or r
 class UpstreamManager:
     """Starts, replaces and drains the upstreams (supervised connections) of all servers.
 
-    `on_definition_changed` is called with the name of every changed or removed server.
+    `on_definition_changed` is called with the name of every changed or removed server. `describe_time` returns the
+    clock time in so many seconds.
     """
 
     def __init__(
         self,
         servers: dict[str, Server],
-        context: UpstreamContext,
+        context: HubUpstreamContext,
         catalog: Catalog,
         persister: CatalogPersister,
         breakers: CircuitBreakers,
         auth: AuthManager,
         on_definition_changed: Callable[[str], None],
+        describe_time: Callable[[float], str],
     ) -> None:
         self.servers = servers
         self.upstreams: dict[str, Upstream] = {}
@@ -116,18 +112,16 @@ class UpstreamManager:
         self.retry_budgets: dict[str, RetryBudget] = {}
         self.is_open = False
         self.changes = 0  # of the servers so far: added, removed or replaced
-        self.describe_time: Callable[[float], str] = lambda seconds: f"in {seconds:.0f} s"  # clock time in `seconds`
-        self.per_caller_in_cluster: Callable[[str], bool] | None = None  # only in a cluster: see `HubEnvironment`
-        self._context = context
-        self._catalog = catalog
-        self._persister = persister
-        self._breakers = breakers
-        self._auth = auth
+        self.context = context
+        self.catalog = catalog
+        self.persister = persister
+        self.breakers = breakers
+        self.auth = auth
         self._on_definition_changed = on_definition_changed
+        self._describe_time = describe_time
         self._draining = DrainingUpstreams(context)
-        self._late: dict[
-            str, float
-        ] = {}  # servers that a list did not get in time, with the time until which it counts
+        #: Servers that a list did not get in time, with the time until which it counts.
+        self.late: dict[str, float] = {}
         self._run_time_denied: dict[str, tuple[str, ...]] = {}  # deny lists that replace the configured ones
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
@@ -183,16 +177,12 @@ class UpstreamManager:
                 self.replace(name, server)
         return changes
 
-    def set_denied_tools(self, name: str, names: Iterable[str] | None) -> None:
-        """Replace the deny list of a server until it is removed. None restores the configured one.
-
-        Raises `NotFound` if the server is unknown, `ConfigError` if `names` is not a list of strings.
-        """
-        require_server(self.servers, name)
+    def set_denied_tools(self, name: str, names: tuple[str, ...] | None) -> None:
+        """Replace the deny list of a server until it is removed. None restores the configured one."""
         if names is None:
             self._run_time_denied.pop(name, None)
         else:
-            self._run_time_denied[name] = check_tool_names("names", names)
+            self._run_time_denied[name] = names
         if self.is_open:
             self._apply_tool_lists(name)
 
@@ -205,30 +195,30 @@ class UpstreamManager:
 
         Emit an event if its visible tools change.
         """
-        changed = self._catalog.set_access(name, self._tool_access(name))
+        changed = self.catalog.set_access(name, self._tool_access(name))
         if changed is not None:
-            self._context.emit(changed)
+            self.context.emit(changed)
 
     def _tool_access(self, name: str) -> ToolAccess | None:
         return ToolAccess.from_server(name, self.servers[name], self._run_time_denied.get(name))
 
     def _start_upstream(self, name: str) -> None:
         self.changes += 1
-        self._late.pop(name, None)
+        self.late.pop(name, None)
         server = self.servers[name]
         fingerprint = server_fingerprint(server)
-        self._catalog.add_server(name, self._tool_access(name), fingerprint)
-        era_hint = self._persister.load(name, fingerprint)
-        if late_for := self._persister.late_for(name):
-            self._late[name] = asyncio.get_running_loop().time() + late_for
+        self.catalog.add_server(name, self._tool_access(name), fingerprint)
+        era_hint = self.persister.load(name, fingerprint)
+        if late_for := self.persister.late_for(name):
+            self.late[name] = asyncio.get_running_loop().time() + late_for
         self.limiters[name] = ConcurrencyLimiter(server.limits)
         self.retry_budgets[name] = RetryBudget()
-        self._breakers.remove_server(name)
+        self.breakers.remove_server(name)
         if server.auth is not None and server.auth.is_on_behalf:
-            self._auth.per_user_servers.add(name)
+            self.auth.per_user_servers.add(name)
             server = replace(server, lazy=True)  # the hub itself has no credential for it
         if server.enabled:
-            upstream = self.upstreams[name] = Upstream(name, server, self._context, era_hint)
+            upstream = self.upstreams[name] = Upstream(name, server, self.context, era_hint)
             upstream.start(after=self._draining.pending(name))
 
     def _retire(self, name: str) -> DrainTasks:
@@ -239,24 +229,20 @@ class UpstreamManager:
         self.changes += 1
         upstream = self.upstreams.pop(name, None)
         shared = [upstream] if upstream is not None else []
-        self._catalog.remove_server(name)
+        self.catalog.remove_server(name)
         self._on_definition_changed(name)
         return self._draining.add([*shared, *self.per_caller.remove(name)])
 
-    def restart(self, name: str) -> None:
-        """Restart a server now, in any state, and reset its circuit breakers and login failures.
-
-        Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
-        """
-        self.require_upstream(name).restart()
-        self._late.pop(name, None)
-        self.reset_failures(name)
-
     def reset_failures(self, name: str) -> None:
         """Forget the failures of a server: reset its circuit breakers, rate-limit pauses and failed logins."""
-        self._breakers.remove_server(name)
+        self.breakers.remove_server(name)
         self.limiters[name].paused_until = 0.0
-        self._auth.reset_failures(name)
+        self.auth.reset_failures(name)
+
+    def require_open(self) -> None:
+        """Raise the error of a closed hub unless the hub is open."""
+        if not self.is_open:
+            raise closed_error()
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 
@@ -280,29 +266,7 @@ class UpstreamManager:
         server = self.servers[name]
         if server.share_connection or server.transport == "memory":
             return False
-        return upstream.era == "legacy" or self._auth.is_per_user(name)
-
-    def subscription_owner(self, server: str, caller: str) -> str:
-        """Return the caller id if the caller's subscriptions use a per-caller connection, else ""."""
-        if self.uses_per_caller_connections(server, self.require_upstream(server)):
-            return caller
-        is_per_caller = (
-            self.per_caller_in_cluster is not None
-            and self.per_caller_in_cluster(server)
-            and not self.servers[server].share_connection
-        )
-        return caller if is_per_caller else ""
-
-    async def subscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
-        upstream = self.require_upstream(server)
-        if owner:
-            upstream = self.per_caller.get_or_start(server, self.servers[server], owner)
-        await upstream.subscribe(kind, name)
-
-    def unsubscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
-        upstream = self.per_caller.get(server, owner) if owner else self.upstreams.get(server)
-        if upstream is not None:
-            upstream.subscriptions.remove(kind, name)
+        return upstream.era == "legacy" or self.auth.is_per_user(name)
 
     def status(self, name: str) -> ServerStatus:
         upstream = self.upstreams.get(name)
@@ -313,13 +277,13 @@ class UpstreamManager:
         status = upstream.status()
         pause = self.limiters[name].paused_until - asyncio.get_running_loop().time()
         if pause > 0:
-            status = with_pause(status, pause, self.describe_time(pause))
+            status = with_pause(status, pause, self._describe_time(pause))
         return msgspec.structs.replace(
             status,
-            tools=len(self._catalog.tools(name)),
-            denied_tools=self._catalog.count_denied(name),
-            stale=self._catalog.is_stale(name),
-            problems=self._catalog.problems(name),
+            tools=len(self.catalog.tools(name)),
+            denied_tools=self.catalog.count_denied(name),
+            stale=self.catalog.is_stale(name),
+            problems=self.catalog.problems(name),
         )
 
     async def check_health(self, names: Iterable[str], timeout: float, *, start: bool) -> dict[str, HealthResult]:
@@ -331,82 +295,3 @@ class UpstreamManager:
         upstreams = [upstream for name in found if (upstream := self.upstreams.get(name)) is not None]
         results = await asyncio.gather(*(each.check_health(timeout, start=start) for each in upstreams))
         return found | {result.server: result for result in results}
-
-    # -- waiting ------------------------------------------------------------------------------------------------------
-
-    async def wait_list_fetched(self, kind: ListKind, server: str, timeout: float) -> None:
-        """Wait until `server` has sent its list of this kind.
-
-        Raises `ServerUnavailable` if it fails and `CallTimeout` after `timeout` seconds.
-        """
-        await with_timeout(timeout, self._wait_for_list(self.require_upstream(server), kind), server)
-
-    async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
-        """Wait up to `timeout` seconds until each server's list of this kind is known, or the server failed to start.
-
-        A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
-        many servers are starting. Returns without an error after the timeout.
-        """
-        unlisted = [name for name in servers if not self._catalog.has_list(name, kind)]
-        await self.wait_for_lists(kind, unlisted, timeout, urgent=urgent)
-
-    async def wait_for_lists(
-        self, kind: ListKind, servers: Iterable[str], wait: float | None, *, urgent: bool = False
-    ) -> list[str]:
-        """Wait until these servers have sent their lists of this kind or have failed. Return those that have not sent.
-
-        A server that is down is started for it. Waits at most `wait` seconds. None waits 2 s, and hardly for servers
-        that kept a list waiting in the last minutes: so one server that does not answer delays lists once.
-        """
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        waits = {
-            name: asyncio.ensure_future(self._wait_for_list(self.upstreams[name], kind, urgent=urgent))
-            for name in servers
-            if name in self.upstreams
-        }
-        late = [each for name, each in waits.items() if wait is None and self.is_late(name)]
-        others = [each for each in waits.values() if each not in late]
-        try:
-            if late:
-                await asyncio.wait(waits.values(), timeout=LATE_LIST_WAIT_S)
-            if others:
-                left = (LIST_WAIT_S if wait is None else wait) - (clock() - began)
-                await asyncio.wait(others, timeout=max(left, 0.0))
-        finally:
-            missing = [name for name, each in waits.items() if not self._has_answered(name, kind, each)]
-            await wait_until_settled(0, [*waits.values()])
-        if wait is None:
-            for name in [each for each in missing if not self.is_late(each)]:
-                self._late[name] = clock() + LATE_MEMORY_S
-                if self.upstreams[name].state is State.STARTING:  # one that fails says so quickly in the next program
-                    self._persister.mark_late(name)
-        return missing
-
-    def _has_answered(self, name: str, kind: ListKind, waiting: asyncio.Future[None]) -> bool:
-        return waiting.exception() is None if waiting.done() else self._catalog.is_complete(name, kind)
-
-    def is_late(self, name: str) -> bool:
-        """Return True if a server kept a list waiting in the last minutes."""
-        return asyncio.get_running_loop().time() < self._late.get(name, 0.0)
-
-    async def _wait_for_list(self, upstream: Upstream, kind: ListKind, *, urgent: bool = True) -> None:
-        await upstream.wait_list_fetched(kind, urgent=urgent)
-        await self._catalog.wait_pins_stored(upstream.name)
-
-    async def wait_ready(self, name: str | None, timeout: float | None) -> None:
-        """Wait until the server `name`, or every enabled server, is ready.
-
-        Raises `ServerUnavailable` as soon as one fails, and `CallTimeout` after `timeout` seconds.
-        """
-        chosen = [self.require_upstream(name)] if name is not None else list(self.upstreams.values())
-        waiting = asyncio.gather(*(u.wait_ready(urgent=name is not None) for u in chosen))
-        await with_timeout(timeout, waiting, name or "not every server")
-
-    async def wait_first_starts(self, timeout: float | None) -> None:
-        """Wait until the first start of each non-lazy server has succeeded or failed.
-
-        Returns without an error after `timeout` seconds.
-        """
-        chosen = [u for u in self.upstreams.values() if not u.server.lazy]
-        await wait_until_settled(timeout, [asyncio.ensure_future(u.wait_first_start()) for u in chosen])

@@ -56,6 +56,7 @@ CALLBACK_CAPABILITIES: Final[Mapping[str, str]] = {
 #: Log levels, from the least to the most verbose.
 LogLevel: TypeAlias = Literal["emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"]
 LOG_LEVELS: Final[tuple[str, ...]] = get_args(LogLevel)  # the most severe first
+DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
 
 PREFERRED_VERSION: Final = LATEST_MODERN_VERSION
 OFFERED_LEGACY_VERSION: Final = LATEST_HANDSHAKE_VERSION

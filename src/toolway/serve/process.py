@@ -30,6 +30,7 @@ from toolway.gateway.admin.dashboard import EndedSessions
 from toolway.gateway.admin.overview import RunDoctor
 from toolway.gateway.cluster_hooks import NO_CLUSTER
 from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
+from toolway.gateway.gateway_options import ClientState, ConnectionRules, LiveSettings, ProcessControl
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.stdio import take_stdio
 from toolway.gateway.mcp.view import STARTUP_WINDOW_S
@@ -38,6 +39,7 @@ from toolway.gateway.principals import ApiKeyStore
 from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import Reporting
 from toolway.part_api import registry
 from toolway.part_api.part import GatewayPlace
 from toolway.serve.sockets import (
@@ -95,11 +97,12 @@ class GatewayProcess:
         alerts = settings.alerts
         if alerts is not None and not alerts.folder:
             alerts = replace(alerts, folder=str(state_dir.folder / "alerts"))
+        reporting = Reporting(audit, alerts)
         if self._cluster_node is None:
-            self.hub = HubCore(loaded, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts)
+            self.hub = HubCore(loaded, callbacks=NoHubCallbacks(), reporting=reporting)
         else:
             options = self._cluster_node.hub_options
-            self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts, **options)
+            self.hub = HubCore({}, callbacks=NoHubCallbacks(), reporting=reporting, **options)
         key = cluster.tenant_key if cluster is not None else state_dir.read_sealing_key()
         node = self._cluster_node
         self._parts = PartSet(
@@ -125,19 +128,23 @@ class GatewayProcess:
             self.hub,
             key,
             self._api_keys,
-            groups=self._groups,
-            admission=lambda: self._active_config.gateway.admission,
-            invisible_characters=lambda: self._active_config.gateway.invisible_characters,
-            drops_nulls=lambda: self._active_config.gateway.drop_nulls,
-            reload=self.reload,
-            config_history=ConfigHistory(self._shown_config, self.reload, os.environ) if loaded.file else None,
-            doctor=doctor,
-            hosts=settings.hosts,
-            origins=settings.origins,
-            local_token_from=settings.local_token_from,
+            settings=LiveSettings(
+                self._groups,
+                lambda: self._active_config.gateway.admission,
+                lambda: self._active_config.gateway.invisible_characters,
+                lambda: self._active_config.gateway.drop_nulls,
+            ),
+            control=ProcessControl(
+                self.reload,
+                ConfigHistory(self._shown_config, self.reload, os.environ) if loaded.file else None,
+                doctor,
+            ),
+            connections=ConnectionRules(settings.hosts, settings.origins, settings.local_token_from),
+            clients=ClientState(
+                rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
+                ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
+            ),
             metrics=self.telemetry.metrics,
-            rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
-            ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
             parts=self._parts,
         )
@@ -155,7 +162,7 @@ class GatewayProcess:
         if self._cluster_node is not None and self._shares_config:
             self._cluster_node.use_pins(self.hub, self._pin_mode, self._ignored_parts)
         else:
-            self.hub.use_pins(state_dir.folder, self._pin_mode, self._ignored_parts)
+            self.hub.lists.use_pins(state_dir.folder, self._pin_mode, self._ignored_parts)
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
@@ -369,10 +376,10 @@ class GatewayProcess:
 
         Otherwise each full garbage collection would scan all those objects and block the event loop for 50 ms.
         """
-        await self.hub.wait_first_starts(STARTUP_WINDOW_S)
+        await self.hub.servers.wait_first_starts(STARTUP_WINDOW_S)
         gc.collect()
         gc.freeze()
-        summary = summarize_servers(self.hub.status().values())
+        summary = summarize_servers(self.hub.servers.status().values())
         if summary:
             _log.info("%s", summary)
         self._advise_search()
@@ -381,7 +388,7 @@ class GatewayProcess:
         """Log the advice that clients use tool search, if the definitions of all tools cost a model many tokens."""
         from toolway.search.tokens import estimate_tool_tokens, search_advice
 
-        tools = self.hub.known_tools()
+        tools = self.hub.lists.catalog.tools()
         advice = search_advice(len(tools), estimate_tool_tokens(tools))
         if advice:
             _log.warning("%s: toolway connect CLIENT --print --search", advice)
@@ -485,14 +492,14 @@ class GatewayProcess:
         await self._parts.load(loaded)
         servers = self._parts.with_servers(servers)
         self._apply_start_rules(loaded.gateway)
-        changes = await self.hub.reload(replace(loaded, servers=servers))
+        changes = await self.hub.servers.reload(replace(loaded, servers=servers))
         self._parts.on_servers_changed()
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)
         pins_before, pins_now = (self._find_rules(each).pin_mode for each in (previous, loaded.gateway))
         if (pins_before, previous.ignored_changes) != (pins_now, loaded.gateway.ignored_changes):
-            self.hub.apply_pin_mode()
+            self.hub.lists.apply_pin_mode()
         problems_of_parts = await self._parts.reload(loaded.gateway.parts)
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:

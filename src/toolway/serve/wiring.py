@@ -57,7 +57,7 @@ class Telemetry:
 
     def attach(self, hub: HubCore) -> None:
         if self.metrics is not None:
-            hub.add_sink(self.metrics)
+            hub.instrumentation.add_sink(self.metrics)
         if self._provider is not None:
             from opentelemetry.trace import set_tracer_provider
 

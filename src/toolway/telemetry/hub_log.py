@@ -34,7 +34,7 @@ class HubLog:
 
         `max_attempts_for` returns the number of attempts that a call may have.
         """
-        self._mask = mask
+        self.mask = mask
         self._max_attempts_for = max_attempts_for
         self._failing: dict[str, str] = {}  # servers whose failure was logged as a warning → the state they were in
         self.wants_calls = self.wants_attempts = self.wants_successes = False
@@ -51,7 +51,7 @@ class HubLog:
         _calls_log.debug(
             "call %s of %s ended: %s, %.1f ms, %d attempts, executed: %s",
             event.id,
-            mask_target(event.server, event.method, event.name, self._mask),
+            mask_target(event.server, event.method, event.name, self.mask),
             f"{event.outcome} [{event.code}]" if error_code(event.code) else event.outcome,
             event.seconds * 1000,
             event.attempts,
@@ -66,7 +66,7 @@ class HubLog:
         _calls_log.info(
             "%s.%s: attempt %d of %d failed: %s; %s",
             call.server,
-            mask_target(call.server, call.method, call.name, self._mask),
+            mask_target(call.server, call.method, call.name, self.mask),
             number,
             self._max_attempts_for(call),
             self._describe(exc),
@@ -82,20 +82,20 @@ class HubLog:
             _calls_log.warning(
                 "%s.%s may have been executed, check before you repeat it: %s",
                 exc.server,
-                self._mask(exc.tool),
+                self.mask(exc.tool),
                 self._describe(exc),
             )
 
     def _describe(self, exc: CallError) -> str:
         text = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
-        return f"{self._mask(text)[:500]} [{exc.code}]"
+        return f"{self.mask(text)[:500]} [{exc.code}]"
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, CallStarted):
             if self.wants_calls:
-                _calls_log.debug("call %s of %s started", event.id, self._mask(event.name))
+                _calls_log.debug("call %s of %s started", event.id, self.mask(event.name))
         elif isinstance(event, StateChanged):
             self._log_state(event)
         elif isinstance(event, Disconnected):
@@ -125,4 +125,4 @@ class HubLog:
 
     def _log_server(self, level: int, server: str, text: str) -> None:
         if _servers_log.isEnabledFor(level):
-            _servers_log.log(level, "%s: %s", server, self._mask(text)[:500])
+            _servers_log.log(level, "%s: %s", server, self.mask(text)[:500])

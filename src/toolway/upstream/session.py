@@ -45,7 +45,6 @@ SERVER_REQUEST_RATE: Final = (20.0, 1000.0)  # server requests per second, and b
 CANCEL_TASK_TIMEOUT_S: Final = 5.0  # for a server to confirm that it cancels a task
 SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing ran
 
-DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
 SET_LEVEL_TIMEOUT_S: Final = 5.0  # seconds that a call waits for the server to set the log level
 DELIVERED_LOG_MARKER: Final = "toolway/ofCall"  # internal marker of a log message that was delivered to its caller
 
@@ -527,7 +526,7 @@ class Session:
         legacy server keeps its own.
         """
         if self.protocol.era == "modern":
-            return _with_meta(params, LOG_LEVEL_META_KEY, level or DEFAULT_LOG_LEVEL)
+            return _with_meta(params, LOG_LEVEL_META_KEY, level or versions.DEFAULT_LOG_LEVEL)
         if level is not None and not self.has_log_level(level):
             self._log_rank = versions.log_verbosity(level)
             # The call proceeds even if the server rejects the level, or is too busy to answer.

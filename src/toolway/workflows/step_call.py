@@ -126,7 +126,7 @@ async def _request(
         callbacks=FunctionCallbacks(None, None, None) if access is not None else None,
         may_send=may_send,
     )
-    result = await hub._core.request(call)
+    result = await hub._core.calls.request(call)
     assert isinstance(result, ToolResult)
     return result
 

@@ -71,7 +71,7 @@ class _Activities:
         Temporal stores them in its history, so a replay uses the same ones.
         """
         await asyncio.gather(*(self._hub.find_tool(name) for name in names), return_exceptions=True)
-        found = {name: self._hub._core.call_terms(name) for name in names}
+        found = {name: self._hub._core.policies.terms(name) for name in names}
         return {name: to_json(terms) for name, terms in found.items() if terms is not None}
 
     @activity.defn(name="toolway_call")

@@ -46,7 +46,7 @@ async def _measure(servers: int) -> dict[str, Any]:
     async with HubCore({f"server-{number}": Server(command="cat", lazy=True) for number in range(servers)}) as hub:
         known = _bytes()
         for number in range(servers):
-            hub.import_lists(f"server-{number}", {"tools": msgspec.json.decode(tools)})
+            hub.lists.import_lists(f"server-{number}", {"tools": msgspec.json.decode(tools)})
             if number % 100 == 0:
                 await asyncio.sleep(0)
         full, took = _bytes(), time.process_time() - began

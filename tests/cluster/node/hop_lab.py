@@ -182,7 +182,7 @@ async def _node(
             replica.use_pins(hub, lambda server: pins)
 
         async def take(loaded: LoadedConfig) -> None:
-            await hub.reload(replace(loaded, servers=replica.local_servers(loaded.servers)))
+            await hub.servers.reload(replace(loaded, servers=replica.local_servers(loaded.servers)))
             gateway.on_config_changed((), ())
 
         await replica.attach(hub, gateway, take)
@@ -205,7 +205,7 @@ async def _settled(made: Cluster, servers: set[str]) -> None:
     async with asyncio.timeout(SETTLED):
         while True:
             owned = [server for node in made.nodes for server in servers if node.replica.router.owns(server)]
-            listed = [node.hub.catalog.has_list(server, "tools") for node in made.nodes for server in servers]
+            listed = [node.hub.lists.catalog.has_list(server, "tools") for node in made.nodes for server in servers]
             if len(owned) == len(servers) and all(listed):
                 return
             await asyncio.sleep(0.05)

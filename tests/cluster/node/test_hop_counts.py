@@ -36,8 +36,8 @@ async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
         here, there, auditor = Ears(), Ears(), Ears(wants_forwarded=True)
-        other.hub.add_sink(here)
-        owner.hub.add_sink(there)
+        other.hub.instrumentation.add_sink(here)
+        owner.hub.instrumentation.add_sink(there)
 
         async def call() -> None:
             async with other.raw(token=TOKEN) as raw:
@@ -45,7 +45,7 @@ async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_
 
         await call()
         assert len(here.calls) == 1 and there.calls == []
-        owner.hub.add_sink(auditor)
+        owner.hub.instrumentation.add_sink(auditor)
         await call()
         assert len(here.calls) == 2 and there.calls == []
         assert [fact.id for fact in auditor.calls] == [here.calls[1].id]

@@ -49,9 +49,9 @@ class Hop:
 
     async def settled(self) -> None:
         for node in self.both:
-            limiter = node.hub.limiter(SERVER)
+            limiter = node.hub.servers.upstreams.limiters.get(SERVER)
             await until(lambda limiter=limiter: limiter is not None and limiter.in_use == 0)  # type: ignore[misc]
-            await until(lambda node=node: not node.hub.running_calls() and not len(node.hub.flights))  # type: ignore[misc]
+            await until(lambda node=node: not node.hub.calls.running() and not len(node.hub.calls.flights))  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ async def hop(made: tuple[Cluster, Path]) -> AsyncIterator[Hop]:
 
 
 def counts(hop: Hop) -> list[tuple[int, int]]:
-    return [(node.hub.flights.landed, node.hub.flights.taken_over) for node in hop.both]
+    return [(node.hub.calls.flights.landed, node.hub.calls.flights.taken_over) for node in hop.both]
 
 
 @asynccontextmanager
@@ -141,7 +141,7 @@ async def test_a_call_whose_server_has_moved_finds_the_next_owner(hop: Hop) -> N
     cache = hop.here.replica.context.owner_cache
     [(place, held)] = [(place, each) for place, each in cache._cached.items() if place.server == SERVER]
     cache._cached[place] = type(held)(held.instance, held.node, held.fence - 1)
-    before = hop.here.hub.flights.taken_over
+    before = hop.here.hub.calls.flights.taken_over
     assert "result" in (await hop.call("counter", call="c", nonce="moved")).last
     assert hop.executed("moved") == 1
-    assert hop.here.hub.flights.taken_over == before + 1 and cache.get(place) == held
+    assert hop.here.hub.calls.flights.taken_over == before + 1 and cache.get(place) == held

@@ -127,7 +127,7 @@ async def test_refused_requests_of_one_caller_close_the_server_for_nobody(era: s
             (await bench.call("bad.bad", {"mode": "status=400"})).expect(ProtocolError, "no")
         (await bench.call("bad.counter")).expect(None)
         (await bench.call("bad.bad", {"effect": True})).expect(None)
-        assert bench.hub._core.breaker_status() == {}
+        assert bench.hub._core.servers.breaker_status() == {}
 
 
 @ERAS

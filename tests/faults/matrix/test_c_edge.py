@@ -149,7 +149,7 @@ async def test_on_every_route_another_host_or_page_is_refused_even_with_the_toke
                 answer = await found.ask(method, path, b"", more)
                 assert answer.status == status, (method, path, more)
         assert found.contacts() == before
-        assert set(found.hub.servers) == {"a", "b"}
+        assert set(found.hub.servers.entries) == {"a", "b"}
 
 
 def _jwt(algorithm: str, **claims: Any) -> str:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 async def call_as(bench: Bench, caller: str, seconds: float) -> None:
     """Make a call as `caller` through the whole middleware chain."""
     params = {"name": "bad.sleep", "arguments": {"seconds": seconds}}
-    await bench.hub._core._chain(Call("bad.sleep", "tools/call", params, caller=caller))
+    await bench.hub._core.calls._chain(Call("bad.sleep", "tools/call", params, caller=caller))
 
 
 async def flood(bench: Bench, calls: int) -> list[asyncio.Task[None]]:

@@ -251,8 +251,8 @@ async def test_a_client_comes_back_to_another_node_and_answers_twice(
         a_node(Hub._from_core(second.hub), url, f"two{seed}") as (two, _),
     ):
         for found, engine in ((first, one), (second, two)):
-            await found.hub.add_server("workflows", WorkflowServer(engine, [refund]))
-            await found.hub.wait_ready("workflows", timeout=60)
+            await found.hub.servers.add("workflows", WorkflowServer(engine, [refund]))
+            await found.hub.servers.wait_ready("workflows", timeout=60)
         async with first.raw("") as raw:
             task = (await raw.call("workflows__refund", {}, capabilities=WITH_ALL)).result["taskId"]
             await until_task(raw, task, "input_required")

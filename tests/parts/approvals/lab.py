@@ -124,10 +124,10 @@ async def asking(
         gateway = Gateway(hub, KEY, keyring, parts=parts)
         found = Asking(hub, gateway, await gateway.listen("127.0.0.1", 0))
         found.fake, found.gate, found.sink, found.links = fake, gate, Sink(), links
-        hub.add_sink(found.sink)
+        hub.instrumentation.add_sink(found.sink)
         hurry = asyncio.Event()
         try:
-            await hub.wait_ready(timeout=60)
+            await hub.servers.wait_ready(timeout=60)
             yield found
         finally:
             hurry.set()

@@ -155,7 +155,7 @@ async def test_a_state_that_the_server_invents_is_no_answer(tmp_path: Path) -> N
     async with asking(tmp_path, {}) as lab, lab.raw("server/bank") as raw:
         asked = (await raw.call("ask", {}, capabilities=FORM)).result  # the server asks by itself
         lab.gate.set_rules({**_rules(CLIENT)})
-        lab.hub.on_approval_rules_changed()
+        lab.hub.calls.on_approval_rules_changed()
         answer = await reply(raw, asked, accept(), "ask", {})
         assert answer.result["resultType"] == "input_required", "the rest of a call before the rule is asked about"
         assert "toolway-approval" in answer.result["inputRequests"]
@@ -195,8 +195,8 @@ async def test_an_old_question_and_another_definition_are_refused(tmp_path: Path
         opened = Sealer(KEY, lambda: 0.0).open("state", asked["requestState"])
         old = past.seal_state(opened[0], opened[1], tuple(binding), PENDING_TIMEOUT_S)
         assert (await reply(raw, {**asked, "requestState": old}, accept(), "echo", PAY)).error["code"] == -32602
-        changed = [{**each.raw, "description": "Other."} for each in lab.hub.catalog.tools("bank")]
-        lab.hub.catalog.replace("bank", "tools", changed)
+        changed = [{**each.raw, "description": "Other."} for each in lab.hub.lists.catalog.tools("bank")]
+        lab.hub.lists.catalog.replace("bank", "tools", changed)
         assert refusal(await reply(raw, asked, accept(), "echo", PAY)) == DENIED
         assert lab.executed() == 0
 
@@ -244,8 +244,8 @@ async def test_destructive_is_what_the_server_says_and_spares_nothing(tmp_path: 
     rules = {"destructive": "operator", "bank.add": "operator"}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         hints: Json = {"echo": {"destructiveHint": True}, "add": {"destructiveHint": False, "readOnlyHint": True}}
-        tools = [each.raw | {"annotations": hints.get(each.name, {})} for each in lab.hub.catalog.tools("bank")]
-        lab.hub.catalog.replace("bank", "tools", tools)
+        tools = [each.raw | {"annotations": hints.get(each.name, {})} for each in lab.hub.lists.catalog.tools("bank")]
+        lab.hub.lists.catalog.replace("bank", "tools", tools)
         assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
         assert refusal(await call(raw, "modern", "add", {"a": 1, "b": 2})) == WAITS
         assert "result" in (await call(raw, "modern", "declared", {})).last

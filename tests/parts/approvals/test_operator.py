@@ -109,12 +109,12 @@ async def test_an_approval_expires(tmp_path: Path) -> None:
 async def test_another_definition_needs_another_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
-        tool = lab.hub.catalog.find_tool("bank", "echo")
+        tool = lab.hub.lists.catalog.find_tool("bank", "echo")
         assert tool is not None
-        changed = [{**each.raw, "description": "Other."} for each in lab.hub.catalog.tools("bank")]
-        lab.hub.catalog.replace("bank", "tools", changed)
+        changed = [{**each.raw, "description": "Other."} for each in lab.hub.lists.catalog.tools("bank")]
+        lab.hub.lists.catalog.replace("bank", "tools", changed)
         assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
-        lab.hub.catalog.replace("bank", "tools", [{**each, "description": "Third."} for each in changed])
+        lab.hub.lists.catalog.replace("bank", "tools", [{**each, "description": "Third."} for each in changed])
         assert lab.executed() == 0
 
 
@@ -304,15 +304,15 @@ async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
 async def test_a_call_without_a_rule_has_its_plan_and_one_with_a_rule_has_none(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         assert "result" in (await call(raw, "modern", "declared", {})).last
-        echo, other = (lab.hub.catalog.find_tool("bank", name) for name in ("echo", "declared"))
+        echo, other = (lab.hub.lists.catalog.find_tool("bank", name) for name in ("echo", "declared"))
         assert echo is not None and other is not None
-        plan = lab.hub.find_plan(other, "")
-        assert plan is not None and lab.hub.find_plan(echo, "") is None
+        plan = lab.hub.calls.planner.find(other, "")
+        assert plan is not None and lab.hub.calls.planner.find(echo, "") is None
         from toolway.parts.approvals.rules import parse_approve
 
         assert lab.gate.set_rules(parse_approve({"bank.declared": "operator"}))
-        lab.hub.on_approval_rules_changed()
-        assert not plan.is_valid() and lab.hub.find_plan(other, "") is None
+        lab.hub.calls.on_approval_rules_changed()
+        assert not plan.is_valid() and lab.hub.calls.planner.find(other, "") is None
         assert refusal(await call(raw, "modern", "declared", {})) == WAITS
         assert "result" in (await call(raw, "modern", "echo", PAY)).last
 
@@ -344,7 +344,7 @@ async def test_a_call_that_waits_for_an_approval_is_not_counted_as_failed(
     metrics, recent = Metrics(), RecentCalls()
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         for sink in (metrics, LogSink()):
-            lab.hub.add_sink(sink)
+            lab.hub.instrumentation.add_sink(sink)
         events = lab.hub.events(CallFinished)
         first = await call(raw, "modern", "echo", PAY)
         recent.on_calls([event async for event in first_of(events)])

@@ -130,7 +130,7 @@ async def _story(folder: Path, mode: Any, texts: dict[str, str], labels: dict[st
     )
     times = [1_800_000_000.0]
     gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
-    flows = CallFlows(SqliteFlowStore(folder / "flows.sqlite"), lambda: hub.servers, hub.emit, lambda: times[0])
+    flows = CallFlows(SqliteFlowStore(folder / "flows.sqlite"), lambda: hub.servers.entries, hub.emit, lambda: times[0])
     gate.add_check(flows)
     flows.set_mode(mode)
     keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
@@ -141,9 +141,9 @@ async def _story(folder: Path, mode: Any, texts: dict[str, str], labels: dict[st
         story = Story(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         story.flows, story.gate, story.sent_file, story.decisions = flows, gate, sent, []
         story.times = times
-        hub.add_sink(_Sink(story.decisions))
-        await hub.wait_ready(timeout=60)
-        await hub.wait_lists_known(["s"], "tools", 60)
+        hub.instrumentation.add_sink(_Sink(story.decisions))
+        await hub.servers.wait_ready(timeout=60)
+        await hub.lists.waits.wait_known(["s"], "tools", 60)
         try:
             yield story
         finally:
@@ -238,12 +238,12 @@ async def test_have_labels_reset_that_are_meant_for_another_caller(
 async def test_tools_without_labels_cost_nothing_and_are_never_denied(tmp_path: Path) -> None:
     async with _story(tmp_path, None, MAIL, {}) as story:
         await story.call("s__weather")
-        before = story.hub.flights.landed
+        before = story.hub.calls.flights.landed
         for _ in range(3):
             await story.call("s__weather")
-        assert story.hub.flights.landed == before + 3 and not story.flows.is_on
+        assert story.hub.calls.flights.landed == before + 3 and not story.flows.is_on
         story.flows.set_mode("deny")
-        story.hub.on_approval_rules_changed()
+        story.hub.calls.on_approval_rules_changed()
         for _ in range(7):
             for name in ("weather", "read_inbox", "send"):
                 assert "result" in await story.call(f"s__{name}")
@@ -252,7 +252,7 @@ async def test_tools_without_labels_cost_nothing_and_are_never_denied(tmp_path: 
 @pytest.mark.anyio
 async def test_further_reads_of_a_kind_fly_and_a_way_out_never_does(tmp_path: Path) -> None:
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
-        flights = story.hub.flights
+        flights = story.hub.calls.flights
         await story.call("s__read_inbox")  # stores the labels
         before = flights.landed
         for _ in range(3):

@@ -22,6 +22,7 @@ from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import Reporting, ServerDefaults
 from toolway.network import NetworkPolicy
 from toolway.testing import FakeHttp
 from toolway.testing.http_endpoint import Endpoint, FakeExchange
@@ -134,10 +135,10 @@ async def on_behalf(
             await stack.enter_async_context(target)
         given = auth if auth is not None else exchange_auth(issuer)
         entries = {name: parse_entry({"url": target.url, "auth": given}) for name, target in targets.items()}
-        here = NetworkPolicy(("127.0.0.1",))
+        here = ServerDefaults(network_policy=NetworkPolicy(("127.0.0.1",)))
         keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
         hub = await stack.enter_async_context(
-            HubCore(entries, callbacks=NoHubCallbacks(), network_policy=here, audit_log=audit)
+            HubCore(entries, callbacks=NoHubCallbacks(), defaults=here, reporting=Reporting(audit))
         )
         gateway = Gateway(hub, b"k" * 32, keyring)
         port = await gateway.listen("127.0.0.1", 0)

@@ -136,7 +136,7 @@ async def test_a_real_provider_exchanges_the_token_of_a_caller_for_one_of_the_se
     async with target, with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         auth = {"type": "exchange", "scopes": ["tools:read"], "issuer": url, "clientId": "gateway"}
         entry = parse_entry({"url": target.url, "auth": {**auth, "clientSecret": "secret"}})
-        await found.hub.add_server("jira", entry)
+        await found.hub.servers.add("jira", entry)
         token = await machine_token(client, url, login.settings.resource_url)
         for era in ERAS:
             answer = await ask(found, era, token, {"name": "jira__echo", "arguments": {"text": "x"}})

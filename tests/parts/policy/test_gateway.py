@@ -71,7 +71,7 @@ async def ruled(folder: Path, text: str = POLICY, **options: Any) -> AsyncIterat
     issuer, holder = Issuer(), Holder(text)
     access = options.pop("access", {"*": ("*",)})
     async with guarded(folder, issuer, access=access, policy=holder, **options) as found:
-        found.hub.add_sink(holder.denials)
+        found.hub.instrumentation.add_sink(holder.denials)
         holder.use(found, text)
         yield found, issuer, holder
 

@@ -60,8 +60,8 @@ async def serving(folder: Path, *bodies: Json, wait_s: float = 45.0, **options: 
         async with Workflows(Hub._from_core(found.hub), folder / "runs.db", access=access) as workflows:
             definitions = [read_value(body) for body in bodies]
             server = WorkflowServer(workflows, definitions, wait_s=wait_s, roles=access.roles)
-            await found.hub.add_server("workflows", server)
-            await found.hub.wait_ready("workflows", timeout=30)
+            await found.hub.servers.add("workflows", server)
+            await found.hub.servers.wait_ready("workflows", timeout=30)
             yield found
 
 

@@ -111,5 +111,5 @@ async def test_where_there_is_no_such_process_the_document_is_read_here(monkeypa
         monkeypatch.setattr(sys, "executable", executable)
         entry = {"url": "http://127.0.0.1:9/", "openapi": str(file)}
         async with Hub({"api": entry}, catalog_storage=None) as hub:
-            await hub._core.wait_first_starts(20)
+            await hub._core.servers.wait_first_starts(20)
             assert "cannot connect" in hub.status()["api"].why  # which comes after the document was read

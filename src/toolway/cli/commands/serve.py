@@ -250,7 +250,7 @@ def run_serve(
             output.print_problems(loaded.issues)
         doctor = build_doctor(
             config,
-            None if loaded.file else lambda: serving.hub.servers,
+            None if loaded.file else lambda: serving.hub.servers.entries,
             gate,
             spawner=lambda: serving.hub.spawner,
         )
@@ -262,12 +262,12 @@ def run_serve(
             "json" if output.as_json else telemetry.log,
             verbose=output.verbose,
             quiet=output.quiet,
-            mask=create_mask(lambda: serving.hub.servers),
+            mask=create_mask(lambda: serving.hub.servers.entries),
         )
         if stop.is_set():
             serving.stop()
         log = LogSink(calls=telemetry.calls)
-        serving.hub.add_sink(log)
+        serving.hub.instrumentation.add_sink(log)
         with closing(log):
             if stdio:
                 await serving.run_stdio(SEARCH_ENDPOINT if search else "")

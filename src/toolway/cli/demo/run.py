@@ -22,7 +22,7 @@ from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
 from toolway.config.loader import load_file
 from toolway.errors import ToolwayError
 from toolway.gateway.state_dir import StateDir
-from toolway.hub.core import HubCore
+from toolway.hub.calls import HubCalls
 from toolway.serve.process import GatewayProcess
 from toolway.types import Call, Json
 
@@ -65,7 +65,7 @@ async def _run_gateway(output: Output, folder: Path, port: int, browser: bool) -
 
     def on_ready(url: str) -> None:
         callers = [key.to_principal().caller_id for key in keyring.list_keys()]
-        call_tasks.add(asyncio.get_running_loop().create_task(_call_forever(serving.hub, callers)))
+        call_tasks.add(asyncio.get_running_loop().create_task(_call_forever(serving.hub.calls, callers)))
         link = f"{url}{serving.gateway.dashboard_url()}"
         if output.as_json:
             output.print_raw_json({"url": link})
@@ -107,7 +107,7 @@ def _server_entry(folder: Path, behaviour: str) -> Json:
     return {"command": str(folder / "python"), "args": [str(folder / "server.py"), behaviour], "timeout": "5s"}
 
 
-async def _call_forever(hub: HubCore, callers: Sequence[str]) -> None:
+async def _call_forever(calls: HubCalls, callers: Sequence[str]) -> None:
     names = [(name, arguments) for name, weight, arguments in DEMO_CALLS for _ in range(weight)]
     running: set[asyncio.Task[None]] = set()
     while True:
@@ -115,12 +115,12 @@ async def _call_forever(hub: HubCore, callers: Sequence[str]) -> None:
         if len(running) < 20:
             name, arguments = random.choice(names)
             caller = random.choice(["", *callers])
-            task = asyncio.get_running_loop().create_task(_call(hub, name, arguments, caller))
+            task = asyncio.get_running_loop().create_task(_call(calls, name, arguments, caller))
             running.add(task)
             task.add_done_callback(running.discard)
 
 
-async def _call(hub: HubCore, name: str, arguments: Json, caller: str) -> None:
+async def _call(calls: HubCalls, name: str, arguments: Json, caller: str) -> None:
     params: Json = {"name": name.partition(".")[2], "arguments": dict(arguments)}
     with suppress(ToolwayError):  # the hub may close before its callers
-        await hub.request(Call(name, "tools/call", params, caller=caller))
+        await calls.request(Call(name, "tools/call", params, caller=caller))

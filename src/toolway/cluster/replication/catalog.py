@@ -83,7 +83,7 @@ class SharedCatalog:
             self._revision = max(self._revision, stored.revision)
             self._stored[server] = stored
             if self._hub is not None and self._fence_for(server) is None:
-                self._hub.import_lists(server, stored.lists)
+                self._hub.lists.import_lists(server, stored.lists)
         return list(changed)
 
     def keep_only(self, servers: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class SharedCatalog:
 
     def _schedule_write(self, server: str, fingerprint: str, era: Era, lists: dict[str, list[Any]]) -> None:
         fence = self._fence_for(server)
-        negotiated = self._hub.negotiated(server) if self._hub is not None else None
+        negotiated = self._hub.servers.negotiated(server) if self._hub is not None else None
         if fence is None or negotiated is None:
             return
         agreement = {

@@ -13,7 +13,7 @@ from toolway.cluster.node_context import NodeContext
 from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.replication.config import ConfigSource
 from toolway.config.loader import LoadedConfig
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.middleware.circuit_breaker import CircuitBreakers
 from toolway.types import Json
 
@@ -35,14 +35,14 @@ class ChangeHandlers:
         context: NodeContext,
         config_source: ConfigSource,
         token_store: DbTokenStore,
-        hub: HubCore,
+        servers: HubServers,
         file: str,
         apply_config: ApplyConfig,
     ) -> None:
         self._context = context
         self._config_source = config_source
         self._token_store = token_store
-        self._hub = hub
+        self._servers = servers
         self._file = file
         self._apply_config = apply_config
 
@@ -57,7 +57,7 @@ class ChangeHandlers:
         feed.on_change("logins", self._on_logins_changed)
         feed.on_message("instances", self._on_ownership_changed)
         feed.on_message("restart", self._on_restart_requested)
-        SharedBreakers(self._hub.circuit_breakers, lambda: self._hub.servers, self._context.router.has_owner).register(
+        SharedBreakers(self._servers.breakers, lambda: self._servers.entries, self._context.router.has_owner).register(
             feed
         )
 
@@ -86,7 +86,7 @@ class ChangeHandlers:
         """Restart a server at the request of another node, if this node owns the server."""
         server = body.get("server")
         if isinstance(server, str) and self._context.owns(server):
-            self._hub.restart_server(server)
+            self._servers.restart(server)
 
 
 def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released: Sequence[Ownership]) -> None:

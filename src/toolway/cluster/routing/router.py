@@ -17,7 +17,7 @@ from toolway.cluster.replication.catalog import SharedCatalog
 from toolway.cluster.routing.owned import DirectTransport, OwnedTransport
 from toolway.cluster.routing.remote import RemoteTransport, RoutingContext
 from toolway.config.schema import Limits, Server
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.types import Authorizer, Era, Json
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.transport import (
@@ -46,16 +46,16 @@ class TransportRouter:
         self._context = context
         self._catalog = catalog
         self._member: Member | None = None
-        self._hub: HubCore | None = None
+        self._hub_servers: HubServers | None = None
         self._servers: Mapping[str, Server] = {}  # as configured, not as the hub has them
         self._transports: dict[str, set[RoutedTransport]] = {}
         #: Servers that are objects in the process of each node, unless the configuration has a server of this name.
         self.in_process: frozenset[str] = frozenset()
         self.keeps_limits = False  # a server with its own limits is called only by its owner, which enforces them
 
-    def attach(self, hub: HubCore) -> None:
-        """Set the hub of this node, in which owned servers are started."""
-        self._hub = hub
+    def attach(self, servers: HubServers) -> None:
+        """Set the servers of the hub of this node, where owned servers are started."""
+        self._hub_servers = servers
 
     def join(self, member: Member) -> None:
         """Set the `Member`, which decides which servers this node owns."""
@@ -205,8 +205,12 @@ class TransportRouter:
         for transport in tuple(self._transports.get(name, ())):
             if transport.owned is None:
                 transport.reroute()
-        if server is not None and self._hub is not None and not (server.lazy and self._catalog.get_summary(name)):
-            self._hub.ensure_started(name)
+        if (
+            server is not None
+            and self._hub_servers is not None
+            and not (server.lazy and self._catalog.get_summary(name))
+        ):
+            self._hub_servers.ensure_started(name)
 
     async def drain(self, ownership: Ownership) -> None:
         transports = [

@@ -147,12 +147,12 @@ class WorkerGroup:
         new = calls.find_newest(limit=min(max(0, calls.count - calls_before), MAX_REPORTED_CALLS))
         events = [event for _, event in activity.events.after(event_before) if event["kind"] in _REPORTED_EVENTS]
         counts = gateway.search_tools.log.counts
-        status = self._hub.status()
+        status = self._hub.servers.status()
         return {
             "metrics": gateway.metrics.store.to_json(),
             "stalls": [gateway.metrics.stalls, gateway.metrics.stalled_seconds],
             "stats": gateway.own_stats(),
-            "running": Counter(call.server for call in self._hub.running_calls()),
+            "running": Counter(call.server for call in self._hub.calls.running()),
             "messages": {name: [each.messages_sent, each.messages_received] for name, each in status.items()},
             "searches": [counts.fits, counts.nothing, counts.refused, counts.calls],
             "count": calls.count,

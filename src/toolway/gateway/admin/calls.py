@@ -15,7 +15,7 @@ from toolway.gateway.admin import servers
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.principals import ApiKeyStore, Principal
-from toolway.hub.core import HubCore
+from toolway.hub.calls import HubCalls
 from toolway.types import Call, Json, ToolRef
 
 MAX_CALLS_PER_REPLY: Final = 500  # calls in one reply
@@ -41,12 +41,12 @@ class CallsAdmin:
 
     def __init__(
         self,
-        hub: HubCore,
+        calls: HubCalls,
         activity: ActivityRecorder,
         api_keys: ApiKeyStore | None,
         people: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._hub = hub
+        self._calls = calls
         self._activity = activity
         self._api_keys = api_keys
         self._people = people
@@ -158,12 +158,12 @@ class CallsAdmin:
             caller=principal.caller_id,
             id=id_,
             callbacks=no_client,
-            state=self._hub.new_call_state(keep_raw=False),  # records the phases of its attempts
+            state=self._calls.new_call_state(keep_raw=False),  # records the phases of its attempts
         )
         reply: Json = {}
 
         async def send() -> Json:
-            result = await self._hub.request(call)
+            result = await self._calls.request(call)
             reply.update(id=id_, result=result.raw, seconds=result.duration, attempts=result.attempts)
             return result.raw
 

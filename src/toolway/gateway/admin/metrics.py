@@ -71,7 +71,7 @@ class MetricsEndpoint:
             render_metrics,
         )
 
-        self._metrics.store.prune(frozenset(self._hub.servers))
+        self._metrics.store.prune(frozenset(self._hub.servers.entries))
         tokens = await self._search.get_tokens()
         snapshot = self._metrics.snapshot()
         self._cluster.on_metrics_shown()
@@ -80,13 +80,13 @@ class MetricsEndpoint:
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept, of_parts)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:
-        running = Counter(call.server for call in self._hub.running_calls())
+        running = Counter(call.server for call in self._hub.calls.running())
         sent, received = Counter[str](), Counter[str]()
         for report in self._cluster.worker_reports():
             running.update(report.running)
             sent.update({name: counts[0] for name, counts in report.messages.items()})
             received.update({name: counts[1] for name, counts in report.messages.items()})
-        for name, status in self._hub.status().items():
+        for name, status in self._hub.servers.status().items():
             labels = {"server": name}
             yield gauge("toolway_server_up", labels, status.is_up)
             yield gauge("toolway_server_state", {**labels, "transport": status.transport, "state": status.state}, 1)
@@ -97,9 +97,9 @@ class MetricsEndpoint:
             yield gauge("toolway_server_uptime_seconds", labels, status.since if status.state == "ready" else 0.0)
             yield gauge("toolway_calls_running", labels, running[name])
             yield from self._load_gauges(gauge, name)
-        for (server, tool), facts in list(self._hub.breaker_status().items())[:MAX_BREAKERS]:
+        for (server, tool), facts in list(self._hub.servers.breaker_status().items())[:MAX_BREAKERS]:
             yield gauge("toolway_breaker_open", {"server": server, "tool": tool}, _BREAKER_VALUES[facts.state])
-        for pins in self._hub.pins.list_servers() if self._hub.pins is not None else ():
+        for pins in self._hub.lists.pins.list_servers() if self._hub.lists.pins is not None else ():
             held = sum(each.held for each in pins.deviations.values())
             for state, count in (("held", held), ("noted", len(pins.deviations) - held)):
                 yield gauge("toolway_definitions_deviating", {"server": pins.name, "state": state}, count)
@@ -119,8 +119,8 @@ class MetricsEndpoint:
             yield gauge("toolway_server_tokens", {"server": server["server"]}, server["tokens"])
 
     def _load_gauges(self, gauge: type[GaugeValue], server: str) -> Iterator[GaugeValue]:
-        labels, slots = {"server": server}, self._hub.limiter(server)
-        waiting, retries, refused = self._hub.load(server)
+        labels, slots = {"server": server}, self._hub.servers.upstreams.limiters.get(server)
+        waiting, retries, refused = self._hub.servers.load(server)
         if slots is not None:
             yield gauge("toolway_slots", labels, slots.capacity)
             yield gauge("toolway_slots_in_use", labels, slots.in_use)

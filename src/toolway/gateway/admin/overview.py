@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from msgspec.structs import asdict
 
-from toolway.catalog.catalog import Tool
+from toolway.catalog.catalog import Catalog, Tool
 from toolway.errors import ConfigError, NotFound
 from toolway.gateway.admin import servers
 from toolway.gateway.admin.activity import ActivityRecorder
@@ -24,7 +24,7 @@ from toolway.gateway.mcp.responses import EventStream
 from toolway.gateway.principals import Principal
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import Exchange
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.types import Json
 
 EVENTS_POLL_INTERVAL_S: Final = 0.25  # seconds between two checks for new events of a stream
@@ -49,7 +49,8 @@ class OverviewAdmin:
 
     def __init__(
         self,
-        hub: HubCore,
+        servers: HubServers,
+        catalog: Catalog,
         activity: ActivityRecorder,
         calls_admin: CallsAdmin,
         browser_sessions: BrowserSessions,
@@ -57,7 +58,8 @@ class OverviewAdmin:
         config_history: ConfigHistory | None,
         doctor: RunDoctor | None,
     ) -> None:
-        self._hub = hub
+        self._servers = servers
+        self._catalog = catalog
         self._activity = activity
         self._calls_admin = calls_admin
         self._browser_sessions = browser_sessions
@@ -138,7 +140,7 @@ class OverviewAdmin:
 
     def get_tools(self) -> Json:
         """Return the complete definitions of all tools, as their servers list them."""
-        return {"tools": [_tool_to_json(tool) for tool in self._hub.known_tools()]}
+        return {"tools": [_tool_to_json(tool) for tool in self._catalog.tools()]}
 
     async def list_tools(self) -> Json:
         """Return one row per tool for the dashboard, with the size of its definition.
@@ -147,7 +149,7 @@ class OverviewAdmin:
         """
         rows, cached_rows = [], self._tool_rows
         self._tool_rows = {}
-        for count, tool in enumerate(self._hub.known_tools()):
+        for count, tool in enumerate(self._catalog.tools()):
             key = (tool.server, tool.name)
             cached = cached_rows.get(key)
             if cached is None or cached[0] is not tool:
@@ -159,14 +161,14 @@ class OverviewAdmin:
         return {"tools": rows}
 
     def get_tool(self, server: str, name: str) -> Json:
-        for tool in self._hub.known_tools(server=server):
+        for tool in self._catalog.tools(server=server):
             if tool.name == name:
                 return {**servers.tool_to_json(tool), "description": tool.description or "", "raw": tool.raw}
         raise NotFound(f"unknown tool {server}.{name}", server=server)
 
     def list_endpoints(self) -> Json:
         """Return the MCP endpoints: `/mcp`, one per group, one per server."""
-        tools = [(tool.qualified_name, tool) for tool in self._hub.known_tools()]
+        tools = [(tool.qualified_name, tool) for tool in self._catalog.tools()]
         groups = []
         for name, tool_filter in self._groups().items():
             included = [tool for full, tool in tools if full in tool_filter]
@@ -181,7 +183,7 @@ class OverviewAdmin:
                     "servers": sorted({tool.server for tool in included}),
                 }
             )
-        return {"all": {"path": "/mcp", "tools": len(tools)}, "groups": groups, "servers": list(self._hub.servers)}
+        return {"all": {"path": "/mcp", "tools": len(tools)}, "groups": groups, "servers": list(self._servers.entries)}
 
     # -- doctor and configuration -------------------------------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class OverviewAdmin:
         name = body.get("server")
         if self._doctor is None:
             raise ConfigError("doctor not available in this gateway", hint="run it in a terminal: toolway doctor")
-        if name is not None and name not in self._hub.servers:
+        if name is not None and name not in self._servers.entries:
             raise NotFound(f"unknown server {name!r}", server=str(name))
         async with self._doctor_lock:  # one run at a time: it starts its own server processes
             return await self._doctor(name)

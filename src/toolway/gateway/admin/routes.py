@@ -11,14 +11,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
-from toolway.events import AccessEvent
+from toolway.events import AccessEvent, Event
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
@@ -31,7 +31,6 @@ from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import ApiKeyStore, Principal, parse_key_rate, show_key
 from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange
-from toolway.hub.core import HubCore
 from toolway.part_api import registry
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import remove_invisible
@@ -424,31 +423,32 @@ class RouteTable:
         return None
 
 
+class AdminHandlers(NamedTuple):
+    """Handlers of the `/admin` requests, by subject. `keys` is None if authentication is off."""
+
+    servers: ServersAdmin
+    calls: CallsAdmin
+    overview: OverviewAdmin
+    search: SearchAdmin
+    pins: PinsAdmin
+    keys: KeysAdmin | None
+
+
 class AdminEndpoint:
     """Handler of all `/admin` requests. `gateway_stats` returns counters of the gateway itself."""
 
     def __init__(
         self,
-        servers: ServersAdmin,
-        calls: CallsAdmin,
-        overview: OverviewAdmin,
-        search: SearchAdmin,
-        pins: PinsAdmin,
-        hub: HubCore,
-        api_keys: ApiKeyStore | None,
+        handlers: AdminHandlers,
+        mask: Mask,
         reload: Callable[[], Awaitable[Json]],
         gateway_stats: Callable[[], Json],
         cluster: ClusterHooks,
         parts: PartSet,
     ) -> None:
-        self.servers: ServersAdmin = servers
-        self.calls: CallsAdmin = calls
-        self.overview: OverviewAdmin = overview
-        self.search: SearchAdmin = search
-        self.pins: PinsAdmin = pins
+        self.servers, self.calls, self.overview, self.search, self.pins, self._keys = handlers
         self.reload: Callable[[], Awaitable[Json]] = reload
-        self._hub = hub
-        self._api_keys = api_keys
+        self._hub_mask = mask
         self._gateway_stats = gateway_stats
         self._cluster = cluster
         self._parts = parts
@@ -499,7 +499,7 @@ class AdminEndpoint:
             exchange.reply(200, encode_for_display(result), _NO_STORE_HEADERS)
 
     def _mask(self, text: str) -> str:
-        return remove_invisible(self._hub.mask(text))
+        return remove_invisible(self._hub_mask(text))
 
     def get_gateway(self) -> Json:
         facts = {
@@ -513,9 +513,9 @@ class AdminEndpoint:
     @property
     def keys(self) -> KeysAdmin:
         """Handlers of `/admin/keys`. Raises `ConfigError` if authentication is off."""
-        if self._api_keys is None:
+        if self._keys is None:
             raise ConfigError("authentication is off", hint="start the gateway without --no-auth")
-        return KeysAdmin(self._hub, self._api_keys)
+        return self._keys
 
     @property
     def nodes(self) -> ClusterAdmin:
@@ -549,8 +549,8 @@ _KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "ex
 class KeysAdmin:
     """Handlers of `/admin/keys`: list, create and revoke API keys."""
 
-    def __init__(self, hub: HubCore, api_keys: ApiKeyStore) -> None:
-        self._hub = hub
+    def __init__(self, emit: Callable[[Event], None], api_keys: ApiKeyStore) -> None:
+        self._emit = emit
         self._api_keys = api_keys
 
     def list(self) -> Json:
@@ -582,13 +582,13 @@ class KeysAdmin:
             made_by=self._api_keys.person_of(principal.caller_id),
             **given,
         )
-        self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
+        self._emit(AccessEvent("", "key_created", principal_id=key.id))
         return {**show_key(key), "token": token}
 
     async def revoke(self, id_: str) -> Json:
         if not await self._api_keys.revoke_key(id_):
             raise NotFound(f"unknown API key {id_!r}", hint="list all keys: toolway keys ls")
-        self._hub.emit(AccessEvent("", "key_revoked", principal_id=id_))
+        self._emit(AccessEvent("", "key_revoked", principal_id=id_))
         return {"revoked": id_}
 
 

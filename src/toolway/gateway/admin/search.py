@@ -150,7 +150,7 @@ class SearchAdmin:
         from toolway.search.tokens import tool_chars
 
         known, sizes = self._sizes, {}
-        for number, tool in enumerate(self._hub.known_tools(), 1):
+        for number, tool in enumerate(self._hub.lists.catalog.tools(), 1):
             key = (tool.server, tool.name)
             cached = known.get(key)
             if cached is None or cached[0] is not tool:

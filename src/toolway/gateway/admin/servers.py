@@ -29,11 +29,11 @@ from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import ConfigIssue, Server
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import ConfigError, NotFound
-from toolway.events import CallFinished, PolicyDecision
+from toolway.events import CallFinished, Event, PolicyDecision
 from toolway.gateway.admin.activity import ActivityRecorder, Mask
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.cluster_hooks import ClusterHooks
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.middleware.circuit_breaker import BreakerState, BreakerStatus
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
@@ -58,13 +58,15 @@ class ServersAdmin:
 
     def __init__(
         self,
-        hub: HubCore,
+        servers: HubServers,
+        emit: Callable[[Event], None],
         activity: ActivityRecorder,
         config_history: ConfigHistory | None,
         admission: Callable[[], AdmissionPolicy],
         cluster: ClusterHooks,
     ) -> None:
-        self._hub = hub
+        self._servers = servers
+        self._emit = emit
         self._activity = activity
         self._config_history = config_history
         self._admission = admission
@@ -75,13 +77,13 @@ class ServersAdmin:
     async def list_status(self) -> Json:
         owners = await self._owners()
         return {
-            "servers": [self._status_row(status, owners) for status in self._hub.status().values()],
+            "servers": [self._status_row(status, owners) for status in self._servers.status().values()],
             "held": self._config_history.list_held() if self._config_history is not None else [],
         }
 
     async def check_health(self) -> Json:
         """Check all servers now, and return the results as JSON."""
-        results = await self._hub.check_health()
+        results = await self._servers.check_health()
         return {
             "servers": [_health_to_json(each, self._activity.masks.mask_for(name)) for name, each in results.items()]
         }
@@ -102,7 +104,7 @@ class ServersAdmin:
         return row
 
     def _find_status(self, name: str) -> ServerStatus:
-        found = self._hub.status().get(name)
+        found = self._servers.status().get(name)
         if found is None:
             raise NotFound(f"unknown server {name!r}", server=name)
         return found
@@ -113,14 +115,14 @@ class ServersAdmin:
         Computed in batches, so the event loop can serve other requests in between.
         """
         now = time.time()
-        activity, breakers, owners = self._activity, self._hub.breaker_status(), await self._owners()
+        activity, breakers, owners = self._activity, self._servers.breaker_status(), await self._owners()
         minutes = activity.minutes
         open_tools = Counter(server for (server, tool), facts in breakers.items() if tool and facts.retry_in_s > 0)
         rows = []
-        for count, (name, found) in enumerate(self._hub.status().items(), 1):
+        for count, (name, found) in enumerate(self._servers.status().items(), 1):
             if count % OVERVIEW_BATCH_SIZE == 0:
                 await asyncio.sleep(0)
-            server = self._hub.servers.get(name)
+            server = self._servers.entries.get(name)
             if server is None:
                 continue  # removed since
             row = self._status_row(found, owners)
@@ -155,7 +157,7 @@ class ServersAdmin:
             "status": status,
             "timeline": list(self._activity.timelines.get(name, ())),
             "minutes": summarize_stats([minutes[name]] if name in minutes else [], now),
-            "definition": server_to_json(self._hub.servers[name]),
+            "definition": server_to_json(self._servers.entries[name]),
             "origins": self._config_history.value_origins(name) if self._config_history is not None else [],
             "breakers": [each for each in self.list_breakers() if each["server"] == name],
             "events": self._activity.recent_events(lambda event: event["server"] == name, 100),
@@ -163,7 +165,7 @@ class ServersAdmin:
         }
 
     def _load(self, name: str) -> Json:
-        return dict(zip(("queued", "retries", "retries_denied"), self._hub.load(name), strict=True))
+        return dict(zip(("queued", "retries", "retries_denied"), self._servers.load(name), strict=True))
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -175,10 +177,10 @@ class ServersAdmin:
         gateway in its entry are not resolved.
         """
         server, problems = self._admit(name, body)
-        if name in self._hub.servers:
-            await self._hub.replace_server(name, server)
+        if name in self._servers.entries:
+            await self._servers.replace(name, server)
         else:
-            await self._hub.add_server(name, server)
+            await self._servers.add(name, server)
         return {"server": name, "problems": [str(each.message) for each in problems]}
 
     async def add_to_file(self, name: str, body: Json, *, preview: bool) -> Json:
@@ -214,7 +216,7 @@ class ServersAdmin:
     def _admit_to_file(self, name: str, body: Json) -> None:
         """Raise `ConfigError` if the admission rules reject an entry for the configuration file."""
         server, _ = self._admit(name, body)
-        rejection = check_written(body, server, self._hub.network_policy)
+        rejection = check_written(body, server, self._servers.config.network_policy)
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
 
@@ -225,24 +227,24 @@ class ServersAdmin:
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
-        rejection = check_entry(server, self._admission(), self._hub.network_policy)
-        configured = self._hub.configured_servers.get(name)
+        rejection = check_entry(server, self._admission(), self._servers.config.network_policy)
+        configured = self._servers.config.servers.get(name)
         if rejection is None and configured is not None:
             kept = keep_restrictions(server, configured)
             server, rejection = (server, kept) if isinstance(kept, Rejection) else (kept, None)
-        server = with_lock_of(server, self._hub.configured_servers.values())
-        self._hub.emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
+        server = with_lock_of(server, self._servers.config.servers.values())
+        self._emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
         return server, problems
 
     async def remove(self, name: str) -> Json:
-        await self._hub.remove_server(name)
+        await self._servers.remove(name)
         return {"removed": name}
 
     def restart(self, name: str) -> Json:
         """Restart a server. In a cluster, the nodes that own the server restart it too."""
-        self._hub.restart_server(name)
+        self._servers.restart(name)
         if self._cluster.admin is not None:
             self._cluster.admin.restart(name)
         return {"restarting": name}
@@ -252,11 +254,11 @@ class ServersAdmin:
 
         Raises `NotFound` if the server is unknown.
         """
-        server = self._hub.servers.get(name)
+        server = self._servers.entries.get(name)
         if server is None:
             raise NotFound(f"unknown server {name!r}", server=name)
         self._activity.add_event("change", name, f"{action}d by an operator, until the next reload")
-        await self._hub.replace_server(name, replace(server, enabled=action == "enable"))
+        await self._servers.replace(name, replace(server, enabled=action == "enable"))
         return {action + "d": name}
 
     # -- circuit breakers ---------------------------------------------------------------------------------------------
@@ -276,12 +278,12 @@ class ServersAdmin:
                 "failures": facts.failures,
                 "opened_count": facts.openings,
             }
-            for (server, tool), facts in self._hub.breaker_status().items()
+            for (server, tool), facts in self._servers.breaker_status().items()
         ]
 
     def set_breaker(self, server: str, tool: str, action: str) -> Json:
         """Trip or reset the circuit breaker of a server, or of one tool if `tool` is not empty."""
-        (self._hub.trip_breaker if action == "trip" else self._hub.reset_breaker)(server, tool)
+        (self._servers.trip_breaker if action == "trip" else self._servers.reset_breaker)(server, tool)
         name = f"{server}.{tool}" if tool else server
         self._activity.add_event(
             "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"

@@ -105,7 +105,10 @@ class RequestDispatcher:
         held_servers: Callable[[], Iterable[str]] = tuple,
         drops_nulls: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._hub = hub
+        self._mask = hub.mask
+        self._calls = hub.calls
+        self._catalog = hub.lists.catalog
+        self._servers = hub.servers
         self.drops_nulls = drops_nulls  # of arguments that a client did not mean to give
         #: scopes that the token of a principal lacks for a call of `server.tool`
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
@@ -115,7 +118,7 @@ class RequestDispatcher:
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
         self._cluster = cluster
-        self._lists = ListWaiter(hub)
+        self._lists = ListWaiter(hub.servers, hub.lists)
         self.search_tools = SearchTools(hub, self._lists, held_servers)
         self._call_id_prefix = secrets.token_hex(4)  # begins the ids of our calls
         self._call_numbers = itertools.count(1)
@@ -160,7 +163,7 @@ class RequestDispatcher:
         That is the server of the endpoint, if its entry names the method and the principal may use the whole server.
         """
         server = context.view.whole_server
-        entry = self._hub.servers.get(server) if server is not None else None
+        entry = self._servers.entries.get(server) if server is not None else None
         if server is None or entry is None or not passes_vendor_method(method, entry.vendor_methods):
             return None
         is_missing = context.forwarded is None and self.missing_scopes(context.principal, f"{server}.{method}")
@@ -264,7 +267,7 @@ class RequestDispatcher:
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
-            if ref is None or self._hub.catalog.has_list(ref.server, "tools"):
+            if ref is None or self._catalog.has_list(ref.server, "tools"):
                 self._report_hidden(context, "tools", name)
                 return finalize_result(context.era, await self.search_tools.explain_unknown(context, params))
         return await self._call_named(context, params)
@@ -289,8 +292,8 @@ class RequestDispatcher:
         if tool is None and (denied := context.view.find_denied(params.get("name"))) is not None:
             raise errors.failure_from_error(denied_error(*denied), "", context.era)
         server = context.view.server_of_call(params.get("name")) if tool is None else None
-        if server is not None and (down := self._hub.unavailable_error(server)) is not None:
-            raise errors.mask_failure(errors.failure_from_error(down, "", context.era), self._hub.mask)
+        if server is not None and (down := self._servers.unavailable_error(server)) is not None:
+            raise errors.mask_failure(errors.failure_from_error(down, "", context.era), self._mask)
         if not isinstance(tool, Tool):
             self._report_hidden(context, "tools", params.get("name"))
             raise _unknown_tool(params, await self._near_names(context.view, params.get("name")))
@@ -442,7 +445,7 @@ class RequestDispatcher:
             self._check_rate(context.principal, context.principal.rate)
         call, _ = self._build_call(context, method, params, server, method, may_suspend=False, keep_raw=False)
         call = msgspec.structs.replace(call, is_notification=True, max_attempts=1)
-        return await self._complete(context, call, self._hub.request(call), tuple)
+        return await self._complete(context, call, self._calls.request(call), tuple)
 
     async def _forward_now(
         self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
@@ -480,7 +483,7 @@ class RequestDispatcher:
             if context.accepts_server_requests or "inputResponses" in upstream_params or era is None:
                 return await self._start_pending(context, call, forwarder, get_binding)
             call = msgspec.structs.replace(call, callbacks=NoCallbacks())
-        return await self._complete(context, call, self._hub.request(call), get_binding)
+        return await self._complete(context, call, self._calls.request(call), get_binding)
 
     def _era_of(self, server: str) -> Era | None:
         """Return the era of a server, or the last known one; None if it is not known.
@@ -488,16 +491,16 @@ class RequestDispatcher:
         It is not known of a server that has just moved to this node: its session is still one with the node that it
         left, and nodes speak the modern era among themselves.
         """
-        if self._hub.is_with_peer(server) and not self._cluster.is_remote(server):
+        if self._servers.is_with_peer(server) and not self._cluster.is_remote(server):
             return None
-        return self._hub.era(server)
+        return self._servers.era(server)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
         """Return the `Call` object of a tool call that was sent without one, as a flight (flights.py).
 
         It is the same as `dispatch` would build.
         """
-        may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
+        may_suspend = context.era == "modern" and self._servers.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
         )
@@ -554,7 +557,7 @@ class RequestDispatcher:
         return self._translate_result(context, result, get_binding)
 
     def _failure(self, error: CallError, call_id: str, context: RequestContext) -> RpcFailure:
-        return errors.mask_failure(errors.failure_from_error(error, call_id, context.era), self._hub.mask)
+        return errors.mask_failure(errors.failure_from_error(error, call_id, context.era), self._mask)
 
     def _check_rate(self, principal: Principal, rate: Rate) -> None:
         """Charge one call to the rate limit of the principal's API key.
@@ -587,7 +590,7 @@ class RequestDispatcher:
         wants_log = context.log_level is not None or context.logs_without_level
         if may_suspend or wants_log or "progressToken" in meta:
             forwarder = NotificationForwarder(context, meta)
-        state = self._hub.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None)
+        state = self._calls.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None)
         state.request_id = context.client_request_id
         if forwarded is not None:
             state.request_id, state.approved_by = forwarded.client_request_id, forwarded.approved_by
@@ -624,7 +627,7 @@ class RequestDispatcher:
         result = upstream_result.raw
         kind = result.get("resultType", "complete")
         if context.era == "legacy" and "structuredContent" in result and isinstance(upstream_result, ToolResult):
-            tool = self._hub.catalog.find_tool(upstream_result.server, upstream_result.name)
+            tool = self._catalog.find_tool(upstream_result.server, upstream_result.name)
             result = adapt_result(result, tool.raw if tool is not None else None, context.era)
         if kind == "complete" and upstream_result.raw_bytes is not None and result is upstream_result.raw:
             raw = finalize_raw_result(context.era, result, upstream_result.raw_bytes)
@@ -671,10 +674,10 @@ class RequestDispatcher:
             forwarder, context.capabilities, supports_server_request, call.params.get("inputResponses")
         )
         params = call.params
-        if self._hub.era(call.server) == "legacy":
+        if self._servers.era(call.server) == "legacy":
             params = {key: value for key, value in params.items() if key != "inputResponses"}
         call = msgspec.structs.replace(call, callbacks=pending, params=params)
-        pending.start(call, self._hub.request(call))
+        pending.start(call, self._calls.request(call))
         return await self._wait_pending(context, pending, get_binding)
 
     async def _wait_pending(self, context: RequestContext, pending: PendingCall, get_binding: GetBinding) -> RpcResult:

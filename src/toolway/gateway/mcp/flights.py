@@ -48,7 +48,7 @@ from toolway.gateway.principals import SEARCH_ENDPOINT, Principal
 from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
-from toolway.hub.core import HubCore
+from toolway.hub.calls import HubCalls
 from toolway.hub.flight import CallOrigin, Flight
 from toolway.hub.plan import SWITCH, Plan
 from toolway.hub.taken_over import TakenOverCall
@@ -59,8 +59,8 @@ from toolway.protocol.constants import (
     MODERN_PROTOCOL_VERSIONS,
     PROTOCOL_VERSION_META_KEY,
 )
+from toolway.protocol.versions import DEFAULT_LOG_LEVEL
 from toolway.types import Call, Effect, Era, Json
-from toolway.upstream.session import DEFAULT_LOG_LEVEL
 from toolway.upstream.transport import RequestExchange
 
 NO_PLAN_S: Final = 1.0  # seconds for which a missing plan is remembered
@@ -106,7 +106,7 @@ class ClientFlights:
 
     def __init__(
         self,
-        hub: HubCore,
+        calls: HubCalls,
         router: Router,
         authenticator: Authenticator,
         dispatcher: RequestDispatcher,
@@ -114,7 +114,7 @@ class ClientFlights:
         legacy: LegacyHttpEndpoint,
         sessions: LegacySessions,
     ) -> None:
-        self.hub = hub
+        self.calls = calls
         self.router = router
         self.dispatcher = dispatcher
         self.modern = modern
@@ -272,7 +272,7 @@ class ClientFlights:
         planned = head.plans.get(name)
         if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
             return planned
-        now = self.hub.flights.now()
+        now = self.calls.flights.now()
         if type(planned) is float and now < planned:
             return None
         created = self._create_plan(request, authenticated, name, None)
@@ -286,7 +286,7 @@ class ClientFlights:
         endpoint = authenticated.endpoint
         view = self.router.view_for(authenticated.principal, endpoint) if endpoint is not None else None
         is_unprepared = view is not None and view.needs_preparation
-        return self.hub.flights.now() + (0.0 if is_unprepared else NO_PLAN_S)
+        return self.calls.flights.now() + (0.0 if is_unprepared else NO_PLAN_S)
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
         """Return True if a plan can still be used: principal, views, tool filter and plan of the hub are the same."""
@@ -305,7 +305,7 @@ class ClientFlights:
         A missing plan is remembered for a second.
         """
         notes = request.notes
-        if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
+        if isinstance(notes.plan, float) and self.calls.flights.now() < notes.plan:
             return None
         routing: RoutingHeaders = notes.routing
         is_usual = (routing.method == "tools/call" and routing.name is not None) or routing.method == "tools/list"
@@ -344,7 +344,7 @@ class ClientFlights:
                 return None
             if view.permission is not None and view.permission.needs_arguments(tool):
                 return None
-            plan = self.hub.find_plan(tool, principal.caller_id)
+            plan = self.calls.planner.find(tool, principal.caller_id)
             if plan is None:
                 return None
         tool_filter = self.router.filter_of_group(endpoint)
@@ -380,9 +380,9 @@ class ClientFlights:
             return None
         if view.permission is not None and view.permission.needs_arguments(tool):
             return None
-        if planned.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
+        if planned.name == READ_TOOL and self.calls.policies.tool_policy(tool).default_effect is not Effect.READ:
             return None
-        plan = self.hub.find_plan(tool, planned.principal.caller_id)
+        plan = self.calls.planner.find(tool, planned.principal.caller_id)
         if plan is None or self.router.missing_scopes(planned.principal, f"{tool.server}.{tool.name}"):
             return None
         if len(planned.named) >= MAX_TOOLS_OF_HEAD:
@@ -416,7 +416,7 @@ class ClientFlight(Flight):
     era: ClassVar[Era] = "modern"
 
     def __init__(self, owner: ClientFlights, planned: HeadPlan, plan: Plan, http: Exchange, call: ClientCall) -> None:
-        Flight.__init__(self, owner.hub.flights, plan, call.arguments, http.request_id, call.meta.extra)
+        Flight.__init__(self, owner.calls.flights, plan, call.arguments, http.request_id, call.meta.extra)
         self._owner = owner
         self._planned = planned
         self._http = http
@@ -586,8 +586,8 @@ class NodeCall(Protocol):
 class NodeFlights:
     """Executor of calls that other nodes forward to this one, as flights: callbacks drive them, without a task."""
 
-    def __init__(self, hub: HubCore, dispatcher: RequestDispatcher) -> None:
-        self.hub = hub
+    def __init__(self, calls: HubCalls, dispatcher: RequestDispatcher) -> None:
+        self.calls = calls
         self.dispatcher = dispatcher
 
     def begin(
@@ -607,7 +607,7 @@ class NodeFlights:
         if (
             message.method != "tools/call"
             or forwarded.idempotency_key is not None
-            or self.hub.observes_forwarded
+            or self.calls.instrumentation.enabled_for_forwarded
             or view.needs_preparation
             or type(value) is not dict
             or not params.keys() <= PARAMS
@@ -620,7 +620,7 @@ class NodeFlights:
         if meta is None:
             return None
         tool = view.find_item("tools", params.get("name"))
-        plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
+        plan = self.calls.planner.find(tool, principal.caller_id) if isinstance(tool, Tool) else None
         if plan is None:
             return None
         flight = NodeFlight(self, plan, principal, view, forwarded, message, meta, call)
@@ -645,7 +645,7 @@ class NodeFlight(Flight):
         meta: ClientMeta,
         call: NodeCall,
     ) -> None:
-        super().__init__(owner.hub.flights, plan, message.body["arguments"], forwarded.call_id, meta.extra)
+        super().__init__(owner.calls.flights, plan, message.body["arguments"], forwarded.call_id, meta.extra)
         self._owner = owner
         self._principal = principal
         self._view = view

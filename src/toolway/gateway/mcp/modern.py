@@ -19,7 +19,7 @@ from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange, HttpRequest
-from toolway.hub.core import HubCore
+from toolway.hub.servers import HubServers
 from toolway.hub.taken_over import TakenOverCall
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -62,8 +62,8 @@ _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 class Discovery:
     """Builder of the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
 
-    def __init__(self, hub: HubCore) -> None:
-        self._hub = hub
+    def __init__(self, servers: HubServers) -> None:
+        self._servers = servers
 
     def discover(self, view: EndpointView) -> Json:
         """Return the result of `server/discover` for an endpoint view: capabilities and versions."""
@@ -91,7 +91,7 @@ class Discovery:
         return self._with_instructions(result, view)
 
     def _capabilities(self, view: EndpointView) -> Json:
-        agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
+        agreed = self._servers.negotiated(view.single_server) if view.single_server is not None else None
         if agreed is None:
             extensions = self._extensions(view)
             capabilities = {**_DEFAULT_CAPABILITIES, **({"extensions": extensions} if extensions else {})}
@@ -107,14 +107,14 @@ class Discovery:
         """Return the protocol extensions of all servers, merged; if two servers differ, the first one wins."""
         found: Json = {}
         for server in view.servers():
-            agreed = self._hub.negotiated(server)
+            agreed = self._servers.negotiated(server)
             extensions = agreed.capabilities.get("extensions") if agreed is not None else None
             if isinstance(extensions, dict):
                 found = {**extensions, **found}
         return found
 
     def _server_info(self, view: EndpointView) -> Json:
-        agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
+        agreed = self._servers.negotiated(view.single_server) if view.single_server is not None else None
         return view.sanitize(agreed.server_info) if agreed is not None and "name" in agreed.server_info else SERVER_INFO
 
     def _with_instructions(self, result: Json, view: EndpointView) -> Json:
@@ -122,7 +122,7 @@ class Discovery:
             return {**result, "instructions": search_instructions(view.servers())[:MAX_INSTRUCTIONS_CHARS]}
         parts = []
         for server in view.servers():
-            instructions = self._hub.instructions(server)
+            instructions = self._servers.instructions(server)
             if instructions:
                 parts.append(instructions if view.single_server else f"## {server}\n{instructions}")
         text = view.sanitize("\n\n".join(parts))[:MAX_INSTRUCTIONS_CHARS]

@@ -121,7 +121,7 @@ class SearchTools:
         search = await self._hub.open_tool_search()
         await view.prepare()
         names = view.tool_names()
-        sees_all = len(names) == self._hub.catalog.count_tools()
+        sees_all = len(names) == self._hub.lists.catalog.count_tools()
         found = await search.search_async(
             queries,
             limit=limit,
@@ -167,7 +167,7 @@ class SearchTools:
 
         Nothing outside the view is mentioned.
         """
-        names, facts = view.tool_names(), (self._hub.server_changes, tuple(self._held_servers()))
+        names, facts = view.tool_names(), (self._hub.servers.changes, tuple(self._held_servers()))
         known = self._coverages.get(view)
         if known is None or known[0] is not names or known[1] != facts:
             held = sorted(server for server in facts[1] if view.may_include(server))
@@ -187,14 +187,14 @@ class SearchTools:
         for place, server in enumerate(view.servers(), 1):
             if place % SLICE_SERVERS == 0:
                 yield
-            state = self._hub.server_state(server)
+            state = self._hub.servers.state(server)
             if state == "disabled":
                 continue
             servers.append(server)
-            held_tools += sum(view.includes_tool(tool) for tool in self._hub.catalog.held_tools(server))
+            held_tools += sum(view.includes_tool(tool) for tool in self._hub.lists.catalog.held_tools(server))
             if state == "down":
                 down.append(server)
-            elif not self._hub.catalog.has_list(server, "tools"):
+            elif not self._hub.lists.catalog.has_list(server, "tools"):
                 unlisted.append(server)
         return Coverage(tools, servers, down, unlisted, held, held_tools)
 
@@ -210,7 +210,7 @@ class SearchTools:
             if len(self._compact) >= MAX_COMPACT:
                 self._compact.clear()
             self._compact[view, name] = known
-        effect = meta_tools.effect_word(self._hub.tool_effect(tool))
+        effect = meta_tools.effect_word(self._hub.policies.tool_policy(tool).default_effect)
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_config_changed(self) -> None:
@@ -261,7 +261,7 @@ class SearchTools:
             return self._refuse(f"{meta_tool}: put the arguments of {name} into `arguments`.", view, name, item)
         if arguments is not None and not isinstance(arguments, dict):
             return self._refuse(f"{meta_tool}: arguments must be an object.", view, name, item)
-        if meta_tool == READ_TOOL and self._hub.tool_effect(item) is not Effect.READ:
+        if meta_tool == READ_TOOL and self._hub.policies.tool_policy(item).default_effect is not Effect.READ:
             return self._refuse(f"{name} may change something, so {READ_TOOL} refuses it. Use {CALL_TOOL}.")
         self.count_call(meta_tool)
         context.headers = None
@@ -317,7 +317,8 @@ class SearchTools:
         if query is None or not _is_success(result):
             return
         self.log.on_call(principal, key)
-        self._hub.tool_search.record_call(query, principal, tool.server, tool.name, self._hub.definition_hash(tool))
+        digest = self._hub.policies.tool_policy(tool).definition_hash
+        self._hub.tool_search.record_call(query, principal, tool.server, tool.name, digest)
 
 
 def _read_queries(arguments: Json) -> list[str]:

@@ -259,9 +259,9 @@ class SubscriptionService:
         If the server is down, the hub subscribes when the server is ready again.
         """
         with suppress(CallError):
-            connection_caller = self._hub.subscription_owner(topic[0], subscriber.caller)
+            connection_caller = self._hub.lists.subscription_owner(topic[0], subscriber.caller)
             subscriber.connection_callers[topic] = connection_caller
-            await self._hub.subscribe(*topic, connection_caller)
+            await self._hub.lists.subscribe(*topic, connection_caller)
 
     def _unsubscribe(self, subscriber: Subscriber, topic: Topic) -> None:
         name = subscriber.topics.pop(topic, None)
@@ -271,7 +271,7 @@ class SubscriptionService:
                 del self._caller_bytes[subscriber.caller]
         connection_caller = subscriber.connection_callers.pop(topic, None)
         if connection_caller is not None:
-            self._hub.unsubscribe(*topic, connection_caller)
+            self._hub.lists.unsubscribe(*topic, connection_caller)
 
     # -- hub events ---------------------------------------------------------------------------------------------------
 
@@ -294,14 +294,14 @@ class SubscriptionService:
         The new server of this name has no subscriptions, and changes in between were not reported.
         """
         topics = [(each, topic) for each in self._subscribers for topic in each.topics if topic[0] == server]
-        if topics and server in self._hub.servers:
+        if topics and server in self._hub.servers.entries:
             task = asyncio.get_running_loop().create_task(self._resubscribe(server, topics))
             self._resubscribing.add(task)
             task.add_done_callback(self._resubscribing.discard)
 
     async def _resubscribe(self, server: str, topics: list[tuple[Subscriber, Topic]]) -> None:
         with suppress(CallError):  # the hub then subscribes when the server is back
-            await self._hub.wait_ready(server)
+            await self._hub.servers.wait_ready(server)
         for subscriber, topic in topics:
             if subscriber in self._subscribers and topic in subscriber.topics:
                 await self._subscribe(subscriber, topic)

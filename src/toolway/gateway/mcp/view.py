@@ -28,7 +28,8 @@ from toolway.gateway.permissions import PrincipalAccess
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
 from toolway.hub.caller_lists import OwnLists
-from toolway.hub.core import HubCore
+from toolway.hub.lists import HubLists
+from toolway.hub.servers import HubServers
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
@@ -576,8 +577,10 @@ class EndpointView:
 class ListWaiter:
     """Makes list requests wait a moment for servers that have not listed their items, and calls for their server."""
 
-    def __init__(self, hub: HubCore) -> None:
-        self._hub = hub
+    def __init__(self, servers: HubServers, lists: HubLists) -> None:
+        self._servers = servers
+        self._catalog = lists.catalog
+        self._waits = lists.waits
         self._clock = asyncio.get_running_loop().time
         self._window_ends_at = 0.0
         self.start_window()
@@ -594,7 +597,7 @@ class ListWaiter:
         if view.is_complete(kind):
             return True
         await view.wait_own_lists(kind)
-        await self._hub.wait_for_lists(view.unlisted_servers(kind), kind)
+        await self._waits.wait_known(view.unlisted_servers(kind), kind)
         return view.is_complete(kind)
 
     async def wait_for_starting(self, view: EndpointView, timeout: float) -> None:
@@ -604,10 +607,10 @@ class ListWaiter:
         """
         left = min(self._window_ends_at - self._clock(), timeout)
         if left > 0:
-            unknown = [each for each in view.unknown_servers("tools") if self._hub.server_state(each) == "starting"]
+            unknown = [each for each in view.unknown_servers("tools") if self._servers.state(each) == "starting"]
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._hub.wait_for_lists(unknown, "tools")
+                    await self._waits.wait_known(unknown, "tools")
 
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
         """Return the item with this client-visible name, or None.
@@ -626,8 +629,8 @@ class ListWaiter:
         return found
 
     async def _wait_for_server(self, server: str, kind: ListKind) -> None:
-        if not self._hub.catalog.has_list(server, kind):
-            await self._hub.wait_lists_known([server], kind, STARTUP_WINDOW_S, urgent=True)
+        if not self._catalog.has_list(server, kind):
+            await self._waits.wait_known([server], kind, STARTUP_WINDOW_S, urgent=True)
 
 
 def _encode_cursor(kind: ListKind, name: str) -> str:

@@ -34,7 +34,7 @@ class ApprovalsRuntime(PartRuntime):
             return ApprovalsRuntime(hub, None)
         store, links = DatabaseApprovalStore(database, RequestSealer(key)), ApprovalLinks(key)
         gate = CallApprovals(
-            store, hub.mask, hub.emit, links=links, name_secrets=lambda text: name_secrets(hub.servers, text)
+            store, hub.mask, hub.emit, links=links, name_secrets=lambda text: name_secrets(hub.servers.entries, text)
         )
         hub.use_alert_links(_links_of(links, context.gateway_url))
         return ApprovalsRuntime.with_gate(context, gate)
@@ -63,7 +63,7 @@ class ApprovalsRuntime(PartRuntime):
 
     def apply(self, settings: Any) -> None:
         if self.gate is not None and self.gate.set_rules(_rules_of(settings)):
-            self.hub.on_approval_rules_changed()
+            self.hub.calls.on_approval_rules_changed()
 
     async def read_gauges(self) -> Iterable[Gauge]:
         if self.gate is None or not self.gate.is_active:

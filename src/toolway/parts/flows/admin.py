@@ -64,8 +64,8 @@ async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
     """Return, for each tool, its configured labels about data flows, and those that its name and hints suggest."""
     found, hub = [], runtime.hub
-    for tool in hub.known_tools():
-        server = hub.servers.get(tool.server)
+    for tool in hub.lists.catalog.tools():
+        server = hub.servers.entries.get(tool.server)
         command = " ".join((server.command or "", *server.args)) if server is not None else ""
         given = labels_of(server, tool.name, "note")
         wanted = suggest_labels(tool.server, tool.name, tool.annotations or {}, command)

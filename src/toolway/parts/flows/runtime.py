@@ -26,7 +26,7 @@ class FlowsRuntime(PartRuntime):
         hub, database = context.hub, context.open_database(part)
         if context.gate is None or database is None:
             return FlowsRuntime(hub, None)
-        flows = CallFlows(FlowStore(database), lambda: hub.servers, hub.emit)
+        flows = CallFlows(FlowStore(database), lambda: hub.servers.entries, hub.emit)
         context.gate.add_check(flows)
         return FlowsRuntime(hub, flows)
 
@@ -38,7 +38,7 @@ class FlowsRuntime(PartRuntime):
     def on_servers_changed(self) -> None:
         """Apply the mode: without a setting, it depends on the labels in the server entries."""
         if self.flows is not None and self.flows.set_mode(self._mode):
-            self.hub.on_approval_rules_changed()
+            self.hub.calls.on_approval_rules_changed()
 
     async def close(self) -> None:
         if self.flows is not None:

@@ -50,11 +50,11 @@ def connect_provider(
     login, hub, keys = settings.login, context.hub, context.api_keys
     assert login is not None
     if ask is None and login.introspection is not None:
-        ask = create_ask(login.introspection, secret, lambda: hub.network_policy)
+        ask = create_ask(login.introspection, secret, lambda: hub.servers.config.network_policy)
     provider = IdentityProvider(
         login,
         settings.access,
-        fetch if fetch is not None else create_fetch(login, lambda: hub.network_policy),
+        fetch if fetch is not None else create_fetch(login, lambda: hub.servers.config.network_policy),
         context.credentials.on_changed,
         hub.emit,
         ended_logins=keys.ended_logins if keys is not None else dict,
@@ -63,9 +63,9 @@ def connect_provider(
     if clients:
         assert context.sealer is not None
         provider.assertions = AssertionGrants(login, clients, context.sealer, provider.verify_signature)
-    provider.keeps_tokens = hub.has_on_behalf_servers
+    provider.keeps_tokens = hub.servers.logins.has_on_behalf_servers
     context.credentials.verify_by(provider)
-    hub.use_subject_tokens(provider)
+    hub.servers.logins.use_subject_tokens(provider)
     return provider
 
 

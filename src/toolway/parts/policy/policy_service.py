@@ -110,7 +110,7 @@ class PolicyService(PartRuntime):
         path = self._path
         assert path is not None
         self._stamp = _file_stamp(path)
-        tools = self._hub.known_tools()
+        tools = self._hub.lists.catalog.tools()
 
         def read() -> LoadedPolicy:
             loaded = load_policy(path)

@@ -172,7 +172,7 @@ async def _check(context: CommandContext, file: Path) -> ExitCode:
     definition = read_file(file)
     async with _open_hub(context, definition) as hub:
         await _wait_for_tools(hub, definition)
-        rows = crash_table(definition, hub._core.call_terms)
+        rows = crash_table(definition, hub._core.policies.terms)
     output = context.output
     if output.as_json:
         output.print_json({"workflow": definition.name, "steps": [row._asdict() for row in rows]})

@@ -178,8 +178,8 @@ class WorkflowService(PartRuntime):
         async with self._context.servers_lock:
             self._server = WorkflowServer(engine, self._definitions, roles=access.roles, agents=self._agents)
             self._definition = Server(instance=self._server, idempotency_meta_key=KEY_META_KEY)
-            if self._has_tools and SERVER_NAME not in self.hub.servers:
-                await self.hub.add_server(SERVER_NAME, self._definition)
+            if self._has_tools and SERVER_NAME not in self.hub.servers.entries:
+                await self.hub.servers.add(SERVER_NAME, self._definition)
             await self._schedule()
 
     def _open_journal(self) -> Path | RunJournal:

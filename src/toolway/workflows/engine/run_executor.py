@@ -100,7 +100,7 @@ class RunExecutor(ScheduledRuns):
                     live=frozenset(calls),
                     life=life,
                     now=self._clock(),
-                    terms=self._hub._core.call_terms,
+                    terms=self._hub._core.policies.terms,
                 )
                 if self._closing and decision.calls:  # another process continues with them
                     decision.calls.clear()
@@ -282,7 +282,7 @@ class RunExecutor(ScheduledRuns):
         code = self._code.get(record.workflow)
         span = code.span(record.id, record.input) if code is not None and code.span is not None else None
         parent = (record.variables or {}).get(TRACE_VARIABLE)
-        return self._hub._core.start_run_trace(record.id, record.workflow, parent, span)
+        return self._hub._core.instrumentation.start_run(record.id, record.workflow, parent, span)
 
     async def _call_child(
         self,
@@ -387,7 +387,7 @@ class RunExecutor(ScheduledRuns):
 
     async def _find_tool(self, name: str) -> None:
         """Wait until the definition of a tool is known. If the tool does not exist, do nothing: its call will fail."""
-        if self._hub._core.call_terms(name) is None:
+        if self._hub._core.policies.terms(name) is None:
             with contextlib.suppress(ToolwayError):
                 await self._hub.find_tool(name)
 

@@ -140,7 +140,7 @@ class Workflows(RunExecutor):
 
     def effect_of(self, tool: str) -> Effect:
         """Return the effect class of a tool as the hub knows it now; UNSAFE if the hub does not know the tool."""
-        terms = self._hub._core.call_terms(tool)
+        terms = self._hub._core.policies.terms(tool)
         return terms.effect if terms is not None else Effect.UNSAFE
 
     async def _schedule(self) -> None:

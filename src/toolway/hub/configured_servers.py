@@ -1,0 +1,46 @@
+"""Servers of a hub as its configuration defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from toolway.config.schema import ConfigIssue, Server, ServerLike, Timeout, with_defaults
+from toolway.config.settings import with_network_policy
+from toolway.hub.core_options import ServerDefaults
+from toolway.hub.source import ConfigSource, load_servers, log_issues, parse_server
+from toolway.network.policy import NetworkPolicy
+
+
+class ConfiguredServers:
+    """The configuration of a hub as it was last loaded, and the defaults for its servers."""
+
+    servers: Mapping[str, Server]  # without later changes
+    issues: tuple[ConfigIssue, ...]  # warnings about the entries
+    network_policy: NetworkPolicy  # for servers that are added from now on
+    model_urls: tuple[str, ...]
+
+    def __init__(self, config: ConfigSource, defaults: ServerDefaults) -> None:
+        timeout = defaults.timeout
+        self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
+        self._retry = defaults.retry
+        self._base_network_policy = defaults.network_policy
+        self.load(config)
+
+    def load(self, config: ConfigSource) -> None:
+        """Load a configuration. Raises `ConfigError` if it cannot be used; then nothing changes."""
+        self.servers, self.issues, self.network_policy, self.model_urls = load_servers(
+            config, self._timeout, self._retry, self._base_network_policy
+        )
+
+    def complete(self, name: str, server: ServerLike) -> Server:
+        """Return the definition of a server, with the hub's defaults for settings that it lacks.
+
+        Warnings about the definition are logged and added to `issues`.
+        """
+        parsed, found = parse_server(name, server)
+        issues = tuple(msgspec.structs.replace(issue, server=name) for issue in found)
+        log_issues(issues)
+        self.issues = (*(each for each in self.issues if each.server != name), *issues)
+        return with_network_policy(with_defaults(parsed, self._timeout, self._retry), self.network_policy)
