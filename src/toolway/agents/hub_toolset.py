@@ -162,7 +162,7 @@ class HubToolset(AbstractToolset[Any]):
 
     def _effect_of(self, tool: str) -> Effect:
         """Return a tool's effect class as of the start of the run, or `UNSAFE` if the hub now says so."""
-        terms = self._hub._core.call_terms(tool)
+        terms = self._hub._core.policies.terms(tool)
         return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
     async def _call(self, path: str, tool: str, args: Json, effect: Effect) -> str:
@@ -199,13 +199,13 @@ class HubToolset(AbstractToolset[Any]):
         if tool in dict(self._inner):
             return await self._inner.call(path, tool, args, _turn_of(path), record)
         try:
-            result = await self._run.call(
+            run = self._run.with_span(tool_span(tool, self._model.call_ids[path]))
+            result = await run.call(
                 tool,
                 args,
                 name=path,
                 retry=Retry(tries=2, wait=1.0),
                 on_unknown="ask" if self._settings.on_unknown == "ask" else "fail",
-                span=tool_span(tool, self._model.call_ids[path]),
             )
         except StepUnknown as exc:
             record["executed"] = "unknown"

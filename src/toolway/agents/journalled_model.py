@@ -167,17 +167,17 @@ class JournalledModel(WrapperModel):
         requests = self._agent.budget.requests
         max_sent = 1 + (MAX_LOST if requests is None else requests)  # the last one is refused by the budget, not sent
         lost = 0
+        run = self._run.with_span(chat_span(self.wrapped.system, self.model_name, self._run.id, _describe_answer))
         for attempt in range(1, MAX_TRIES + 1):
             path = name if attempt == 1 else f"{name}~{attempt}"
             try:
-                answer: Json = await self._run.do(
+                answer: Json = await run.do(
                     partial(ask, count(self._run.attempts(path))),
                     name=path,
                     effect=Effect.UNSAFE,  # its intent is stored: a second request after a crash is counted
                     timeout=REQUEST_TIMEOUT_S + SLACK_S,
                     retry=Retry(tries=max_sent, wait=0.0),
                     on_unknown="retry",
-                    span=chat_span(self.wrapped.system, self.model_name, self._run.id, _describe_answer),
                 )
             except StepFailed as exc:
                 sent = self._run.attempts(path)

@@ -37,6 +37,7 @@ from toolway.workflows.step_planner import (
     Failure,
     Progress,
     RunMemory,
+    RunRules,
     Scope,
     StepPlanner,
     error_of,
@@ -74,9 +75,7 @@ class _DefinitionPlanner(StepPlanner):
         super().__init__(
             run,
             *arguments,
-            timeout=definition.timeout,
-            undo_on_failure=definition.undo_on_failure,
-            budget=budget_of(definition, run),
+            rules=RunRules(definition.timeout, definition.undo_on_failure, budget_of(definition, run)),
             **named,
         )
         self._definition = definition

@@ -182,6 +182,14 @@ class StepExpressions(Protocol):
     def is_true(self, expression: Any, scope: Scope) -> bool: ...
 
 
+class RunRules(NamedTuple):
+    """What a workflow says about its whole run."""
+
+    timeout: float | None
+    undo_on_failure: bool
+    budget: Budget | None = None  # of all agent steps together
+
+
 class StepPlanner:
     """Planner of the steps of a run at one moment. Subclasses implement `_walk`, which knows the order of the steps."""
 
@@ -191,9 +199,7 @@ class StepPlanner:
         memory: RunMemory,
         messages: Sequence[RunMessage],
         *,
-        timeout: float | None,
-        undo_on_failure: bool,
-        budget: Budget | None = None,
+        rules: RunRules,
         live: frozenset[str],
         life: int,
         now: float,
@@ -203,9 +209,7 @@ class StepPlanner:
         self._run = run
         self._memory = memory
         self._messages = messages
-        self._timeout = timeout
-        self._undo_on_failure = undo_on_failure
-        self._budget = budget  # of all agent steps together
+        self._timeout, self._undo_on_failure, self._budget = rules
         self._live = live
         self._life = life
         self._now = now

@@ -30,6 +30,7 @@ from toolway.workflows.step_planner import (
     Failure,
     Progress,
     RunMemory,
+    RunRules,
 )
 
 IDLE_TURNS: Final = 12  # turns of the loop without a new step, after which the code waits for something
@@ -79,6 +80,8 @@ class CodeRun:
         self._memory, self._life, self.time = memory, life, now
         if self._task is None:
             self._task = asyncio.create_task(self._execute(record))
+        definition = self._workflow.definition
+        rules = RunRules(definition.timeout, definition.undo_on_failure)
         records: list[Entry] = []
         while True:
             await self._let_code_run()
@@ -86,8 +89,7 @@ class CodeRun:
                 record,
                 memory,
                 messages,
-                timeout=self._workflow.definition.timeout,
-                undo_on_failure=self._workflow.definition.undo_on_failure,
+                rules=rules,
                 live=live,
                 life=life,
                 now=now,

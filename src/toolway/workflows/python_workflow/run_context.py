@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import random
 import uuid
@@ -45,6 +46,13 @@ class RunContext:
         self.id = record.id
         self.caller = record.caller
         self._code = code
+        self._span: StepSpan | None = None
+
+    def with_span(self, span: StepSpan) -> RunContext:
+        """Return this run, with the name and attributes of the trace span of its next step, instead of `step NAME`."""
+        run = copy.copy(self)
+        run._span = span
+        return run
 
     async def call(
         self,
@@ -59,7 +67,6 @@ class RunContext:
         retry: Retry = Retry(),  # noqa: B008 # immutable
         on_unknown: UnknownPolicy | Verify = "ask",
         undo: tuple[str, Callable[[StepResult], Json]] | None = None,
-        span: StepSpan | None = None,
     ) -> StepResult:
         """Call a tool as a step. An unsafe call is made at most once, even if the process dies.
 
@@ -74,7 +81,6 @@ class RunContext:
             retry: Attempts of the step.
             on_unknown: If the call may have run: `ask` a user, `fail`, `retry`, or `verify(…)`.
             undo: Tool and function of the result that gives its arguments, called if the run fails and is undone.
-            span: Name and attributes of its trace span, instead of `step NAME`.
 
         Returns:
             The result of the tool.
@@ -95,7 +101,7 @@ class RunContext:
             retry=retry,
             on_unknown=on_unknown,
             undo=None if undo is None else Undo(tool=undo[0], params=undo[1]),
-            span=span,
+            span=self._span,
         )
         found = await self._code.request(step, path)
         return StepResult(found["data"], found["text"])
@@ -109,12 +115,11 @@ class RunContext:
         timeout: str | float = DEFAULT_FUNCTION_TIMEOUT_S,
         retry: Retry = Retry(),  # noqa: B008 # immutable
         on_unknown: UnknownPolicy | Verify = "ask",
-        span: StepSpan | None = None,
     ) -> Any:
         """Run a function without arguments as a step and return its result, which must be JSON.
 
         The step counts as unsafe unless `effect` says otherwise. An exception of the function is a failure of the
-        step. `span` has the name and attributes of the step in the run's trace.
+        step.
         """
         label = name or str(getattr(function, "__name__", "function"))
         path = current_branch.get().path(name, FUNCTION_PREFIX + label)
@@ -126,7 +131,7 @@ class RunContext:
             timeout=read_seconds("timeout", timeout),
             retry=retry,
             on_unknown=on_unknown,
-            span=span,
+            span=self._span,
         )
         return (await self._code.request(step, path))["data"]
 
