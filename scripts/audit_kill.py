@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
-from tests.gateway.kill_runs import Slaughter
+from tests.gateway.kill_runs import KillRuns
 
 
 async def main() -> int:
@@ -27,7 +27,7 @@ async def main() -> int:
     options = parser.parse_args()
     wrong = cut_off = effects = intents = 0
     with tempfile.TemporaryDirectory() as folder:
-        log = Slaughter(Path(folder), options.seed, options.to)
+        log = KillRuns(Path(folder), options.seed, options.to)
         for _ in range(options.times):
             found = await log.kill_once()
             print(found, flush=True)

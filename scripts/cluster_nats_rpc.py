@@ -32,7 +32,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import nats_server, program
-from tests.cluster.node.nats_lab import Ear
+from tests.cluster.node.nats_lab import RecordingSink
 from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
 from toolway.cluster.node_auth import CallToken, CallTokenVerifier, new_use_id
@@ -136,7 +136,7 @@ async def ways(url: str) -> AsyncIterator[tuple[dict[tuple[str, str], Once], Cal
     links = {}
     for name, size in SIZES.items():
         links[name] = link = calls.create_transport("owner", 1)
-        await link.open(Ear())
+        await link.open(RecordingSink())
         found["ours", name] = _ours(link.request, sealer, size)
         made = sealed("tools/call", {**params(), "size": size}, sealer)
         body = join_request(made.call_token, jsonrpc.encode_request(1, made.method, made.params))

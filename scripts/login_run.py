@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
 from tests.gateway.edge_lab import TOKEN, Edge
-from tests.gateway.load_clients import Rider, rider
+from tests.gateway.load_clients import LoadClient, load_client
 from tests.gateway.program import program
 from tests.parts.identity.issuer import AUDIENCE, Issuer, guarded, public_jwk, rsa_key
 from tests.parts.identity.test_process import published
@@ -87,7 +87,7 @@ async def measure_cost() -> bool:
 class Load:
     """Clients that call at a fixed rate together, with the tokens that they have."""
 
-    def __init__(self, clients: list[Rider], rate: float) -> None:
+    def __init__(self, clients: list[LoadClient], rate: float) -> None:
         self.clients = clients
         self.interval = len(clients) / rate
         self.calls = 0
@@ -122,7 +122,7 @@ async def rotate_under_load(rate: float, rotations: int, seconds: float) -> bool
             servers = {"fake": fake_server(era="modern")}
             async with program(Path(folder) / "gateway", servers, gateway=settings, access={"eng": ["fake.*"]}) as run:
                 clients = [
-                    rider(("modern", "legacy")[number % 2], run.port, issuer.token(sub=f"person-{number}"))
+                    load_client(("modern", "legacy")[number % 2], run.port, issuer.token(sub=f"person-{number}"))
                     for number in range(CLIENTS)
                 ]
                 load = Load(clients, rate)

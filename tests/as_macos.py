@@ -81,7 +81,7 @@ def become_macos() -> None:
     named = os.uname_result(("Darwin", machine.nodename, "24.6.0", "Darwin Kernel Version 24.6.0", machine.machine))
     os.uname = lambda: named
     sys.platform = "darwin"
-    sys.executable = os.environ.get("AS_MACOS_PYTHON") or sys.executable  # so that our programs are on the same macOS
+    sys.executable = os.environ.get("AS_MACOS_PYTHON") or sys.executable  # so our programs are on the same macOS
 
 
 def _hide_functions() -> None:

@@ -1,4 +1,4 @@
-"""Gateways that are broken on purpose, so that tests can show that they would notice.
+"""Gateways that are broken on purpose, so tests can show that they would notice.
 
 Each build is a function that changes the program. Tests in one process give it `monkeypatch.setattr`; as a program,
 `python -m tests.broken_builds BUILD serve …` is a `toolway` that has the fault.
@@ -59,7 +59,7 @@ def denies_at_shutdown(patch: Patch) -> None:
 
 
 def resume_sends(patch: Patch) -> None:
-    """The pipeline that takes a flight over begins an attempt of its own instead of waiting for the one under way."""
+    """The pipeline that takes a flight over begins its own attempt instead of waiting for the one in flight."""
     from toolway.hub.flight import Flights
 
     async def resume(flights: Any, call: Any, sent: Any, plan: Any, began: float) -> Any:

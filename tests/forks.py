@@ -1,7 +1,7 @@
 """Run tests in several processes that share one collection: `python -m pytest -p tests.forks --forks 3`.
 
 Imports and collection take most of the CPU time of a process with few tests. So one process collects, and is then
-copied (`fork`). Each copy takes one file after the other, so that fixtures of a module are created once. A long file
+copied (`fork`). Each copy takes one file after the other, so fixtures of a module are created once. A long file
 without such fixtures is divided. The first process prints the reports.
 
 `--few FOLDER` is for tests that need more of the machine than others: two processes run them, before all others.
@@ -209,7 +209,7 @@ class _Copy:
 
 
 def _separate_captures(manager: CaptureManager) -> None:
-    """Let this process write to temporary files of its own.
+    """Let this process write to its own temporary files.
 
     The file objects stay open: a default argument, such as that of the SDK's `stdio_client`, may be one of them.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def no_other_orphans() -> Iterator[None]:
-    """Let no other process of the test run leave orphans, or search for them, inside of the block."""
+    """Let no other process of the test run leave orphans, or search for them, inside the block."""
     with (Path(tempfile.gettempdir()) / "toolway-tests-orphans.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -12,7 +12,7 @@ async def fails() -> None:
     raise ValueError("as expected")
 
 
-async def test_whoever_stops_waiting_ends_what_he_waited_for_and_nobody_complains():
+async def test_cancelled_wait_cancels_its_futures():
     loop, complaints = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     never: asyncio.Future[None] = loop.create_future()
@@ -29,14 +29,14 @@ async def test_whoever_stops_waiting_ends_what_he_waited_for_and_nobody_complain
     assert complaints == []
 
 
-async def test_what_is_late_is_ended():
+async def test_late_future_is_cancelled():
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     await wait_until_settled(0.01, [never, asyncio.ensure_future(fails())])
     assert never.cancelled()
     await wait_until_settled(0.01, [])
 
 
-async def test_a_client_may_leave_a_server_of_a_test_without_a_word():
+async def test_client_may_leave_a_test_server_silently():
     left = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -46,36 +46,36 @@ def test_every_row_has_a_cell_for_every_project(sources: comparison.Sources) -> 
         ({"value": "?", "note": ""}, "note"),
     ],
 )
-def test_a_cell_without_proof_is_a_problem(sources: comparison.Sources, cell: dict[str, Any], problem: str) -> None:
+def test_cell_without_proof_is_a_problem(sources: comparison.Sources, cell: dict[str, Any], problem: str) -> None:
     row = sources.data["row"][4]
     row["toolhive"].update(cell)
     assert [each for each in comparison.problems(sources.data, TODAY) if problem in each and row["title"] in each]
 
 
-def test_a_claim_about_others_without_source_is_a_problem(sources: comparison.Sources) -> None:
+def test_claim_about_others_without_source_is_a_problem(sources: comparison.Sources) -> None:
     sources.data["elsewhere"][0]["sources"].clear()
     assert len(comparison.problems(sources.data, TODAY)) == 1
 
 
-def test_a_date_of_ninety_days_ago_is_recent_enough(sources: comparison.Sources) -> None:
+def test_date_90_days_ago_is_recent_enough(sources: comparison.Sources) -> None:
     oldest = min(cell["checked"] for row in sources.data["row"] for cell in row.values() if isinstance(cell, dict))
     assert comparison.problems(sources.data, oldest + datetime.timedelta(days=90)) == []
     assert comparison.problems(sources.data, oldest + datetime.timedelta(days=91)) != []
 
 
 @pytest.mark.user_trial("13")
-def test_the_page_is_what_the_data_says() -> None:
+def test_page_matches_the_data() -> None:
     assert comparison.PAGE.read_text(encoding="utf-8") == comparison.page()
 
 
-def test_a_changed_cell_changes_the_page(sources: comparison.Sources) -> None:
+def test_changed_cell_changes_the_page(sources: comparison.Sources) -> None:
     row = sources.data["row"][4]
     row["mcphub"]["value"] = "in the next version"
     assert f"| {row['title']} | yes |" in comparison.page(sources)
     assert "| in the next version |" in comparison.page(sources)
 
 
-def test_new_figures_change_every_number_of_speed(sources: comparison.Sources) -> None:
+def test_new_figures_change_every_speed_number(sources: comparison.Sources) -> None:
     """Multiplied figures leave no number in the text about speed but those that are part of a name or of the method."""
 
     def numbers(text: str) -> list[str]:
@@ -94,13 +94,13 @@ def test_new_figures_change_every_number_of_speed(sources: comparison.Sources) -
     assert len(numbers(before)) > 15
 
 
-def test_a_step_that_ran_twice_is_on_the_page(sources: comparison.Sources) -> None:
+def test_doubled_step_is_on_the_page(sources: comparison.Sources) -> None:
     row = next(row for row in sources.workflows["rows"] if row["engine"] == "toolway-sqlite")
     row["unsafe_doubled"] = 7
     assert f"7 of {row['unsafe']} unsafe steps ran twice" in comparison.page(sources)
 
 
-def test_a_bridge_with_errors_does_not_count(sources: comparison.Sources) -> None:
+def test_bridge_with_errors_does_not_count(sources: comparison.Sources) -> None:
     for row in sources.figures["rows"]:
         if row["peer"] == "fastmcp" and row["behind"] == "http legacy":
             row["errors"] = 3
@@ -110,7 +110,7 @@ def test_a_bridge_with_errors_does_not_count(sources: comparison.Sources) -> Non
     assert [cell.strip() for cell in shown.split("|")][2:4] == ["yes", "–"]
 
 
-def test_the_number_of_clients_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_count_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "CLIENTS", dict.fromkeys(map(str, range(99))))
     assert comparison.page().count("99 clients") == 2
 
@@ -121,7 +121,7 @@ def test_every_measured_project_has_its_measured_version(sources: comparison.Sou
     assert {project for project in sources.data["projects"] if row[project]["value"].startswith("%")} == measured
 
 
-def test_packages_are_published_when_the_roadmap_says_so(sources: comparison.Sources) -> None:
+def test_publishing_status_matches_the_roadmap(sources: comparison.Sources) -> None:
     row = next(row for row in sources.data["row"] if row["title"] == "Published packages")
     planned = "PyPI" in (ROOT / "ROADMAP.md").read_text(encoding="utf-8")
     assert (row["toolway"]["value"] == "not yet") == planned

@@ -78,7 +78,7 @@ def test_every_set_variable_is_read(file: str) -> None:
     assert named and named <= OURS
 
 
-def test_the_gateways_are_started_with_existing_options() -> None:
+def test_gateways_start_with_existing_options() -> None:
     chart = re.search(r"args: \[serve, (.*)\]", (CHART / "templates/deployment.yaml").read_text())
     assert chart is not None
     starts = [chart[1].split(", "), *(s["command"][1:] for n, s in compose()["services"].items() if "gateway" in n)]
@@ -100,7 +100,7 @@ def test_probes_use_public_paths() -> None:
     assert asked == _HEALTH_PATHS
 
 
-def test_the_chart_has_this_version_and_its_schema_covers_every_value() -> None:
+def test_chart_version_and_schema_match() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
@@ -115,7 +115,7 @@ def test_the_chart_has_this_version_and_its_schema_covers_every_value() -> None:
     compared(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "")
 
 
-def test_the_grace_period_is_long_enough() -> None:
+def test_grace_period_is_long_enough() -> None:
     least = DRAIN_DELAY_S + DRAIN_TIMEOUT_S
     assert yaml.safe_load((CHART / "values.yaml").read_text())["terminationGracePeriodSeconds"] > least
     for name, service in compose()["services"].items():
@@ -127,7 +127,7 @@ def test_the_grace_period_is_long_enough() -> None:
     assert unit is not None and int(unit[1]) > least
 
 
-def test_the_containers_are_rootless_and_read_only() -> None:
+def test_containers_are_rootless_and_read_only() -> None:
     gateways = [each for name, each in compose()["services"].items() if "gateway" in name]
     for service in (*gateways, compose("compose.single.yaml")["services"]["gateway"]):
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
@@ -136,18 +136,18 @@ def test_the_containers_are_rootless_and_read_only() -> None:
     assert "USER 1000:1000" in last_stage and "HEALTHCHECK" in last_stage and "pip install" not in last_stage
 
 
-def test_what_builds_toolway_is_not_in_the_image() -> None:
+def test_build_tools_are_not_in_the_image() -> None:
     """The image has the packages of image.txt, and its list of components is made from them."""
     pins = {file: (ROOT / "requirements" / file).read_text() for file in ("build.txt", "image.txt")}
     assert [file for file, text in pins.items() if "\nhatchling==" in text] == ["build.txt"]
 
 
-def test_the_image_script_says_which_program_is_missing(tmp_path: Path) -> None:
+def test_image_script_names_the_missing_program(tmp_path: Path) -> None:
     result = run(sys.executable, ROOT / "scripts" / "image.py", env={"PATH": str(tmp_path)})
     assert result.returncode == 0 and result.stdout.startswith("skipped, no image was built: buildah, podman")
 
 
-def test_the_gateways_of_the_compose_file_accept_each_others_names() -> None:
+def test_compose_gateways_accept_each_others_names() -> None:
     loaded = load_file(DEPLOY / "mcp.json")
     gateways = {name: each for name, each in compose()["services"].items() if "gateway" in name}
     assert loaded.issues == () and set(loaded.gateway.hosts) == set(gateways)
@@ -164,7 +164,7 @@ def test_all_files_of_the_image_exist() -> None:
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
 
 
-def test_the_guide_names_existing_options_variables_and_values() -> None:
+def test_guide_names_existing_options_variables_and_values() -> None:
     guide = (ROOT / "docs" / "cluster" / "overview.md").read_text()
     table = re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|", guide, re.MULTILINE)
     serve = options_of_serve()
@@ -199,7 +199,7 @@ def test_helm_lint_accepts_the_chart(values: str) -> None:
 @needs_tools
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("values", VALUES)
-def test_the_rendered_chart_is_valid_for_kubernetes(values: str, version: str, tmp_path: Path) -> None:
+def test_rendered_chart_is_valid_for_kubernetes(values: str, version: str, tmp_path: Path) -> None:
     text = rendered(values)
     (tmp_path / "made.yaml").write_text(text)
     result = run(TOOLS / "kubernetes-validate", "-k", version, "--strict", tmp_path / "made.yaml")
@@ -209,7 +209,7 @@ def test_the_rendered_chart_is_valid_for_kubernetes(values: str, version: str, t
 
 
 @needs_tools
-def test_the_config_file_of_the_chart_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_file_of_the_chart_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     for document in yaml.safe_load_all(rendered("all")):
         if document and "mcp.json" in document.get("stringData", {}):
@@ -221,7 +221,7 @@ def test_the_config_file_of_the_chart_is_valid(tmp_path: Path, monkeypatch: pyte
 
 
 @needs_tools
-def test_the_environment_of_a_pod_configures_a_node(tmp_path: Path) -> None:
+def test_pod_environment_configures_a_node(tmp_path: Path) -> None:
     pod = objects(rendered("all"))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     environ = {each["name"]: each.get("value", "tw-toolway-6d4cf56db6-x2xkz") for each in pod["env"]}
     mounts = {mount["mountPath"] for mount in pod["volumeMounts"]}
@@ -254,14 +254,14 @@ def test_the_environment_of_a_pod_configures_a_node(tmp_path: Path) -> None:
         ("nats.url=", "nats.url"),
     ],
 )
-def test_invalid_values_are_rejected_before_the_installation(given: str, said: str) -> None:
+def test_invalid_chart_values_are_rejected(given: str, said: str) -> None:
     minimal = CHART / "ci" / "minimal.yaml"
     result = run(TOOLS / "helm", "template", "tw", CHART, "-f", minimal, "--set", given)
     assert result.returncode != 0 and said in result.stderr
 
 
 @needs_tools
-def test_the_compose_files_are_valid(tmp_path: Path) -> None:
+def test_compose_files_are_valid(tmp_path: Path) -> None:
     check = (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
     result = run(*check, DEPLOY / "compose.yaml", DEPLOY / "compose.single.yaml")
     assert result.returncode == 0, result.stdout
@@ -272,8 +272,8 @@ def test_the_compose_files_are_valid(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TOOLWAY_LONG") != "1", reason="installs an image's packages anew: make deploy")
-@pytest.mark.timeout(1500)  # beside other checks, an installation takes minutes
-def test_the_steps_of_the_image_build_a_gateway(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)  # next to other checks, an installation takes minutes
+def test_image_steps_build_a_gateway(tmp_path: Path) -> None:
     """Without a container engine: the first stage, with a folder instead of /src and another one instead of /opt."""
     made, source = tmp_path / "opt" / "toolway", tmp_path / "src"
     source.mkdir()

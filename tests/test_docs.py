@@ -36,12 +36,12 @@ def codes_in_source():
     return {code for file in files for code in quoted.findall(file.read_text())}
 
 
-def test_every_error_code_has_a_page_and_no_page_is_about_another():
+def test_error_codes_and_error_pages_match():
     assert {page.stem for page in ERRORS.glob("E-*.md")} == codes_in_source()
 
 
 @pytest.mark.parametrize("page", sorted(ERRORS.glob("E-*.md")), ids=lambda page: page.stem)
-def test_a_page_says_what_it_means_why_it_happens_and_how_to_fix_it(page):
+def test_error_page_has_its_sections(page):
     title, meaning, *rest = page.read_text().rstrip("\n").split("\n\n")
     assert title == f"# {page.stem}"
     assert re.fullmatch(r"[^\n#-][^\n]{15,118}\.", meaning)
@@ -50,7 +50,7 @@ def test_a_page_says_what_it_means_why_it_happens_and_how_to_fix_it(page):
     assert all(line.startswith("- ") for text in rest[3::2] for line in text.splitlines())
 
 
-def test_commands_on_the_pages_of_errors_exist():
+def test_commands_on_error_pages_exist():
     from toolway.cli.table import COMMANDS
 
     text = "\n".join(page.read_text() for page in ERRORS.glob("*.md"))
@@ -59,28 +59,28 @@ def test_commands_on_the_pages_of_errors_exist():
     assert named <= COMMANDS.keys()
 
 
-def test_the_generated_pages_are_up_to_date():
+def test_generated_pages_are_up_to_date():
     result = python("scripts/generate_docs.py", "--check")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("example", ["first.py", "calls.py"])
-def test_the_readme_shows_the_examples_as_they_are(example):
+def test_readme_shows_the_examples(example):
     assert f"```python\n{(ROOT / 'examples' / example).read_text()}```" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_run(example):
+def test_examples_run(example):
     result = python(str(example))
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_guide_to_telemetry_shows_what_its_example_prints():
+def test_telemetry_guide_shows_output_of_its_example():
     printed = re.sub(r"\d\.\d s", "0.2 s", python("examples/slow_calls.py").stdout)  # longer on a busy machine
     assert f"```text\n{printed}```" in (ROOT / "docs/howto/monitoring.md").read_text()
 
 
-def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
+def test_middleware_guide_shows_its_example_and_output():
     source, page = (ROOT / "examples/middleware.py").read_text(), (ROOT / "docs/howto/middleware.md").read_text()
     assert len(source.splitlines()) <= 20
     assert f"```python\n{source}```" in page
@@ -88,7 +88,7 @@ def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
 
 
 @pytest.mark.user_trial("23")
-def test_the_guide_to_testing_shows_tests_that_pass():
+def test_testing_guide_shows_tests_that_pass():
     page = (ROOT / "docs/howto/test-your-code.md").read_text()
     folder = ROOT / "examples/testing"
     for name in ("orders.py", "test_orders.py"):
@@ -99,7 +99,7 @@ def test_the_guide_to_testing_shows_tests_that_pass():
 
 
 @pytest.mark.user_trial("25")
-def test_the_guide_shows_a_transport_of_ones_own():
+def test_new_server_guide_shows_the_transport_example():
     source, mark, _ = (ROOT / "examples/own_transport.py").read_text().partition("\n\n# -- the rest")
     assert mark and f"```python\n{source.rstrip()}\n```" in (ROOT / "docs/howto/new-server.md").read_text()
     assert python("examples/own_transport.py").stdout == "HELLO\n"
@@ -132,7 +132,7 @@ def imports_of(text):
 
 
 @pytest.mark.user_trial("23")
-def test_every_import_of_the_pages_is_of_a_public_name():
+def test_every_import_on_pages_is_public():
     pages = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts)]
     found = {(page.name, *each) for page in pages for each in imports_of(page.read_text())}
     assert len(found) > 40 and {"Hub", "FakeHttp", "ServerLog"} <= {name for _, _, name in found}
@@ -141,7 +141,7 @@ def test_every_import_of_the_pages_is_of_a_public_name():
 
 
 @pytest.mark.user_trial("23")
-def test_every_class_that_a_page_names_for_a_program_can_be_imported():
+def test_every_class_named_on_pages_is_public():
     """Names of our classes in snippets, such as `hub.events(CallFinished)`, without an import before them."""
     classes = set()
     for module in ("events", "errors", "types", "middleware/idempotency_sqlite", "config/schema", "upstream/transport"):
@@ -170,7 +170,7 @@ def test_readme_program_prints_its_comments_anywhere(example, tmp_path):
     assert done.stdout.splitlines()[-2:] == shown
 
 
-def test_readme_is_short_and_its_first_program_too():
+def test_readme_and_its_first_program_are_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
     assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 12
 
@@ -189,7 +189,7 @@ def test_install_page_lists_every_extra():
     assert sorted(listed) == sorted(package["optional-dependencies"])
 
 
-def test_there_is_one_tagline():
+def test_tagline_is_the_same_everywhere():
     tagline = "One reliable way to call every MCP server."
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"] == tagline
     assert f"site_description: {tagline}\n" in (ROOT / "mkdocs.yml").read_text()
@@ -224,7 +224,7 @@ def test_toolset_of_the_guide_is_in_the_example_file():
 
 
 @pytest.mark.promise("D22")
-def test_every_code_of_the_gateway_is_explained():
+def test_every_gateway_error_code_is_explained():
     from toolway.gateway.mcp import errors
 
     own = {value for value in vars(errors).values() if isinstance(value, int) and -32000 < value < -31000}
@@ -233,7 +233,7 @@ def test_every_code_of_the_gateway_is_explained():
     assert len(own) == 16
 
 
-def test_the_screens_keep_to_80_columns_and_are_all_on_their_page():
+def test_screens_fit_80_columns_and_are_on_their_page():
     folder = ROOT / "docs/screens"
     screens = sorted(folder.glob("*.txt"))
     assert {"toolway", "doctor", "tools", "call-progress"} <= {screen.stem for screen in screens}
@@ -267,7 +267,7 @@ def test_pages_load_nothing_from_a_public_address():
     assert "\n  font: false" in menu
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_are_valid():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.relative_to(ROOT)}: {link}"

@@ -37,7 +37,7 @@ def test_menu_has_at_most_45_entries() -> None:
     assert all((DOCS / page).is_file() for page in MENU)
 
 
-def test_every_page_is_reached_from_the_menu() -> None:
+def test_every_page_is_reachable_from_the_menu() -> None:
     reached: set[str] = set()
     todo = [f"docs/{page}" for page in MENU]
     while todo:
@@ -53,7 +53,7 @@ def test_every_page_is_reached_from_the_menu() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), moved_pages.MOVED.items())
-def test_a_moved_address_leads_to_a_section_that_exists(old: str, new: str) -> None:
+def test_moved_address_leads_to_an_existing_section(old: str, new: str) -> None:
     page, _, anchor = new.partition("#")
     assert not anchor or anchor in anchors(page)
     assert "#" in old or not (DOCS / old).exists()
@@ -66,7 +66,7 @@ def test_no_link_uses_an_old_address() -> None:
     assert found == [], "run scripts/moved_pages.py --fix"
 
 
-def test_a_page_that_moved_redirects_with_its_anchor(tmp_path: Path) -> None:
+def test_moved_page_redirects_with_its_anchor(tmp_path: Path) -> None:
     moved_pages.on_post_build(config=SimpleNamespace(site_dir=str(tmp_path)))
     text = (tmp_path / "howto/redaction/index.html").read_text()
     assert 'url=../data-leaks/#keep-secrets-out-of-results"' in text
@@ -74,7 +74,7 @@ def test_a_page_that_moved_redirects_with_its_anchor(tmp_path: Path) -> None:
     assert 'url=../#run-it-with-systemd"' in (tmp_path / "operations/systemd/index.html").read_text()
 
 
-def test_a_section_that_moved_redirects() -> None:
+def test_moved_section_redirects() -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="howto/gateway.md"))
     html = moved_pages.on_page_content("<p>text", page=page, config=None, files=None)
     assert html.startswith("<p>text") and '"#tool-search": "../tool-search/"' in html
@@ -82,6 +82,6 @@ def test_a_section_that_moved_redirects() -> None:
     assert moved_pages.on_page_content("<p>text", page=page, config=None, files=None) == "<p>text"
 
 
-def test_an_anchor_without_an_entry_stays() -> None:
+def test_anchor_without_an_entry_is_kept() -> None:
     assert moved_pages.new_address("howto/alerts.md", "#files-and-webhook") == "howto/monitoring.md#files-and-webhook"
     assert moved_pages.new_address("howto/gateway.md", "#endpoints") == "howto/gateway.md#endpoints"

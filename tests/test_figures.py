@@ -1,4 +1,4 @@
-"""Numbers in the README and on the start page are those of the measurements (scripts/figures.py)."""
+"""Numbers in the README and on the start page match the measurements (scripts/figures.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBER = re.compile(
 )
 #: Numbers that no measurement changes. Each is checked elsewhere, counts what follows it, or is a name.
 OTHER_NUMBERS = (
-    "Python 3.11 or newer",  # test_supported_versions_are_those_of_the_package
+    "Python 3.11 or newer",  # test_supported_versions_match_the_package
     "Python 3.11 and 3.13",
     "2026-07-28",
     "Apache-2.0",
@@ -52,7 +52,7 @@ def numbers_without_source(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_numbers_are_those_of_the_measurements(page: Path) -> None:
+def test_numbers_match_the_measurements(page: Path) -> None:
     assert figures.fill(page, page.read_text()) == page.read_text()
 
 
@@ -61,14 +61,14 @@ def test_every_number_has_a_source(page: Path) -> None:
     assert numbers_without_source(page, page.read_text()) == []
 
 
-def test_a_changed_number_is_replaced() -> None:
+def test_changed_number_is_replaced() -> None:
     text = figures.README.read_text()
     wrong = text.replace(figures.figures()["rate"], "99,999")
     assert wrong != text
     assert figures.fill(figures.README, wrong) == text
 
 
-def test_a_changed_sentence_is_an_error() -> None:
+def test_changed_sentence_is_an_error() -> None:
     text = figures.README.read_text().replace("calls per second and adds", "calls a second and adds")
     with pytest.raises(SystemExit, match="must have this sentence once"):
         figures.fill(figures.README, text)
@@ -77,11 +77,11 @@ def test_a_changed_sentence_is_an_error() -> None:
 @pytest.mark.parametrize(
     "claim", ["It is 17 times faster.", "It saves hundreds of calls.", "Used by 3.5 million clients"]
 )
-def test_an_invented_number_is_found(claim: str) -> None:
+def test_number_without_source_is_found(claim: str) -> None:
     assert numbers_without_source(figures.README, figures.README.read_text() + claim + "\n") == [claim]
 
 
-def test_a_newer_measurement_changes_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_measurement_changes_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     published = json.loads((ROOT / "bench/workflows/published.json").read_text())
     for row in published["rows"]:
         if row["engine"] == "langgraph":
@@ -91,7 +91,7 @@ def test_a_newer_measurement_changes_the_number(monkeypatch: pytest.MonkeyPatch)
     assert "LangGraph 77," in figures.fill(figures.README, figures.README.read_text())
 
 
-def test_supported_versions_are_those_of_the_package() -> None:
+def test_supported_versions_match_the_package() -> None:
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     readme = figures.README.read_text()
     assert package["requires-python"] == ">=3.11" and "Python 3.11 or newer" in readme

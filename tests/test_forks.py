@@ -45,7 +45,7 @@ def test_is_skipped():
 """
 
 
-def test_copies_share_files_and_report_all_tests_and_a_lost_copy(tmp_path: Path) -> None:
+def test_forks_share_files_and_report_a_lost_copy(tmp_path: Path) -> None:
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "test_broken.py").write_text(BROKEN)
     (tmp_path / "test_shared.py").write_text(SHARED)

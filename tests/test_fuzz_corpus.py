@@ -56,7 +56,7 @@ def test_every_target_has_a_small_corpus() -> None:
 
 
 @pytest.mark.parametrize("path", SEEDS, ids=named)
-def test_an_input_of_the_corpus_is_handled(path: Path, guarded_check: Guarded) -> None:
+def test_corpus_input_is_handled(path: Path, guarded_check: Guarded) -> None:
     guarded_check(path.parent.name)(path.read_bytes())
 
 
@@ -75,7 +75,7 @@ def test_changed_inputs_are_handled(target: str, changes: ModuleType) -> None:
         check(data)
 
 
-def test_a_seed_yields_the_same_different_inputs(changes: ModuleType) -> None:
+def test_same_seed_yields_the_same_inputs(changes: ModuleType) -> None:
     corpus = changes.read_corpus([FUZZ / "corpus" / "config"])
     first, second, other = (list(islice(changes.mutations(corpus, seed), 500)) for seed in (1, 1, 2))
     assert first == second != other
@@ -83,7 +83,7 @@ def test_a_seed_yields_the_same_different_inputs(changes: ModuleType) -> None:
     assert max(map(len, first)) <= changes.MAX_BYTES
 
 
-def test_an_input_that_fails_is_kept(tmp_path: Path) -> None:
+def test_failing_input_is_kept(tmp_path: Path) -> None:
     (tmp_path / "fuzz_config.py").write_text("def check(data):\n    assert b'x' not in data\n")
     for name in ("mutations.py", "harness.py"):
         (tmp_path / name).write_text((FUZZ / name).read_text())
@@ -173,12 +173,12 @@ def traced_peak(run: Callable[[], object]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
-def test_the_time_to_read_a_file_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
+def test_file_parsing_time_is_linear(kind: str, harness: ModuleType) -> None:
     harness.check_growth(lambda size: read(FILES[kind](size)), 16 * 1024)
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_the_memory_to_read_a_file_grows_with_it(kind: str) -> None:
+def test_file_parsing_memory_is_linear(kind: str) -> None:
     text = FILES[kind](16 * 1024)
     assert traced_peak(lambda: read(text)) < 100 * len(text)
 
@@ -221,11 +221,11 @@ STREAMS: dict[str, Callable[[int], object]] = {
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_the_time_to_read_a_stream_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
+def test_stream_parsing_time_is_linear(kind: str, harness: ModuleType) -> None:
     harness.check_growth(STREAMS[kind], 64 * 1024)
 
 
-def test_a_line_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times_its_length() -> None:
+def test_line_in_small_pieces_uses_bounded_memory() -> None:
     size = 1 << 18
     framer = Framer(size)
 
@@ -236,21 +236,21 @@ def test_a_line_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times
     assert traced_peak(feed) < 6 * size
 
 
-def test_an_event_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times_its_length() -> None:
+def test_event_in_small_pieces_uses_bounded_memory() -> None:
     assert traced_peak(lambda: streamed(b"data:xyz\n", 1 << 18)) < 6 * (1 << 18)
 
 
 # -- the limits --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_slow_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_input_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     check = guarded_check("framing")
     monkeypatch.setattr(harness, "SECONDS", -1.0)
     with pytest.raises(harness.TooSlow):
         check(b"\xff\x01line\n")
 
 
-def test_what_grows_with_the_square_is_noticed(harness: ModuleType) -> None:
+def test_quadratic_growth_is_noticed(harness: ModuleType) -> None:
     def quadratic(size: int) -> None:
         for n in range(0, size, 16):
             (b"x" * n).count(b"y")
@@ -259,7 +259,9 @@ def test_what_grows_with_the_square_is_noticed(harness: ModuleType) -> None:
         harness.check_growth(quadratic, 16 * 1024)
 
 
-def test_what_is_large_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_memory_use_is_noticed(
+    guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check = guarded_check("framing")
     monkeypatch.setattr(harness, "BYTES", -1)
     with pytest.raises(harness.TooLarge):

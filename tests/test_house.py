@@ -19,13 +19,13 @@ LATER = {
     *("toolway.audit", "toolway.config.loader", "toolway.config.scopes", "toolway.config.admission"),
     *("toolway.upstream.diagnosis", "toolway.http.client", "toolway.search"),
 }
-# Split, so that this file does not find itself.
+# Split, so this file does not find itself.
 ADDRESSES = re.compile(
     r"pypi\.org" + r"/simple|files\.python" + r"hosted\.org|registry\.npm" + r"js\.org|index-" + r"url\b"
 )
 
 
-def test_the_public_names_are_these():
+def test_public_names_are_as_listed():
     assert set(toolway.__all__) == {
         *("Hub", "SyncHub", "ToolResult", "ResourceResult", "PromptResult"),
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
@@ -46,11 +46,11 @@ def test_the_public_names_are_these():
 
 
 @pytest.mark.parametrize("name", toolway.__all__)
-def test_every_public_name_can_be_had(name):
+def test_every_public_name_can_be_imported(name):
     assert getattr(toolway, name) is not None
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         _ = toolway.nonsense
 
@@ -71,7 +71,7 @@ HELP = "sys.argv[1:] = ['call', '--help']; from toolway.cli import main; main()"
         (HELP, HEAVY),
     ],
 )
-def test_slow_modules_are_loaded_only_where_they_are_used(program, heavy):
+def test_slow_modules_are_imported_only_where_used(program, heavy):
     script = f"""
 import atexit, os, sys
 def look():
@@ -89,7 +89,7 @@ atexit.register(look)
 @pytest.mark.parametrize(
     ("modules", "most"), [("toolway.hub.hub", 20), ("toolway.hub.core", 21), ("toolway.serve.process", 35)]
 )
-def test_few_dataclasses_are_made_when_a_program_begins(modules, most):
+def test_few_dataclasses_are_created_at_import(modules, most):
     """One takes half a millisecond, a `msgspec.Struct` almost nothing."""
     script = f"""
 import dataclasses, sys
@@ -108,7 +108,7 @@ print(sum(name.startswith("toolway") for name in made))
 
 
 def own_files():
-    """The files that are or will be tracked, without those that are no text."""
+    """The files that are or will be tracked, without binary files."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     result = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, timeout=60)
     if result.returncode != 0:
@@ -126,7 +126,7 @@ def test_no_file_names_a_registry():
     assert found.keys() <= {"scripts/pin", "tests/attacks/test_admission.py", "tests/attacks/test_runners.py"}
 
 
-def test_no_file_names_a_folder_of_this_machine():
+def test_no_file_names_a_local_folder():
     common = {Path("/"), Path(tempfile.gettempdir()), Path("/tmp")}  # a page may name these
     folders = [f"{folder}/" for folder in (ROOT.parent, Path.home()) if folder not in common]
     own = [(name, text) for name, text in own_files() if not name.startswith("bench/search/data/")]  # texts of tasks
@@ -142,7 +142,7 @@ def test_every_requirement_is_pinned_with_hashes(name):
         assert re.match(r"[a-z0-9-]+==\S+ (?:; [^\\]+ )?\\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
 
 
-def test_the_licence_is_whole():
+def test_license_is_complete():
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text

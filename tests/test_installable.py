@@ -54,6 +54,6 @@ def test_every_requirement_has_a_wheel(platform: str, python: str, extras: list[
     assert ("secretstorage" in found) == (platform == "Linux x64")
 
 
-def test_a_requirement_without_a_wheel_is_found() -> None:
+def test_requirement_without_a_wheel_is_found() -> None:
     found, problem = resolve("uvloop\n", "Windows x64", "3.13")  # it has none for Windows
     assert not found and "no usable wheels" in problem

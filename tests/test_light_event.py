@@ -11,7 +11,7 @@ from toolway._async import Interrupted, LightEvent, wait_unless
 pytestmark = pytest.mark.anyio
 
 
-async def test_all_that_wait_go_on_when_it_is_set() -> None:
+async def test_all_waiters_continue_when_set() -> None:
     flag = LightEvent()
     waiting = [asyncio.create_task(flag.wait()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -22,7 +22,7 @@ async def test_all_that_wait_go_on_when_it_is_set() -> None:
     await flag.wait()  # at once
 
 
-async def test_it_wakes_who_waited_even_if_it_is_cleared_at_once() -> None:
+async def test_waiter_wakes_even_if_cleared_at_once() -> None:
     flag = LightEvent()
     waiting = asyncio.create_task(flag.wait())
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_it_wakes_who_waited_even_if_it_is_cleared_at_once() -> None:
     assert flag._waiters is None
 
 
-async def test_one_who_left_keeps_nobody_from_going_on() -> None:
+async def test_cancelled_waiter_does_not_block_others() -> None:
     flag = LightEvent()
     leaver, stayer = asyncio.create_task(flag.wait()), asyncio.create_task(flag.wait())
     await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_one_who_left_keeps_nobody_from_going_on() -> None:
     assert leaver.cancelled() or (await asyncio.gather(leaver, return_exceptions=True))
 
 
-async def test_a_future_of_it_is_done_when_it_is_set() -> None:
+async def test_future_is_done_when_set() -> None:
     flag = LightEvent()
     waiting, cancelled = flag.future(), flag.future()
     cancelled.cancel()
@@ -58,7 +58,7 @@ async def test_a_future_of_it_is_done_when_it_is_set() -> None:
     assert flag._waiters is None
 
 
-async def test_work_is_done_unless_a_flag_is_set_first() -> None:
+async def test_work_runs_unless_flag_is_set_first() -> None:
     stop = LightEvent()
     ended: list[float] = []
 

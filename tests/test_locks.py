@@ -1,4 +1,4 @@
-"""Locks of files: who holds one still holds it after the handle was passed on, and nobody does after the last copy."""
+"""Locks of files: who holds one still holds it after the handle was passed on, and no one does after the last copy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def until_free(path: Path) -> None:
 # -- the lock itself --------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_excludes_every_other_handle_until_its_handle_is_closed(tmp_path: Path) -> None:
+def test_lock_excludes_other_handles_until_closed(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     first = open_file(file)
     assert _os.try_lock_handle(first) and is_locked(file)
@@ -58,7 +58,7 @@ def test_a_lock_excludes_every_other_handle_until_its_handle_is_closed(tmp_path:
     assert not is_locked(file)
 
 
-def test_a_copy_of_the_handle_holds_the_lock(tmp_path: Path) -> None:
+def test_copied_handle_holds_the_lock(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     first = open_file(file)
     _os.lock_handle(first)
@@ -69,7 +69,7 @@ def test_a_copy_of_the_handle_holds_the_lock(tmp_path: Path) -> None:
     assert not is_locked(file)
 
 
-def test_an_unlock_is_one_for_all_copies(tmp_path: Path) -> None:
+def test_unlock_applies_to_all_copies(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     first = open_file(file)
     _os.lock_handle(first)
@@ -80,7 +80,7 @@ def test_an_unlock_is_one_for_all_copies(tmp_path: Path) -> None:
     os.close(copy)
 
 
-def test_a_folder_is_locked_without_a_file_in_it(tmp_path: Path) -> None:
+def test_folder_lock_needs_no_file(tmp_path: Path) -> None:
     first, second = _os.lock_folder_handle(tmp_path), _os.lock_folder_handle(tmp_path)
     assert _os.try_lock_handle(first) and not _os.try_lock_handle(second)
     assert list(tmp_path.iterdir()) == []
@@ -89,7 +89,7 @@ def test_a_folder_is_locked_without_a_file_in_it(tmp_path: Path) -> None:
     os.close(second)
 
 
-def test_no_child_inherits_a_lock_unless_it_is_passed_on(tmp_path: Path) -> None:
+def test_child_does_not_inherit_a_lock(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     handle = open_file(file)
     _os.lock_handle(handle)
@@ -104,7 +104,7 @@ def test_no_child_inherits_a_lock_unless_it_is_passed_on(tmp_path: Path) -> None
 # -- those who lock ---------------------------------------------------------------------------------------------------
 
 
-def test_an_audit_log_may_be_a_symbolic_link_and_has_one_writer(tmp_path: Path) -> None:
+def test_audit_log_may_be_a_symlink_and_has_one_writer(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "logs").symlink_to(tmp_path / "disk")
     held = lock_file(tmp_path / "logs" / "audit.jsonl")
@@ -115,9 +115,7 @@ def test_an_audit_log_may_be_a_symbolic_link_and_has_one_writer(tmp_path: Path) 
     os.close(lock_file(tmp_path / "audit.jsonl"))
 
 
-async def test_the_reaper_holds_the_lock_of_a_journal_for_servers_that_may_still_execute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reaper_holds_journal_lock_for_running_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_journal, "LOCK_TIMEOUT_S", 0.2)
     journal, spawner = SqliteJournal(tmp_path / "runs.db"), Spawner()
     await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)
@@ -131,7 +129,7 @@ async def test_the_reaper_holds_the_lock_of_a_journal_for_servers_that_may_still
     await SqliteJournal(tmp_path / "runs.db").close()
 
 
-async def test_a_journal_that_needs_no_server_any_more_is_free_although_the_reaper_has_a_copy(tmp_path: Path) -> None:
+async def test_journal_without_servers_is_free_despite_reaper_copy(tmp_path: Path) -> None:
     journal, spawner = SqliteJournal(tmp_path / "runs.db"), Spawner()
     await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)
     assert journal.lock_fd is not None
@@ -144,7 +142,7 @@ async def test_a_journal_that_needs_no_server_any_more_is_free_although_the_reap
 # -- the process that refreshes a token -------------------------------------------------------------------------------
 
 
-async def test_the_refresh_process_holds_the_lock_alone_from_its_start_to_its_end(tmp_path: Path) -> None:
+async def test_refresh_process_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     lock = await shared_token_slot.acquire_file_lock(5, file)
     process = await asyncio.to_thread(shared_token_slot._start_refresh_process, lock)
@@ -174,7 +172,7 @@ async def silent_issuer() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Eve
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither signals nor a lock that is passed on")
-async def test_neither_signals_nor_the_end_of_the_hub_take_the_lock_from_a_refresh(
+async def test_refresh_keeps_lock_despite_signals_and_closed_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []

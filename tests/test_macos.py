@@ -26,7 +26,7 @@ SERVER = ["-m", "toolway.testing.stdio_main"]
 FAKE = {"command": PYTHON, "args": SERVER}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="takes away what only Linux has")
 
-#: A server that starts a process in a session of its own, and says both pids.
+#: A server that starts a process in its own session, and says both pids.
 LEAVES_CHILD = """
 import subprocess, sys
 child = subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
@@ -56,7 +56,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def toolway(environ: dict[str, str], tmp_path: Path) -> Callable[..., str]:
-    """Run a command in a home of its own, and return what it wrote."""
+    """Run a command in its own home, and return what it wrote."""
 
     def run(*words: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -92,7 +92,7 @@ def started(environ: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., s
 
 
 def runs(pid: int) -> bool:
-    """Return True if a process runs, and is no zombie that waits for its parent."""
+    """Return True if a process runs, and is not a zombie that waits for its parent."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -114,7 +114,7 @@ def children_of(pid: int) -> set[int]:
 # -- the emulation ----------------------------------------------------------------------------------------------------
 
 
-def test_what_only_linux_has_is_gone() -> None:
+def test_linux_only_features_are_gone() -> None:
     program = """
 import ctypes, os, platform, select, socket, sys, time
 assert (sys.platform, platform.system()) == ("darwin", "Darwin")
@@ -140,7 +140,7 @@ except AttributeError:
 # -- library ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_hub_with_several_servers_and_an_audit_log(environ: dict[str, str], tmp_path: Path) -> None:
+def test_hub_runs_several_servers_and_an_audit_log(environ: dict[str, str], tmp_path: Path) -> None:
     servers = {"mcpServers": {"one": FAKE, "two": {**FAKE, "sandbox": "off"}}}
     log = tmp_path / "audit.jsonl"
     done = subprocess.run(
@@ -152,7 +152,7 @@ def test_a_hub_with_several_servers_and_an_audit_log(environ: dict[str, str], tm
     assert {record.get("server") for record in records} >= {"one", "two"}
 
 
-def test_the_disk_is_asked_by_f_fullfsync_and_by_fsync_if_it_refuses(environ: dict[str, str], tmp_path: Path) -> None:
+def test_disk_sync_uses_f_fullfsync_then_fsync(environ: dict[str, str], tmp_path: Path) -> None:
     program = """
 import fcntl, os, sys
 from toolway import _os
@@ -177,9 +177,7 @@ print(asked)
 # -- no process is left behind ----------------------------------------------------------------------------------------
 
 
-def test_a_killed_hub_leaves_no_process_not_even_one_in_its_own_session(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_killed_hub_leaves_no_process(started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(LEAVES_CHILD)
     servers = {"mcpServers": {"plain": FAKE, "parent": {"command": PYTHON, "args": [str(program), *STUBBORN]}}}
@@ -194,7 +192,7 @@ def test_a_killed_hub_leaves_no_process_not_even_one_in_its_own_session(
     wait_gone(*told["servers"], grandchild, reaper)
 
 
-def test_the_next_gateway_ends_what_a_killed_reaper_left(
+def test_next_gateway_kills_leftovers_of_a_killed_reaper(
     started: Callable[..., subprocess.Popen[str]], toolway: Callable[..., str], tmp_path: Path
 ) -> None:
     """Nothing on macOS tells a server that its reaper died."""
@@ -247,7 +245,7 @@ class Gateway:
         self.url: str = told["url"].removesuffix("/mcp")
 
 
-def test_commands_use_the_folders_that_they_use_on_linux(toolway: Callable[..., str], tmp_path: Path) -> None:
+def test_commands_use_the_same_folders_as_on_linux(toolway: Callable[..., str], tmp_path: Path) -> None:
     assert toolway("--version").startswith("toolway ")
     toolway("add", "fake", "--yes", "--", PYTHON, *SERVER)
     assert json.loads((tmp_path / ".config/toolway/mcp.json").read_text())["mcpServers"].keys() == {"fake"}
@@ -258,7 +256,7 @@ def test_commands_use_the_folders_that_they_use_on_linux(toolway: Callable[..., 
     assert not (tmp_path / "Library").exists() and (tmp_path / ".local" / "state" / "toolway").is_dir()
 
 
-def test_a_gateway_serves_reloads_and_ends_with_its_servers(
+def test_gateway_serves_reloads_and_stops_its_servers(
     started: Callable[..., subprocess.Popen[str]], toolway: Callable[..., str], tmp_path: Path
 ) -> None:
     config = tmp_path / ".config" / "toolway" / "mcp.json"
@@ -288,7 +286,7 @@ def test_a_gateway_serves_reloads_and_ends_with_its_servers(
         (("ps", "--orphans"), "the search for orphaned processes needs Linux"),
     ],
 )
-def test_what_needs_linux_is_refused(words: tuple[str, ...], said: str, toolway: Callable[..., str]) -> None:
+def test_linux_only_command_is_rejected(words: tuple[str, ...], said: str, toolway: Callable[..., str]) -> None:
     text = toolway("add", "fake", "--yes", "--", PYTHON, *SERVER) and toolway(*words, code=3)
     assert said in text and "E-PLATFORM" in text
 
@@ -297,7 +295,7 @@ GRANTS = [{"hosts": ["example.org:443"]}, {"max_processes": 10}, {"max_memory_by
 
 
 @pytest.mark.parametrize("grants", GRANTS, ids=lambda grants: next(iter(grants)))
-def test_a_sandbox_with_limits_is_refused_before_a_start(grants: dict[str, Any], environ: dict[str, str]) -> None:
+def test_sandbox_with_limits_is_rejected_before_start(grants: dict[str, Any], environ: dict[str, str]) -> None:
     program = """
 import json, sys
 from toolway.config.schema import SandboxGrants

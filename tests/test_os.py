@@ -30,7 +30,7 @@ print("echo" in pathlib.Path(sys.argv[1]).read_text())
 
 # -- one place asks the system -----------------------------------------------------------------------------------------
 
-#: Modules outside of `toolway._os` that may ask for the system, because they work on one system only, and why.
+#: Modules outside `toolway._os` that may ask for the system, because they work on one system only, and why.
 OF_ONE_SYSTEM = {
     "cluster/workers/local_bus.py": "the bus of --workers, which needs Linux",
     "doctor/sandbox_probe.py": "tries what a sandbox of Linux hides",
@@ -120,7 +120,7 @@ def modules() -> dict[str, str]:
     return {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
 
 
-def test_only_one_package_asks_for_the_system() -> None:
+def test_only_one_package_checks_the_system() -> None:
     asked = {name: set(found_in(text)) for name, text in modules().items() if not name.startswith("_os/")}
     asking = {name: found for name, found in asked.items() if found}
     assert {name: found for name, found in asking.items() if name not in OF_ONE_SYSTEM} == {}
@@ -152,7 +152,7 @@ def test_only_one_package_asks_for_the_system() -> None:
         "os.open(file, os.O_RDONLY | os.O_NONBLOCK)",
     ],
 )
-def test_a_module_that_asks_itself_is_found(line: str) -> None:
+def test_module_that_checks_the_system_is_found(line: str) -> None:
     assert list(found_in(line))
 
 
@@ -168,7 +168,7 @@ def test_a_module_that_asks_itself_is_found(line: str) -> None:
         "resource = found['resource']",
     ],
 )
-def test_a_module_that_does_not_ask_is_left_alone(line: str) -> None:
+def test_module_that_does_not_check_is_accepted(line: str) -> None:
     assert list(found_in(line)) == []
 
 
@@ -188,12 +188,12 @@ def public_names(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("posix", "win32"), [("posix.py", "win32.py"), ("posix_processes.py", "win32_processes.py")])
-def test_each_system_has_the_same_names(posix: str, win32: str) -> None:
+def test_each_system_module_has_the_same_names(posix: str, win32: str) -> None:
     ours, theirs = public_names(FOLDER / posix), public_names(FOLDER / win32)
     assert ours == ours & set(_os.__all__) and ours <= theirs
 
 
-def test_all_names_are_had_from_each_system() -> None:
+def test_all_names_are_imported_on_each_system() -> None:
     body = ast.parse((FOLDER / "__init__.py").read_text()).body
     first = next(node for node in body if isinstance(node, ast.If))
     for branch in (first.body, first.orelse):
@@ -202,7 +202,7 @@ def test_all_names_are_had_from_each_system() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fcntl")
-def test_macos_empties_the_cache_of_the_drive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_macos_sync_flushes_the_drive_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import fcntl
 
     from toolway._os import posix
@@ -218,7 +218,7 @@ def test_macos_empties_the_cache_of_the_drive(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes away what only Linux has")
-def test_a_hub_with_an_audit_log_needs_nothing_of_linux(tmp_path: Path) -> None:
+def test_hub_with_audit_log_needs_no_linux_feature(tmp_path: Path) -> None:
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -P {Path(__file__).with_name("as_macos.py")} "$@"\n')
     wrapper.chmod(0o755)

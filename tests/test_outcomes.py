@@ -37,23 +37,23 @@ pytestmark = pytest.mark.user_trial("9")
         ("input_required", "yes", WAITING, "input_required"),
     ],
 )
-def test_each_end_of_a_call_has_one_outcome(code, executed, outcome, audit):
+def test_each_call_end_has_one_outcome(code, executed, outcome, audit):
     assert outcome_of(code, executed) is outcome
     assert audit_value(code, executed, from_server=False, is_rejected=False) == audit
 
 
-def test_only_failures_are_counted_as_failed():
+def test_only_failures_count_as_failed():
     assert {each.word for each in OUTCOMES if each.is_failure} == {"tool error", "not run", "unknown"}
     assert {each.word: each.label for each in OUTCOMES} == {each.word: each.word.replace(" ", "_") for each in OUTCOMES}
     assert len({each.log_line for each in OUTCOMES}) == len(OUTCOMES)
 
 
-def test_a_call_that_its_caller_cancelled_is_no_warning():
+def test_cancelled_call_is_not_a_warning():
     assert deserves_warning("E-TIMEOUT", "no") and deserves_warning("E-TIMEOUT", "unknown")
     assert not any(deserves_warning(code, "no") for code in ("cancelled", "E-NOT-FOUND", "E-APPROVAL", "ok"))
 
 
-def test_a_result_has_no_error_code():
+def test_result_has_no_error_code():
     assert [error_code(each) for each in ("ok", "tool_error", "task", "cancelled", "E-TIMEOUT")] == [
         "",
         "",
@@ -71,6 +71,6 @@ def test_a_result_has_no_error_code():
     assert code_of_result("complete", is_error=True) == "tool_error"
 
 
-def test_the_audit_log_names_who_turned_a_call_down():
+def test_audit_value_shows_whether_the_server_rejected():
     assert audit_value("E-ARGUMENTS", "no", from_server=False, is_rejected=True) == "rejected"
     assert audit_value("E-PROTOCOL", "no", from_server=True, is_rejected=False) == "protocol_error"

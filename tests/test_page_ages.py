@@ -52,7 +52,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_of_figures_is_not_much_older_than_its_code(page: str) -> None:
+def test_figures_page_is_not_much_older_than_its_code(page: str) -> None:
     skip_without_history(ROOT)
     paths = tuple(f"src/toolway/{path}" for path in PAGES[page])
     assert all((ROOT / path).is_dir() for path in paths), "a package was renamed: correct PAGES"
@@ -65,7 +65,7 @@ def test_a_page_of_figures_is_not_much_older_than_its_code(page: str) -> None:
     assert not old, problem
 
 
-def test_only_commits_of_the_code_of_a_page_make_it_older(tmp_path: Path) -> None:
+def test_only_commits_to_the_code_make_a_page_older(tmp_path: Path) -> None:
     def commit(name: str, text: str) -> str:
         (tmp_path / name).write_text(text)
         _git(tmp_path, "add", "--all")

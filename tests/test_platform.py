@@ -56,13 +56,13 @@ def error_of(result: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("feature", get_args(support.Feature))
-def test_linux_lacks_nothing(feature: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linux_supports_everything(feature: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "SYSTEM", "linux")
     assert support.missing(feature) is None
 
 
 @pytest.mark.parametrize("feature", get_args(support.Feature))
-def test_what_windows_lacks_is_said_without_a_gap(feature: Any, windows: None) -> None:
+def test_missing_windows_feature_is_explained(feature: Any, windows: None) -> None:
     lacked = support.missing(feature)
     assert lacked is not None and all(lacked)
     assert "Windows" in f"{lacked.message} {lacked.detail}" and "{s" not in str(lacked) and "{p" not in str(lacked)
@@ -74,7 +74,7 @@ def test_macos_has_a_sandbox_without_limits(monkeypatch: pytest.MonkeyPatch) -> 
     assert lacked == {"sandbox-limits", "workers", "orphans"}
 
 
-def test_the_page_repeats_every_fix(windows: None) -> None:
+def test_platforms_page_repeats_every_fix(windows: None) -> None:
     page = PAGE.read_text()
     for feature in get_args(support.Feature):
         lacked = support.missing(feature)
@@ -91,11 +91,11 @@ def test_workers_need_linux(system: str, toolway: Any, monkeypatch: pytest.Monke
     assert error["message"] == "--workers needs Linux" and error["hint"] == "run one process: toolway serve"
 
 
-def test_the_search_for_orphans_says_that_it_searched_nothing(toolway: Any, windows: None) -> None:
+def test_orphan_search_fails_on_windows(toolway: Any, windows: None) -> None:
     assert "tasklist /v" in error_of(toolway({}, "ps", "--orphans", "--json"))["hint"]
 
 
-def test_a_trial_of_a_sandbox_starts_nothing(toolway: Any, windows: None) -> None:
+def test_sandbox_trial_fails_on_windows(toolway: Any, windows: None) -> None:
     error = error_of(toolway({"fake": FAKE}, "trust", "sandbox", "fake", "--json"))
     assert error["message"] == "Windows has no sandbox for servers"
 
@@ -108,14 +108,14 @@ async def call_in(sandbox: object) -> ServerUnavailable:
 
 
 @pytest.mark.parametrize("sandbox", ["guard", "strict", {"read": ["/srv"]}])
-def test_a_server_that_requires_a_sandbox_is_not_started(sandbox: object, windows: None) -> None:
+def test_server_that_requires_a_sandbox_is_not_started(sandbox: object, windows: None) -> None:
     error = asyncio.run(call_in(sandbox))
     assert error.code == "E-PLATFORM" and error.executed == "no"
     assert "was not started: Windows has no sandbox for servers" in error.detail
     assert '"command": "docker"' in error.hint
 
 
-def test_a_default_sandbox_of_the_gateway_is_no_silent_wish(windows: None) -> None:
+def test_default_sandbox_of_the_gateway_is_enforced(windows: None) -> None:
     from toolway.upstream.process.spawner import Spawner, SpawnError
 
     async def start() -> None:
@@ -144,14 +144,14 @@ def test_doctor_shows_the_reason_and_the_fix(toolway: Any, windows: None) -> Non
     assert found["copy"].startswith('"command": "docker"') and found["hint"] == "use a container instead of a sandbox"
 
 
-def test_no_statement_about_sandboxes_holds_without_them(windows: None) -> None:
+def test_isolation_statement_fails_without_sandboxes(windows: None) -> None:
     servers = tuple(CheckedServer(name, sandbox="guard") for name in ("one", "two"))
     (found,) = (each for each in judge(Facts(servers=servers)) if each.id == "isolation")
     assert found.verdict == "does not hold"
     assert {check.code for check in found.checks} == {"E-PLATFORM"}
 
 
-def test_a_description_of_a_sandbox_is_refused_too(windows: None) -> None:
+def test_sandbox_description_is_rejected(windows: None) -> None:
     from toolway.config.schema import SandboxGrants
 
     with pytest.raises(SandboxError) as caught:
@@ -183,20 +183,20 @@ PROFILE = (r"C:\Users\Ana Müller", r"C:\Users\Ana Müller\AppData\Roaming", r"\
         (r"Users\Ana Müller\state", True),
     ],
 )
-def test_a_folder_outside_of_the_profile_is_found(folder: str, expected: bool) -> None:
+def test_folder_outside_the_profile_is_detected(folder: str, expected: bool) -> None:
     assert is_outside(folder, PROFILE) is expected
 
 
-def test_without_a_profile_nothing_is_said() -> None:
+def test_missing_profile_gives_no_finding() -> None:
     assert not is_outside(r"D:\toolway", ())
 
 
-def test_doctor_warns_about_a_state_folder_that_others_may_read(windows: None) -> None:
+def test_doctor_warns_about_a_shared_state_folder(windows: None) -> None:
     environ = {"USERPROFILE": PROFILE[0], "APPDATA": PROFILE[1]}
     (found,) = _check_folders([r"D:\toolway", rf"{PROFILE[1]}\toolway", r"D:\toolway"], environ)
     assert (found.state, found.code) == ("warn", "E-DOCTOR-FOLDER")
     assert r"D:\toolway" in found.message and PROFILE[0] in found.detail and found.copy.startswith('icacls "D:')
 
 
-def test_on_other_systems_the_files_are_private_anywhere() -> None:
+def test_other_systems_get_no_folder_warning() -> None:
     assert [*_check_folders([r"D:\toolway"], {"USERPROFILE": PROFILE[0]})] == []

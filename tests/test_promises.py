@@ -22,7 +22,7 @@ def promises() -> ModuleType:
     return module
 
 
-def test_the_table_has_every_item_with_a_sentence_and_a_reason_if_it_needs_one(promises: ModuleType) -> None:
+def test_every_item_has_a_sentence_and_needed_reason(promises: ModuleType) -> None:
     table = promises.read_table()
     assert {group: sum(number[0] == group for number in table) for group in ITEMS} == ITEMS
     for number, item in table.items():

@@ -1,4 +1,4 @@
-"""Workflow files of .github: valid, only `make` and known actions, and a word beside them that they never ran.
+"""Workflow files of .github: valid, only `make` and known actions, and a word next to them that they never ran.
 
 `make public-ci` also checks them with actionlint and the JSON schema of workflow files."""
 
@@ -53,19 +53,19 @@ def unpinned(words: str) -> bool:
     return re.fullmatch(r"([\w-]+/[\w-]+)@v\d+(\.\d+)*", words) is None or words.partition("@")[0] not in ACTIONS
 
 
-def test_there_are_workflows_for_three_systems() -> None:
+def test_workflows_cover_three_systems() -> None:
     machines = {job["runs-on"].partition("-")[0] for file in FILES for job in read(file)["jobs"].values()}
     assert machines == {"ubuntu", "macos", "windows"}
 
 
-def test_linux_runs_every_python_that_the_package_names() -> None:
+def test_linux_runs_every_supported_python() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line}
     assert set(read(FOLDER / "tests.yml")["jobs"]["linux"]["strategy"]["matrix"]["python"]) == named
 
 
 @each_file
-def test_a_workflow_calls_make_targets_that_exist(file: Path) -> None:
+def test_workflow_calls_existing_make_targets(file: Path) -> None:
     called = [word for step in steps(file) for word in re.findall(r"\bmake ([a-z. -]+)", step.get("run", ""))]
     assert called and {name for words in called for name in words.split()} <= targets()
     others = [step["run"] for step in steps(file) if "run" in step and not step["run"].startswith("make ")]
@@ -73,7 +73,7 @@ def test_a_workflow_calls_make_targets_that_exist(file: Path) -> None:
 
 
 @each_file
-def test_a_workflow_uses_no_action_of_strangers_and_each_at_a_version(file: Path) -> None:
+def test_workflow_uses_only_known_actions_with_versions(file: Path) -> None:
     used = [step["uses"] for step in steps(file) if "uses" in step]
     assert used and [name for name in used if unpinned(name)] == []
 
@@ -81,12 +81,12 @@ def test_a_workflow_uses_no_action_of_strangers_and_each_at_a_version(file: Path
 @pytest.mark.parametrize(
     "words", ["actions/checkout", "actions/checkout@main", "docker://alpine", "other/checkout@v4", "./local"]
 )
-def test_such_an_action_would_be_found(words: str) -> None:
+def test_unknown_or_unpinned_action_is_found(words: str) -> None:
     assert unpinned(words)
 
 
 @each_file
-def test_a_workflow_may_only_read_and_keeps_no_credentials(file: Path) -> None:
+def test_workflow_is_read_only_and_keeps_no_credentials(file: Path) -> None:
     assert read(file)["permissions"] == {"contents": "read"}
     assert all("permissions" not in job and "timeout-minutes" in job for job in read(file)["jobs"].values())
     checkouts = [step for step in steps(file) if step.get("uses", "").startswith("actions/checkout")]
@@ -95,13 +95,13 @@ def test_a_workflow_may_only_read_and_keeps_no_credentials(file: Path) -> None:
 
 
 @each_file
-def test_a_workflow_says_that_it_never_ran(file: Path) -> None:
+def test_workflow_notes_that_it_never_ran(file: Path) -> None:
     assert file.read_text().startswith(NEVER_RUN)
     page = (FOLDER / "README.md").read_text()
     assert "never been run" in page and f"`{file.name}`" in page
 
 
-def test_the_front_page_of_the_project_is_its_own() -> None:
+def test_github_folder_has_no_readme() -> None:
     """A README.md in .github would be shown instead of it."""
     assert not (ROOT / ".github" / "README.md").exists()
 
@@ -135,7 +135,7 @@ def test_actionlint_finds_mistakes(tmp_path: Path) -> None:
 
 
 @needs_schema
-def test_the_workflows_are_valid_by_their_schema(tmp_path: Path) -> None:
+def test_workflows_match_their_schema(tmp_path: Path) -> None:
     check = (SCHEMA, "--builtin-schema", "vendor.github-workflows")
     result = run(*check, *FILES)
     assert result.returncode == 0, result.stdout

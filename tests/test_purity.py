@@ -78,21 +78,21 @@ def _dotted(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("path", PURE, ids=[str(path.relative_to(SOURCE)) for path in PURE])
-def test_the_core_touches_no_clock_no_chance_and_no_world(path: Path) -> None:
+def test_core_uses_no_clock_chance_or_world(path: Path) -> None:
     assert impurities(path.read_text(), WAITING.get(path)) == []
 
 
-def test_the_modules_that_must_be_pure_are_there() -> None:
+def test_modules_that_must_be_pure_exist() -> None:
     assert len(PURE) > 40
     assert [path for path in (*PURE, *NOT_PURE) if not path.is_file()] == []
 
 
-def test_what_is_excused_needs_it() -> None:
+def test_every_exception_is_needed() -> None:
     assert [path for path in NOT_PURE if not impurities(path.read_text())] == []
     assert [path for path in WAITING if not impurities(path.read_text())] == []
 
 
-def test_a_class_that_may_wait_excuses_only_its_own_waits() -> None:
+def test_waiting_class_excuses_only_its_own_waits() -> None:
     source = "import asyncio, time\nclass A:\n    x = asyncio.sleep\n    y = time.time\nclass B:\n    x = asyncio.sleep"
     assert impurities(source, "A") == ["1: imports time", "4: uses time.time", "6: uses asyncio.sleep"]
 
@@ -117,7 +117,7 @@ def test_a_class_that_may_wait_excuses_only_its_own_waits() -> None:
         "import uuid\nx = uuid.uuid4()",
     ],
 )
-def test_the_lint_sees_what_it_must(source: str) -> None:
+def test_lint_finds_impure_code(source: str) -> None:
     assert impurities(source)
 
 
@@ -131,5 +131,5 @@ def test_the_lint_sees_what_it_must(source: str) -> None:
         '"""time.time() and os.environ are for others."""',
     ],
 )
-def test_the_lint_lets_pass_what_it_may(source: str) -> None:
+def test_lint_accepts_pure_code(source: str) -> None:
     assert impurities(source) == []

@@ -57,7 +57,7 @@ def test_every_promise_has_tests_that_exist() -> None:
         assert [each for each in promise["tests"] if not exists(each)] == [], promise["text"]
 
 
-def test_the_page_has_the_promises_that_tests_hold_and_no_others(attacks: ModuleType) -> None:
+def test_page_has_exactly_the_tested_promises(attacks: ModuleType) -> None:
     """Sentence by sentence, under the same topics, in the same order."""
     introduction, *topics = attacks.section("What we promise").split("\n### ")
     assert " ".join(introduction.split()) == INTRODUCTION  # a promise before the first topic would have no test
@@ -69,11 +69,11 @@ def test_the_page_has_the_promises_that_tests_hold_and_no_others(attacks: Module
     assert list(shown.items()) == [(topic, " ".join(texts)) for topic, texts in expected.items()]
 
 
-def test_the_page_is_at_most_150_lines_long() -> None:
+def test_page_has_at_most_150_lines() -> None:
     assert len((ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_findings_are_these(attacks: ModuleType) -> None:
+def test_findings_are_complete(attacks: ModuleType) -> None:
     expected = (
         [f"B{n + 1}" for n in range(BROKEN)]
         + [f"W{n + 1}" for n in range(WEAK)]
@@ -101,7 +101,7 @@ def test_every_mark_names_a_finding(attacks: ModuleType) -> None:
     assert attacks.promises.marked_tests("attack").keys() - attacks.read_findings().keys() == set()
 
 
-def test_every_advisory_has_a_test_that_exists_or_a_reason() -> None:
+def test_every_advisory_has_an_existing_test_or_a_reason() -> None:
     rows = tomllib.loads((ROOT / "tests" / "advisories.toml").read_text(encoding="utf-8"))
     assert list(rows) == [str(number + 1) for number in range(ADVISORIES)]
     for row, entry in rows.items():
@@ -110,7 +110,7 @@ def test_every_advisory_has_a_test_that_exists_or_a_reason() -> None:
         assert [each for each in entry.get("tests", ()) if not exists(each)] == [], row
 
 
-def test_every_test_of_an_advisory_is_listed() -> None:
+def test_every_advisory_test_is_listed() -> None:
     rows = tomllib.loads((ROOT / "tests" / "advisories.toml").read_text(encoding="utf-8"))
     listed = {test for entry in rows.values() for test in entry.get("tests", ())}
     named = {
@@ -121,7 +121,7 @@ def test_every_test_of_an_advisory_is_listed() -> None:
     assert named - listed == set()
 
 
-def test_the_linter_rejects_code_that_executes_text() -> None:
+def test_linter_rejects_code_that_executes_text() -> None:
     """No eval, exec, pickle, marshal or shell, no tags of YAML, and no template engine that does not escape."""
     lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
     rules = {"S102", "S301", "S302", "S307", "S506", "S602", "S604", "S605", "S609", "S701", "S702"}

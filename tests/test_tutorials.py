@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize(("page", "shown_port", "commands"), [("openapi", "8701", 18), ("sse", "8801", 10)])
-def test_the_tutorial_shows_what_happens(page: str, shown_port: str, commands: int, tmp_path: Path) -> None:
+def test_tutorial_shows_real_output(page: str, shown_port: str, commands: int, tmp_path: Path) -> None:
     pairs = commands_of(ROOT / "docs" / "tutorial" / f"{page}.md")
     assert len(pairs) == commands
     environ = {
@@ -32,7 +32,7 @@ def test_the_tutorial_shows_what_happens(page: str, shown_port: str, commands: i
     }
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    # The page's next command comes when a person has read a line or two.
+    # The page's next command comes when a user has read a line or two.
     patience = f"for n in $(seq 100); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done"
     digests = {digest_in(command): digest_in(command.replace(shown_port, port)) for command, _ in pairs}
     moved = [command.replace(shown_port, port) for command, _ in pairs]
@@ -52,7 +52,7 @@ def digest_in(command: str) -> str:
     return next((entry_digest(entry, {}) for entry in entries.values()), "")
 
 
-def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
+def test_cluster_tutorial_shows_real_output(tmp_path: Path) -> None:
     if shutil.which("nats-server", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("there is no nats-server here")
     pairs = commands_of(ROOT / "docs" / "tutorial" / "cluster.md")
@@ -68,7 +68,7 @@ def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
         "TOOLWAY_SECRETS": "file",
         "LANG": "C.UTF-8",
     }
-    # The page's next command comes when a person has read a line or two, and then both are ready.
+    # The page's next command comes when a user has read a line or two, and then both are ready.
     asked = "python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1])' http://127.0.0.1:{}/readyz"
     ready = [
         f"for n in $(seq 100); do {asked.format(ports[each])} 2>/dev/null && break; sleep 0.1; done"
@@ -102,7 +102,7 @@ def free_ports(count: int) -> list[str]:
         return [str(server.getsockname()[1]) for server in servers]
 
 
-def test_the_tutorials_of_the_laptop_and_the_gateway_show_what_happens(tmp_path: Path) -> None:
+def test_laptop_and_gateway_tutorials_show_real_output(tmp_path: Path) -> None:
     environ = {
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -121,7 +121,7 @@ def test_the_tutorials_of_the_laptop_and_the_gateway_show_what_happens(tmp_path:
             assert fits(plain(output), expected), f"$ {command}\n{output}"
 
 
-def test_the_tutorial_of_the_library_shows_its_programs_and_what_they_print() -> None:
+def test_library_tutorial_shows_its_programs_and_output() -> None:
     page = (ROOT / "docs" / "tutorial" / "library.md").read_text()
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     shown = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)

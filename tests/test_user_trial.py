@@ -20,7 +20,7 @@ def promises() -> ModuleType:
     return module
 
 
-def test_there_are_35_items_each_with_a_sentence(promises: ModuleType) -> None:
+def test_table_has_35_items_with_a_sentence(promises: ModuleType) -> None:
     table = promises.read_trial()
     assert list(table) == [str(number) for number in range(1, 36)]
     for number, item in table.items():
@@ -28,11 +28,11 @@ def test_there_are_35_items_each_with_a_sentence(promises: ModuleType) -> None:
         assert item.keys() <= {"wanted", "missing"}, number
 
 
-def test_an_item_has_a_test_or_says_what_is_missing(promises: ModuleType) -> None:
+def test_every_item_has_a_test_or_a_missing_note(promises: ModuleType) -> None:
     shown = promises.marked_tests("user_trial")
     table = promises.read_trial()
     assert [number for number, item in table.items() if "missing" not in item and number not in shown] == []
 
 
-def test_every_mark_names_an_item_of_what_users_met(promises: ModuleType) -> None:
+def test_every_mark_names_an_item(promises: ModuleType) -> None:
     assert set(promises.marked_tests("user_trial")) <= set(promises.read_trial())

@@ -1,7 +1,7 @@
 """Time bounds of tests: strict on a quiet machine, ten times as long and at least LEAST_S elsewhere.
 
 CI and `make test` run tests side by side: a process may wait for a core for seconds, so elapsed time says little there.
-`make long-tests ARGS=timing` and `make matrix` set TOOLWAY_QUIET and check the strict bounds; run nothing beside them.
+`make long-tests ARGS=timing` and `make matrix` set TOOLWAY_QUIET and check the strict bounds; run nothing next to them.
 """
 
 import os

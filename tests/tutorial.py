@@ -1,6 +1,6 @@
 """Runs the commands of a page, and compares what they say with what the page says.
 
-A ```console block has commands, which begin with `$ ` (`> ` goes on with one), and below each its output, of both
+A ```console block has commands, which begin with `$ ` (`> ` continues with one), and below each its output, of both
 streams. `…` in a line stands for anything, and a line of nothing else for any lines.
 """
 

@@ -1,4 +1,4 @@
-"""Clients that a framework or an example leaves open are collected here, so that no later test gets their warnings."""
+"""Clients that a framework or an example leaves open are collected here, so no later test gets their warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frameworks with approvals of their own: a call that needs one waits in the framework until it is approved."""
+"""Frameworks with their own approvals: a call that needs one waits in the framework until it is approved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 SCRIPT: list[Turn | str] = [Turn(calls=[ToolUse("demo__counter", {"call": "a"})]), DONE]
 
 
-async def test_pydantic_ai_defers_a_call_until_it_is_approved(tmp_path: Path) -> None:
+async def test_pydantic_ai_defers_call_until_approved(tmp_path: Path) -> None:
     package = pytest.importorskip("pydantic_ai", reason="pydantic_ai is not installed: make clients ARGS=adapters")
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -36,7 +36,7 @@ async def test_pydantic_ai_defers_a_call_until_it_is_approved(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_the_agents_sdk_interrupts_a_run_until_a_call_is_approved(approved: bool, tmp_path: Path) -> None:
+async def test_openai_agents_interrupts_run_until_call_is_approved(approved: bool, tmp_path: Path) -> None:
     sdk = pytest.importorskip("agents", reason="agents is not installed: make clients ARGS=adapters")
     from openai import AsyncOpenAI
 
@@ -57,9 +57,7 @@ async def test_the_agents_sdk_interrupts_a_run_until_a_call_is_approved(approved
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_adk_asks_for_a_confirmation_of_its_own(
-    approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_adk_requests_confirmation(approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.adk", reason="google.adk is not installed: make clients ARGS=adapters")
     from google.adk.agents import LlmAgent
     from google.adk.runners import InMemoryRunner
@@ -95,7 +93,7 @@ async def test_adk_asks_for_a_confirmation_of_its_own(
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_agent_framework_requests_an_approval_of_its_own(approved: bool, tmp_path: Path) -> None:
+async def test_agent_framework_requests_approval(approved: bool, tmp_path: Path) -> None:
     framework = pytest.importorskip(
         "agent_framework", reason="agent_framework is not installed: make clients ARGS=adapters"
     )

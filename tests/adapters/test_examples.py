@@ -28,7 +28,7 @@ def final_turn(name: str) -> Turn | str:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(
+def test_example_runs(
     example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     name = example.stem.removeprefix("with_")
@@ -54,7 +54,7 @@ def test_an_example_runs(
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_page_of_a_framework_shows_its_example(example: Path) -> None:
+def test_framework_page_shows_its_example(example: Path) -> None:
     source = example.read_text()
     page = ROOT / "docs" / "adapters" / f"{example.stem.removeprefix('with_').replace('_', '-')}.md"
     assert len(source.splitlines()) <= 20

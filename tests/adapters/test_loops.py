@@ -1,6 +1,6 @@
 """Every framework runs its own agent loop with tools of a hub: six scenarios each, over the real SDKs.
 
-The frameworks are in environments of their own: `make clients ARGS=adapters`. Elsewhere these tests are skipped.
+The frameworks are in their own environments: `make clients ARGS=adapters`. Elsewhere these tests are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "scenario"), CASES)
-async def test_a_loop_of_a_framework(
+async def test_framework_loop_passes_scenario(
     name: str, scenario: Callable[[Loop, Path], Awaitable[None]], tmp_path: Path
 ) -> None:
     loop, modules = LOOPS[name]

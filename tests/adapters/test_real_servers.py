@@ -1,6 +1,6 @@
 """Tools of real servers: the schema rules of OpenAI, Anthropic and Gemini and the types of their SDKs accept them.
 
-The schemas are those that the servers of the corpus listed, without texts. `pytest -s` prints what had to be changed.
+The servers of the corpus listed these schemas, here without descriptions. `pytest -s` prints what had to be changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOLS = [(server, name, schema) for server, tools in REAL.items() for name, sche
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_the_rules_of_a_provider_accept_all_tools(provider: Provider) -> None:
+def test_provider_rules_accept_all_tools(provider: Provider) -> None:
     changed: Counter[str] = Counter()
     tools = 0
     for server, name, schema in TOOLS:
@@ -42,7 +42,7 @@ def test_the_rules_of_a_provider_accept_all_tools(provider: Provider) -> None:
     assert len(TOOLS) > 400
 
 
-def test_every_tool_has_a_name_of_its_own_that_providers_accept() -> None:
+def test_every_tool_gets_a_unique_valid_name() -> None:
     names = [make_model_name(server, name) for server, name, _ in TOOLS]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= MAX_MODEL_NAME
@@ -55,7 +55,7 @@ def definitions(provider: Provider) -> list[Json]:
     ]
 
 
-def test_the_types_of_openai_accept_all_tools() -> None:
+def test_openai_types_accept_all_tools() -> None:
     pytest.importorskip("openai", reason="openai is not installed: make clients ARGS=adapters")
     from openai.types.chat import ChatCompletionFunctionToolParam
     from openai.types.responses import FunctionToolParam
@@ -68,7 +68,7 @@ def test_the_types_of_openai_accept_all_tools() -> None:
         responses.validate_python({"type": "function", **function, "strict": False})
 
 
-def test_the_types_of_anthropic_accept_all_tools() -> None:
+def test_anthropic_types_accept_all_tools() -> None:
     pytest.importorskip("anthropic", reason="anthropic is not installed: make clients ARGS=adapters")
     from anthropic.types import ToolParam
     from pydantic import TypeAdapter
@@ -78,7 +78,7 @@ def test_the_types_of_anthropic_accept_all_tools() -> None:
         adapter.validate_python({"name": each["name"], "input_schema": each["schema"]})
 
 
-def test_the_types_of_gemini_accept_all_tools() -> None:
+def test_gemini_types_accept_all_tools() -> None:
     pytest.importorskip("google.genai", reason="google.genai is not installed: make clients ARGS=adapters")
     from google.genai import types
 

@@ -44,27 +44,27 @@ def test_every_rule_has_a_repair():
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("schema", REJECTED)
-def test_a_provider_accepts_what_was_repaired(schema, provider):
+def test_repaired_schema_is_accepted_by_provider(schema, provider):
     adapted = adapt_schema(schema, (provider,))
     assert problems(adapted.schema, provider) == []
     assert bool(adapted.changes) == bool(problems(schema, provider))
     assert problems(adapt_schema(schema).schema, provider) == []
 
 
-def test_a_schema_that_all_accept_is_not_changed():
+def test_accepted_schema_is_not_changed():
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]}
     assert adapt_schema(schema).schema == schema
     assert adapt_schema(schema).changes == ()
 
 
-def test_cases_at_the_top_level_become_optional_properties():
+def test_top_level_cases_become_optional_properties():
     adapted = adapt_schema(REJECTED[6], ("openai",)).schema
     assert set(adapted["properties"]) == {"id", "a", "b"}
     assert adapted["required"] == ["id"]
     assert "anyOf" not in adapted
 
 
-def test_a_renamed_property_is_sent_with_the_name_of_the_server():
+def test_renamed_property_is_restored_for_the_server():
     schema = {
         "type": "object",
         "properties": {"user name": {"type": "string"}, "more": {"type": "array", "items": {"$ref": "#/$defs/x"}}},
@@ -80,13 +80,13 @@ def test_a_renamed_property_is_sent_with_the_name_of_the_server():
     assert restored == {"user name": "Ada", "more": [{"größe": 2}]}
 
 
-def test_what_is_no_schema_is_refused():
+def test_invalid_schema_is_rejected():
     with pytest.raises(UnusableSchema, match="not valid JSON Schema"):
         adapt_schema({"type": "object", "properties": {"a": {"type": "strin"}}})
     with pytest.raises(UnusableSchema, match="not an object"):
         adapt_schema(None)
 
 
-def test_texts_that_a_person_does_not_see_are_removed():
+def test_invisible_characters_are_removed():
     schema = {"type": "object", "properties": {"a": {"description": "city\u200b\u202e"}}}
     assert adapt_schema(schema).schema["properties"]["a"]["description"] == "city"

@@ -33,7 +33,7 @@ async def hub(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> A
         yield hub
 
 
-async def test_tools_are_selected_by_patterns_servers_and_search(hub: Hub) -> None:
+async def test_tools_are_selected_by_pattern_server_and_search(hub: Hub) -> None:
     async def names(*patterns: str, **options: str) -> list[str]:
         toolset = await Toolset.load(hub, patterns, **options)  # type: ignore[arg-type]
         return [each.tool.qualified_name for each in toolset.tools]
@@ -44,14 +44,14 @@ async def test_tools_are_selected_by_patterns_servers_and_search(hub: Hub) -> No
     assert (await names("demo", search="sum of two numbers"))[0] == "demo.add"
 
 
-async def test_a_selection_without_tools_is_an_error(hub: Hub) -> None:
+async def test_empty_selection_is_an_error(hub: Hub) -> None:
     with pytest.raises(ToolwayError) as caught:
         await openai.tools(hub, "nothing.*")
     assert caught.value.code == "E-ADAPTER-TOOLS"
     assert "toolway tools" in caught.value.hint
 
 
-async def test_more_tools_than_openai_accepts_are_an_error() -> None:
+async def test_more_tools_than_openai_accepts_is_an_error() -> None:
     async with Hub({"many": fake_server(tools=150)}, catalog_storage=None) as many:
         with pytest.raises(ToolwayError, match="OpenAI accepts 128"):
             await openai.tools(many)
@@ -59,7 +59,7 @@ async def test_more_tools_than_openai_accepts_are_an_error() -> None:
         assert len((await openai.tools(many, search="echo a text", limit=7)).chat) == 7
 
 
-async def test_names_have_64_characters_and_lead_back_to_their_tool(hub: Hub) -> None:
+async def test_names_have_64_characters_at_most_and_find_their_tool(hub: Hub) -> None:
     toolset = await Toolset.load(hub, [LONG])
     names = [each.name for each in toolset.tools]
     assert max(map(len, names)) <= 64
@@ -68,7 +68,7 @@ async def test_names_have_64_characters_and_lead_back_to_their_tool(hub: Hub) ->
     assert (await toolset.call(adds.name, {"a": 20, "b": 22})).text == "42"
 
 
-async def test_two_tools_with_one_name_are_told_apart(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tools_with_equal_names_get_different_names(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from toolway.catalog.catalog import Tool
 
     monkeypatch.setattr(Tool, "model_name", property(lambda self: "the_same"))
@@ -77,7 +77,7 @@ async def test_two_tools_with_one_name_are_told_apart(hub: Hub, monkeypatch: pyt
     assert [toolset.find(each.name) for each in toolset.tools] == toolset.tools
 
 
-async def test_a_tool_that_was_not_offered_is_not_called(hub: Hub) -> None:
+async def test_unselected_tool_is_not_called(hub: Hub) -> None:
     toolset = await Toolset.load(hub, ["demo.add"])
     reply = await toolset.call("demo__counter", {"call": "x"})
     assert (reply.is_error, reply.executed) == (True, "no")
@@ -87,27 +87,27 @@ async def test_a_tool_that_was_not_offered_is_not_called(hub: Hub) -> None:
 
 
 @pytest.mark.user_trial("24")
-async def test_a_failure_of_the_tool_is_an_answer_with_its_text_and_its_result(hub: Hub) -> None:
+async def test_tool_failure_is_returned_as_text(hub: Hub) -> None:
     reply = await (await Toolset.load(hub, ["demo.fail"])).call("demo__fail", {"text": "the disk is full"})
     assert (reply.text, reply.is_error, reply.executed, reply.error) == ("the disk is full", True, "yes", None)
     assert reply.result is not None and reply.result.is_error
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1', "[1]", "7", '"text"', 7])
-async def test_arguments_that_are_no_object_are_answered(hub: Hub, arguments: object) -> None:
+async def test_non_object_arguments_are_rejected_with_a_reply(hub: Hub, arguments: object) -> None:
     reply = await (await Toolset.load(hub, ["demo.add"])).call("demo__add", arguments)
     assert reply.executed == "no"
     assert "not a JSON object" in reply.text
     assert "Send them again" in reply.text
 
 
-async def test_wrong_arguments_are_answered_with_their_violations(hub: Hub) -> None:
+async def test_invalid_arguments_reply_lists_violations(hub: Hub) -> None:
     reply = await (await Toolset.load(hub, ["demo.add"])).call("demo__add", {"a": "one", "b": 2})
     assert "$.a is a string, expected a number" in reply.text
     assert "It was not executed. Correct the arguments and call it again. [E-ARGUMENTS]" in reply.text
 
 
-async def test_calls_need_an_approval_by_effect_or_pattern(hub: Hub) -> None:
+async def test_approval_is_required_by_effect_or_pattern(hub: Hub) -> None:
     async def needing(approve: object) -> set[str]:
         toolset = Toolset(hub, ["demo.add", "demo.counter", "demo.fail"], approve=approve)  # type: ignore[arg-type]
         return {each.tool.name for each in await toolset.refresh() if each.needs_approval}
@@ -120,13 +120,13 @@ async def test_calls_need_an_approval_by_effect_or_pattern(hub: Hub) -> None:
         await needing("some")
 
 
-async def test_no_one_to_ask_is_an_error_before_the_first_call(hub: Hub) -> None:
+async def test_approval_without_callback_is_an_error(hub: Hub) -> None:
     with pytest.raises(ToolwayError) as caught:
         await openai.tools(hub, "demo.*", approve="unsafe")
     assert caught.value.code == "E-ADAPTER-APPROVAL"
 
 
-async def test_an_approval_may_be_asynchronous_and_say_why_not(hub: Hub) -> None:
+async def test_approval_callback_may_be_async_and_give_a_reason(hub: Hub) -> None:
     async def ask(call: object) -> str:
         return "not on a Friday"
 
@@ -136,7 +136,7 @@ async def test_an_approval_may_be_asynchronous_and_say_why_not(hub: Hub) -> None
     assert (await toolset.call("demo__counter", {"call": "x"}, approved=True)).is_error is False
 
 
-async def test_unsafe_calls_of_one_turn_run_one_after_another(hub: Hub) -> None:
+async def test_unsafe_calls_of_one_turn_run_sequentially(hub: Hub) -> None:
     running: list[str] = []
 
     async def ask(call: object) -> bool:
@@ -159,7 +159,7 @@ async def anyio_checkpoint() -> None:
     await asyncio.sleep(0.01)
 
 
-def test_the_texts_say_what_failed_if_it_was_executed_and_what_to_do() -> None:
+def test_error_text_has_cause_outcome_and_next_step() -> None:
     def text(error: ToolwayError, effect: Effect = Effect.UNSAFE) -> str:
         return texts.error_text(error, "shop__order", effect)
 
@@ -174,7 +174,7 @@ def test_the_texts_say_what_failed_if_it_was_executed_and_what_to_do() -> None:
     assert "It was not executed." in long
 
 
-async def test_long_results_are_cut_with_a_note(hub: Hub) -> None:
+async def test_long_result_is_cut_with_a_note(hub: Hub) -> None:
     toolset = await Toolset.load(hub, ["demo.echo"])
     reply = await toolset.call("demo__echo", {"text": "x" * 50_000})
     assert reply.text.endswith(f"(cut: {50_000 - texts.MAX_RESULT_CHARS} more characters)")
@@ -182,7 +182,7 @@ async def test_long_results_are_cut_with_a_note(hub: Hub) -> None:
     assert len(reply.result.text) == 50_000
 
 
-async def test_a_framework_that_is_missing_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_framework_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("google", "google.genai", "google.genai.types"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ToolwayError) as caught:
@@ -193,7 +193,7 @@ async def test_a_framework_that_is_missing_is_named(hub: Hub, monkeypatch: pytes
     assert error.detail
 
 
-def test_toolway_loads_no_adapter_and_an_adapter_loads_no_framework() -> None:
+def test_adapters_import_no_framework() -> None:
     adapters = sorted(path.stem for path in Path(openai.__file__).parent.glob("[a-z]*.py"))
     script = f"""
 import sys

@@ -32,12 +32,12 @@ START_TRIES = 400
 
 
 async def live(job: Json) -> None:
-    """Start the run of a job, or go on with it, until it has ended. Approve what it asks. Write its end to a file."""
+    """Start the run of a job, or continue it, until it has ended. Approve what it asks. Write its end to a file."""
     folder = Path(job["folder"])
     (folder / "pid").write_text(str(os.getpid()))
     points = (folder / "points").open("a")
 
-    asking = ""  # the model request under way
+    asking = ""  # the model request in flight
 
     def reach(point: str) -> None:
         nonlocal asking
@@ -91,7 +91,7 @@ def main() -> None:
     ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]  # no connection here uses TLS
     for line in sys.stdin:
         job = json.loads(line)
-        if job["is_first"]:  # in this process, so that all modules are loaded before the forks
+        if job["is_first"]:  # in this process, so all modules are loaded before the forks
             asyncio.run(live(job))
             for thread in threading.enumerate():  # a process with threads cannot be forked safely
                 if thread is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Program for tests: start an agent run, or go on with it, until it ends or asks.
+"""Program for tests: start an agent run, or continue it, until it ends or asks.
 
 python -m tests.agents.run_once JOURNAL EFFECTS MODEL URL [APPROVE]
 """

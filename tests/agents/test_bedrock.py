@@ -66,7 +66,7 @@ async def run(hub: Hub, llm: FakeLLM, model: Any = NOVA, **options: Any) -> Any:
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("model", [NOVA, CLAUDE], ids=["nova", "claude"])
-async def test_a_model_of_bedrock_calls_tools(hub: Hub, tmp_path: Path, model: str, stream: bool) -> None:
+async def test_bedrock_model_calls_tools(hub: Hub, tmp_path: Path, model: str, stream: bool) -> None:
     turns: list[Turn | str] = [
         Turn("First I read.", [*READ, ToolUse("s__list")], usage=TokenUsage(5000, 700, 3000, 800)),
         Turn(calls=[ToolUse("s__pay", {"id": "p1"}), ToolUse("s__fail")], usage=(1000, 100)),
@@ -81,7 +81,7 @@ async def test_a_model_of_bedrock_calls_tools(hub: Hub, tmp_path: Path, model: s
     assert {(each.format, each.model) for each in llm.requests} == {("bedrock", model.removeprefix("bedrock:"))}
     assert {each.streams for each in llm.requests} == {stream or model is CLAUDE}
     assert "AWS4-HMAC-SHA256 Credential=AKIAFAKE/" in llm.requests[0].headers["authorization"]
-    # The input tokens of a usage block are those beside the cache.
+    # The input tokens of a usage block are those next to the cache.
     blocks = llm.usages
     cached = [each["cacheReadInputTokens"] for each in blocks]
     inputs = sum(each["inputTokens"] + each["cacheWriteInputTokens"] for each in blocks) + sum(cached)
@@ -113,7 +113,7 @@ async def test_a_model_of_bedrock_calls_tools(hub: Hub, tmp_path: Path, model: s
     ],
     ids=lambda each: each.kind if isinstance(each, LLMFault) else str(each),
 )
-async def test_faults_of_bedrock(
+async def test_bedrock_faults_are_retried_or_fail(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: LLMFault, stream: bool, end: str, requests: int
 ) -> None:
     monkeypatch.setattr("toolway.agents.answer_limit.MAX_WIRE_BYTES", 1024 * 1024)
@@ -125,7 +125,7 @@ async def test_faults_of_bedrock(
         assert (found, len(llm.requests)) == (end, requests)  # boto3 sends nothing again by itself
 
 
-def test_credentials_are_those_of_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(AgentError) as raised:
@@ -149,7 +149,7 @@ def test_credentials_are_those_of_boto3(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.anyio
-async def test_a_region_is_required(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_region_is_required(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with FakeLLM(["Hello."]) as llm, pytest.raises(AgentError) as raised:
         await run(hub, llm)
@@ -157,7 +157,7 @@ async def test_a_region_is_required(hub: Hub, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.anyio
-async def test_a_given_client_must_send_each_request_once(hub: Hub) -> None:
+async def test_client_with_own_retries_is_rejected(hub: Hub) -> None:
     from botocore.config import Config
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider

@@ -46,7 +46,7 @@ def read_usage(model: str, block: dict[str, Any]) -> dict[str, int]:
         details, more = block["input_tokens_details"], block["output_tokens_details"]
         values = (block["input_tokens"], block["output_tokens"], details["cached_tokens"])
         return _usage(*values, details["cache_write_tokens"], more["reasoning_tokens"])
-    if model.startswith("anthropic"):  # whose input tokens are those beside the cache
+    if model.startswith("anthropic"):  # whose input tokens are those next to the cache
         read, written = block["cache_read_input_tokens"], block["cache_creation_input_tokens"]
         thinking = block["output_tokens_details"]["thinking_tokens"]
         return _usage(block["input_tokens"] + read + written, block["output_tokens"], read, written, thinking)
@@ -69,7 +69,7 @@ def price(model: str, usage: dict[str, int]) -> Decimal:
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", FORMATS)
-async def test_tokens_and_money_are_those_of_the_usage_blocks(model: str, stream: bool) -> None:
+async def test_tokens_and_cost_match_usage_blocks(model: str, stream: bool) -> None:
     # The OpenAI table has no price for writes to the cache, and Gemini reports none.
     written = 800 if model.startswith("anthropic") else 0
     turns: list[Turn | str] = [
@@ -100,7 +100,7 @@ async def test_tokens_and_money_are_those_of_the_usage_blocks(model: str, stream
 
 
 @pytest.mark.anyio
-async def test_answers_without_usage_numbers_count_by_an_estimate() -> None:
+async def test_missing_usage_is_estimated() -> None:
     turns: list[Turn | str] = [Turn(text="x" * 400, calls=[ToolUse("x__none")], without_usage=True), "Done."]
     with FakeLLM(turns) as llm:
         async with Hub({}) as hub:

@@ -124,7 +124,7 @@ def _check(run: AgentSimulation) -> None:
         assert run.effects[id_] == {"yes": 1, "no": 0}.get(executed[id_], run.effects[id_])
 
 
-def test_a_crash_at_any_point_repeats_no_unsafe_call_and_one_request_at_most() -> None:
+def test_crash_at_any_point_repeats_one_request_at_most() -> None:
     points = len(_points())
     assert points >= 30
     for number in range(1, points + 1):
@@ -134,7 +134,7 @@ def test_a_crash_at_any_point_repeats_no_unsafe_call_and_one_request_at_most() -
         assert sum(run.asked_model.values()) <= len(TURNS) + 1
 
 
-def test_two_crashes_at_random_points() -> None:
+def test_two_random_crashes_repeat_no_unsafe_call() -> None:
     points = len(_points())
     for seed in range(20):
         chosen = random.Random(seed).sample(range(1, points + 10), 2)
@@ -159,7 +159,7 @@ def crash_in_requests(run: AgentSimulation, times: int) -> Callable[[str], bool]
 
 @pytest.mark.attack("A2-S4")
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_request_that_is_interrupted_again_and_again_is_sent_until_it_is_answered(times: int) -> None:
+def test_interrupted_request_is_resent_until_answered(times: int) -> None:
     run = AgentSimulation()
     run.run(crash_in_requests(run, times))
     _check(run)
@@ -169,7 +169,7 @@ def test_a_request_that_is_interrupted_again_and_again_is_sent_until_it_is_answe
 
 @pytest.mark.attack("A2-S4")
 @pytest.mark.parametrize(("requests", "sent"), [(7, 7), (None, 51)])
-def test_a_process_that_crashes_in_each_request_is_ended_by_the_budget(requests: int | None, sent: int) -> None:
+def test_crash_loop_is_stopped_by_the_budget(requests: int | None, sent: int) -> None:
     run = AgentSimulation(budget=Budget(requests=requests))
     run.run(crash_in_requests(run, 1000))
     assert run.record.error is not None
@@ -177,7 +177,7 @@ def test_a_process_that_crashes_in_each_request_is_ended_by_the_budget(requests:
     assert run.asked_model == {0: sent}
 
 
-def test_the_model_is_told_that_a_call_may_have_happened_and_cannot_repeat_it() -> None:
+def test_model_is_informed_of_unknown_call_and_cannot_repeat_it() -> None:
     turns: list[list[Any]] = [
         [ToolCallPart("s__pay", {"id": "p1"})],
         [ToolCallPart("s__pay", {"id": "p1"})],  # the same again
@@ -192,7 +192,7 @@ def test_the_model_is_told_that_a_call_may_have_happened_and_cannot_repeat_it() 
     assert [each["executed"] for each in run.record.output["tool_calls"]] == ["unknown", "no"]
 
 
-def test_a_person_decides_about_a_call_that_may_have_happened() -> None:
+def test_repeat_of_unknown_call_needs_approval() -> None:
     turns: list[list[Any]] = [
         [ToolCallPart("s__pay", {"id": "p1"})],
         [ToolCallPart("s__pay", {"id": "p1"})],
@@ -204,7 +204,7 @@ def test_a_person_decides_about_a_call_that_may_have_happened() -> None:
     assert run.asked == ["tool/2.1/approve"]
 
 
-def test_a_run_that_waits_for_days_goes_on_in_another_process() -> None:
+def test_waiting_run_resumes_in_another_process_after_days() -> None:
     turns: list[list[Any]] = [[ToolCallPart("s__pay", {"id": "p1"})], [TextPart("done")]]
     run = AgentSimulation(turns, approve="unsafe", budget=Budget(seconds=600))
 
@@ -228,7 +228,7 @@ def _unknown(action: CallAction) -> Entry:
 @pytest.mark.parametrize(
     ("budget", "requests"), [(Budget(requests=2), 2), (Budget(tokens=30), 1), (Budget(calls=2), 2)]
 )
-def test_a_budget_is_kept(budget: Budget, requests: int) -> None:
+def test_budget_limit_is_enforced(budget: Budget, requests: int) -> None:
     run = AgentSimulation(budget=budget)
     run.run()
     assert sum(run.asked_model.values()) == requests
@@ -239,7 +239,7 @@ def test_a_budget_is_kept(budget: Budget, requests: int) -> None:
 
 
 @pytest.mark.attack("A2-D3")
-def test_a_budget_of_200_requests_allows_200_and_not_201() -> None:
+def test_budget_of_200_requests_allows_exactly_200() -> None:
     turns: list[list[Any]] = [[ToolCallPart("s__read", {"id": str(number)})] for number in range(250)]
     run = AgentSimulation(turns, budget=Budget(requests=200, calls=1000))
     run.run()
@@ -248,7 +248,7 @@ def test_a_budget_of_200_requests_allows_200_and_not_201() -> None:
     assert run.record.error["code"] == "E-AGENT-BUDGET"
 
 
-def test_a_request_that_was_lost_in_a_crash_counts_for_the_budget() -> None:
+def test_request_lost_in_a_crash_counts_against_budget() -> None:
     run = AgentSimulation(budget=Budget(requests=2))
     run.run(crash_at(_after_effect(1)))
     assert run.asked_model == {0: 2}
@@ -256,7 +256,7 @@ def test_a_request_that_was_lost_in_a_crash_counts_for_the_budget() -> None:
     assert run.record.error["code"] == "E-AGENT-BUDGET"
 
 
-def test_a_model_that_makes_the_same_call_again_and_again_is_stopped() -> None:
+def test_repeated_identical_calls_stop_the_run() -> None:
     turns: list[list[Any]] = [[ToolCallPart("s__read", {"id": "a"})] for _ in range(20)]
     run = AgentSimulation(turns)
     run.run()
@@ -266,7 +266,7 @@ def test_a_model_that_makes_the_same_call_again_and_again_is_stopped() -> None:
     assert "3 times with the same result" in run.told[2]
 
 
-def test_a_long_result_is_cut_and_can_be_read_on() -> None:
+def test_long_result_is_cut_and_can_be_continued() -> None:
     text = "".join(f"{number:07}," for number in range(6000))  # 48,000 characters
 
     def reply(action: CallAction) -> Entry | None:
@@ -289,7 +289,7 @@ def test_a_long_result_is_cut_and_can_be_read_on() -> None:
     assert parts[3].startswith("there is no such result")
 
 
-def test_after_a_result_of_an_untrusted_server_an_unsafe_call_of_another_needs_approval() -> None:
+def test_unsafe_call_after_untrusted_result_needs_approval() -> None:
     from toolway.agents.call_rules import CallRules
     from toolway.types import Effect
 

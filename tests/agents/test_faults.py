@@ -38,7 +38,7 @@ async def run_agent(hub: Hub, llm: FakeLLM, **options: Any) -> RunRecord:
 
 
 @pytest.mark.anyio
-async def test_what_a_model_does_wrong_is_told_to_it(hub: Hub) -> None:
+async def test_invalid_model_calls_get_error_results(hub: Hub) -> None:
     calls = [
         ToolUse("demo__absent", {}),  # no such tool
         ToolUse("demo__add", '{"a": 1, '),  # no JSON
@@ -68,7 +68,7 @@ async def test_what_a_model_does_wrong_is_told_to_it(hub: Hub) -> None:
     ],
     ids=lambda each: each.kind if isinstance(each, LLMFault) else "",
 )
-async def test_a_failed_answer_is_asked_for_again(
+async def test_failed_model_response_is_requested_again(
     hub: Hub, fault: LLMFault, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
@@ -79,7 +79,7 @@ async def test_a_failed_answer_is_asked_for_again(
 
 
 @pytest.mark.anyio
-async def test_an_answer_of_10_mb_fails_the_run(hub: Hub) -> None:
+async def test_10_mb_response_fails_the_run(hub: Hub) -> None:
     with FakeLLM([Turn(text="x" * 10_000_000)]) as llm:
         record = await run_agent(hub, llm)
     assert record.error is not None
@@ -88,7 +88,7 @@ async def test_an_answer_of_10_mb_fails_the_run(hub: Hub) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_flood_of_calls_is_bounded(hub: Hub) -> None:
+async def test_calls_per_response_are_limited(hub: Hub) -> None:
     calls = [ToolUse("demo__add", {"a": number, "b": 0}) for number in range(150)]
     with FakeLLM([Turn(calls=calls), "Done."]) as llm:
         record = await run_agent(hub, llm)
@@ -98,7 +98,7 @@ async def test_a_flood_of_calls_is_bounded(hub: Hub) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_budget_that_is_used_up_in_the_middle_of_parallel_calls(hub: Hub) -> None:
+async def test_budget_can_run_out_during_parallel_calls(hub: Hub) -> None:
     calls = [ToolUse("demo__add", {"a": number, "b": 0}) for number in range(5)]
     with FakeLLM([Turn(calls=calls), Turn(calls=calls), "Done."]) as llm:
         record = await run_agent(hub, llm, budget=Budget(calls=7))
@@ -109,13 +109,13 @@ async def test_a_budget_that_is_used_up_in_the_middle_of_parallel_calls(hub: Hub
 
 
 def keep_calling(request: LLMRequest) -> Turn:
-    """Never answer: each call has other arguments, so that the run is not ended as a loop."""
+    """Never answer: each call has other arguments, so the run is not ended as a loop."""
     return Turn(calls=[ToolUse("demo__add", {"a": request.turn, "b": 0})])
 
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-D3")
-async def test_a_run_makes_as_many_requests_as_its_budget_allows_and_no_more(hub: Hub) -> None:
+async def test_run_stops_at_its_request_budget(hub: Hub) -> None:
     with FakeLLM(keep_calling) as llm:
         record = await run_agent(hub, llm, tools=["demo.add"], budget=Budget(requests=55, calls=1000))
     assert record.error is not None
@@ -126,7 +126,7 @@ async def test_a_run_makes_as_many_requests_as_its_budget_allows_and_no_more(hub
 @pytest.mark.anyio
 @pytest.mark.attack("A2-D3")
 @pytest.mark.parametrize("calls", [0, 1, 5])
-async def test_a_model_that_ignores_that_no_call_is_left_is_asked_once_more(hub: Hub, calls: int) -> None:
+async def test_model_without_calls_left_is_asked_once_more(hub: Hub, calls: int) -> None:
     with FakeLLM(keep_calling) as llm:
         record = await run_agent(hub, llm, budget=Budget(calls=calls))
     assert record.error is not None
@@ -139,10 +139,8 @@ async def test_a_model_that_ignores_that_no_call_is_left_is_asked_once_more(hub:
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-D3")
-async def test_a_search_for_tools_does_not_prolong_a_run_without_calls(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)  # so that tools are searched
+async def test_tool_search_does_not_prolong_run_without_calls(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)  # so tools are searched
     search = Turn(calls=[ToolUse("search_tools", {"query": "add"})])
     with FakeLLM([search, Turn(calls=[ADD]), search]) as llm:
         record = await run_agent(hub, llm, budget=Budget(calls=1))
@@ -151,7 +149,7 @@ async def test_a_search_for_tools_does_not_prolong_a_run_without_calls(
 
 
 @pytest.mark.anyio
-async def test_a_model_that_reads_the_same_part_again_and_again_is_stopped(hub: Hub) -> None:
+async def test_repeated_read_of_same_part_stops_the_run(hub: Hub) -> None:
     again = Turn(calls=[ToolUse("read_result", {"handle": "1.1", "offset": 0})])
     with FakeLLM([Turn(calls=[ToolUse("demo__echo", {"text": "x" * 30_000})]), again]) as llm:
         record = await run_agent(hub, llm)
@@ -160,7 +158,7 @@ async def test_a_model_that_reads_the_same_part_again_and_again_is_stopped(hub: 
 
 
 @pytest.mark.anyio
-async def test_a_provider_that_never_answers_is_asked_five_times(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_provider_is_asked_five_times(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
     monkeypatch.setattr("toolway.agents.journalled_model.REQUEST_TIMEOUT_S", 0.3)
     with FakeLLM([Turn("Done.", fault=LLMFault("slow", times=9))]) as llm:

@@ -1,7 +1,7 @@
 """Instructions in the results of an untrusted server, with a model that obeys each of them.
 
-Twenty texts of the kinds that are known in public. None makes a run execute an unsafe tool of another server without
-the approval of a person; without the mark of the server, each of them does.
+Twenty prompt injections of publicly known kinds. None makes a run execute an unsafe tool of another server without
+the approval of a user; without the mark of the server, each of them does.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("guard", ["on", "off"])
-async def test_a_page_cannot_make_a_model_call_unsafe_tools_of_others(
+async def test_injected_page_cannot_trigger_unsafe_tools(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")

@@ -59,7 +59,7 @@ def ask_inner(*more: str) -> Turn:
 
 
 @pytest.mark.anyio
-async def test_an_agent_calls_an_agent_and_both_budgets_count_it(hub: Hub) -> None:
+async def test_inner_agent_counts_against_both_budgets(hub: Hub) -> None:
     add = Turn(calls=[ToolUse("demo__add", {"a": 1, "b": 2})], usage=USAGE)
     with FakeLLM(script([ask_inner(), Turn("It is 3.", usage=USAGE)], [add, Turn("3", usage=USAGE)])) as llm:
         scout = Agent(MODEL, hub, tools=["demo.add"], base_url=llm.openai_url, description="Adds numbers.")
@@ -90,7 +90,7 @@ async def test_an_agent_calls_an_agent_and_both_budgets_count_it(hub: Hub) -> No
 
 
 @pytest.mark.anyio
-async def test_a_child_never_gets_more_than_is_left_and_its_failure_counts(hub: Hub) -> None:
+async def test_child_gets_only_the_remaining_budget(hub: Hub) -> None:
     endless = Turn(calls=[ToolUse("demo__counter", {})], usage=USAGE)
     with FakeLLM(script([ask_inner(), ask_inner(), "Done."], [endless])) as llm:
         scout = Agent(MODEL, hub, base_url=llm.openai_url, approve="none")
@@ -104,7 +104,7 @@ async def test_a_child_never_gets_more_than_is_left_and_its_failure_counts(hub: 
 
 
 @pytest.mark.anyio
-async def test_questions_and_texts_of_strangers_pass_between_agents(hub: Hub) -> None:
+async def test_questions_and_untrusted_content_pass_between_agents(hub: Hub) -> None:
     read = Turn(calls=[ToolUse("demo__echo", {"text": "x"})])
     write = Turn(calls=[ToolUse("other__counter", {})])
     async with FakeHttp() as fake:
@@ -126,7 +126,7 @@ async def test_questions_and_texts_of_strangers_pass_between_agents(hub: Hub) ->
 
 
 @pytest.mark.anyio
-async def test_agent_steps_share_the_budget_of_their_workflow(hub: Hub) -> None:
+async def test_agent_steps_share_the_workflow_budget(hub: Hub) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     with FakeLLM([Turn("Yes.", usage=USAGE)]) as llm:
         agent = {"model": MODEL, "base_url": llm.openai_url, "tools": [], "budget": "0.003usd"}
@@ -159,7 +159,7 @@ async def test_agent_steps_share_the_budget_of_their_workflow(hub: Hub) -> None:
     )
 
 
-def test_agents_of_a_configuration_name_agents() -> None:
+def test_configured_agents_can_reference_agents() -> None:
     entries = {"lead": {"model": "a:b", "agents": ["scout"]}, "scout": {"model": "c:d", "description": "Looks."}}
     found = read_agent_entries(entries, str)
     assert list(found) == ["lead", "scout"]

@@ -51,7 +51,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_real_model_answers_and_its_tokens_are_counted(url: str, stream: bool) -> None:
+async def test_local_model_answers_and_tokens_are_counted(url: str, stream: bool) -> None:
     async with Hub({}) as hub:
         agent = Agent(
             "openai-chat:smollm2",
@@ -74,7 +74,7 @@ async def test_a_real_model_answers_and_its_tokens_are_counted(url: str, stream:
     assert usage["usd"] == pytest.approx((usage["input_tokens"] + 2 * usage["output_tokens"]) / 1_000_000)
 
 
-async def test_a_real_model_with_tools_ends_within_its_budget(url: str) -> None:
+async def test_local_model_with_tools_ends_within_budget(url: str) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     async with FakeHttp() as fake, Hub({"demo": fake.url}, catalog_storage=None) as hub:
         agent = Agent(

@@ -56,7 +56,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.attack("A2-F2")
-def test_pass_for_an_address_that_is_listed(url: str, listed: bool) -> None:
+def test_url_is_listed(url: str, listed: bool) -> None:
     assert is_listed(url, ["https://llm.example/v1"]) is listed
 
 
@@ -64,7 +64,7 @@ def test_pass_for_an_address_that_is_listed(url: str, listed: bool) -> None:
 @pytest.mark.parametrize(
     "model", ["openai:x", "openai-chat:x", "anthropic:x", "google:x", "bedrock:us.amazon.nova-pro-v1:0"]
 )
-def test_get_the_key_of_any_provider_by_an_address_that_is_not_listed(model: str) -> None:
+def test_unlisted_model_url_is_rejected(model: str) -> None:
     if model.startswith("bedrock"):
         pytest.importorskip("boto3", reason="pydantic-ai-slim[bedrock] is not installed")
     with pytest.raises(AgentError) as raised:
@@ -75,16 +75,16 @@ def test_get_the_key_of_any_provider_by_an_address_that_is_not_listed(model: str
     assert '"modelUrls": ["https://evil.example/v1"]' in raised.value.hint
 
 
-def test_the_own_address_of_a_provider_needs_no_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_default_url_needs_no_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = AgentSettings(model="openai-chat:x", base_url="https://api.openai.com/v1")
     assert "api.openai.com" in str(resolve_model(settings).base_url)
-    monkeypatch.setenv("OPENAI_BASE_URL", "https://llm.example/v1")  # beside the key: the operator's word
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://llm.example/v1")  # next to the key: the operator's word
     settings = AgentSettings(model="openai-chat:x", base_url="https://llm.example/v1")
     assert "llm.example" in str(resolve_model(settings).base_url)
 
 
 @pytest.mark.attack("A2-F2")
-def test_ask_a_model_with_a_client_that_connects_in_a_way_of_its_own() -> None:
+def test_provider_without_checked_client_is_rejected() -> None:
     """Its own client would not be checked, so a provider without `http_client` is refused."""
     with pytest.raises(AgentError) as raised:
         resolve_model(AgentSettings(model="gateway/bedrock:x"))
@@ -103,8 +103,8 @@ def test_ask_a_model_with_a_client_that_connects_in_a_way_of_its_own() -> None:
     ],
 )
 @pytest.mark.parametrize("allowed", [False, True])
-async def test_reach_this_machine_by_a_name_that_leads_to_it(model: str, path: str, allowed: bool) -> None:
-    """The name is listed, so that its owner gets a key; where it leads today is checked at each connection."""
+async def test_model_url_resolving_to_private_address_is_denied(model: str, path: str, allowed: bool) -> None:
+    """The name is listed, so its owner gets a key; where it leads today is checked at each connection."""
     if model.startswith("bedrock"):
         pytest.importorskip("boto3", reason="pydantic-ai-slim[bedrock] is not installed")
     asked: list[str] = []

@@ -56,7 +56,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("model", FORMATS)
-async def test_a_model_of_each_provider_calls_tools(hub: Hub, tmp_path: Path, model: str) -> None:
+async def test_model_of_each_provider_calls_tools(hub: Hub, tmp_path: Path, model: str) -> None:
     with FakeLLM(TURNS) as llm:
         agent = Agent(model, hub, approve="none", base_url=getattr(llm, FORMATS[model]), budget=Budget(usd=5.0))
         async with agent:
@@ -70,7 +70,7 @@ async def test_a_model_of_each_provider_calls_tools(hub: Hub, tmp_path: Path, mo
 
 
 @pytest.mark.anyio
-async def test_a_provider_that_is_overloaded_is_asked_again_and_texts_are_streamed(hub: Hub) -> None:
+async def test_overloaded_provider_is_retried_and_text_is_streamed(hub: Hub) -> None:
     turns: list[Turn | str] = [
         Turn(text="First I read.", calls=[ToolUse("s__read")], fault=LLMFault("429", 2, retry_after=0.01)),
         "Done.",
@@ -88,7 +88,7 @@ async def test_a_provider_that_is_overloaded_is_asked_again_and_texts_are_stream
 
 
 @pytest.mark.anyio
-async def test_the_output_matches_a_schema(hub: Hub) -> None:
+async def test_output_matches_schema(hub: Hub) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     answers = [Turn(calls=[ToolUse("final_result", {"sum": value})]) for value in ("three", 3)]
     with FakeLLM(answers) as llm:
@@ -100,7 +100,7 @@ async def test_the_output_matches_a_schema(hub: Hub) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.promise("B23")
-async def test_the_short_form(hub: Hub) -> None:
+async def test_agent_runner_short_form(hub: Hub) -> None:
     with FakeLLM(TURNS) as llm:
         runner = AgentRunner(hub)
         tools = await runner.load_tools(["s"])
@@ -118,7 +118,7 @@ async def test_the_short_form(hub: Hub) -> None:
 
 
 @pytest.mark.anyio
-async def test_patterns_without_a_tool_end_the_run_before_the_model_is_asked(hub: Hub) -> None:
+async def test_patterns_without_tools_end_run_before_first_request(hub: Hub) -> None:
     with FakeLLM(TURNS) as llm:
         async with Agent("openai-chat:gpt-4o", hub, tools=["github.*"], base_url=llm.openai_url) as agent:
             with pytest.raises(WorkflowError) as raised:
@@ -127,7 +127,7 @@ async def test_patterns_without_a_tool_end_the_run_before_the_model_is_asked(hub
 
 
 @pytest.mark.anyio
-async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unusable_model_is_rejected_at_start(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Agent("no-such-provider:m", hub) as agent:
         with pytest.raises(AgentError, match="cannot be used"):
             await agent.run("x")
@@ -146,7 +146,7 @@ async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, mon
         ("openai-chat:any", "http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),  # vLLM
     ],
 )
-def test_providers_with_the_api_of_openai(
+def test_openai_compatible_providers_have_their_url(
     model: str, base_url: str | None, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from toolway.agents.model_access import ModelAccess
@@ -163,7 +163,7 @@ def test_providers_with_the_api_of_openai(
     ("model", "base_url", "words"),
     [("deepseek:x", "http://127.0.0.1:8000/v1", "base_url"), ("cohere:x", None, "pydantic-ai-slim[cohere]")],
 )
-def test_what_a_provider_lacks_is_named(model: str, base_url: str | None, words: str) -> None:
+def test_missing_provider_setting_is_named(model: str, base_url: str | None, words: str) -> None:
     from toolway.agents.model_access import ModelAccess
     from toolway.agents.providers import resolve_model
     from toolway.agents.settings import AgentSettings
@@ -186,7 +186,7 @@ async def _finish(process: subprocess.Popen[str]) -> Any:
 
 @pytest.mark.anyio
 @pytest.mark.slow
-async def test_a_run_that_waits_for_approval_goes_on_in_another_process(tmp_path: Path) -> None:
+async def test_run_waiting_for_approval_resumes_in_another_process(tmp_path: Path) -> None:
     with FakeLLM(TURNS) as llm:
         model, url = "openai-chat:gpt-4o", llm.openai_url
         asked = await _finish(_start(tmp_path, model, url, "unsafe"))

@@ -57,7 +57,7 @@ def turns() -> list[Turn | str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_client_with_forms_approves_a_call_of_a_model(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_with_forms_approves_model_call(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mcp_types import ElicitResult
 
     asked: list[str] = []
@@ -78,7 +78,7 @@ async def test_a_client_with_forms_approves_a_call_of_a_model(era: str, monkeypa
 
 
 @pytest.mark.anyio
-async def test_a_task_has_the_questions_of_its_agent_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_has_questions_of_its_agent_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeLLM(turns()) as llm:
         async with serving(llm, monkeypatch) as found, found.raw("") as raw:
             task = (await raw.call("workflows__flow", {}, capabilities=WITH_ALL)).result["taskId"]
@@ -96,7 +96,7 @@ async def test_a_task_has_the_questions_of_its_agent_steps(monkeypatch: pytest.M
 
 
 @pytest.mark.anyio
-async def test_a_client_without_forms_reads_which_run_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_without_forms_gets_the_asking_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeLLM(turns()) as llm:
         async with serving(llm, monkeypatch) as found, found.raw("") as raw:
             asks = (await raw.call("workflows__flow", {}, capabilities={})).result["structuredContent"]

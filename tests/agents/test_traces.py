@@ -58,7 +58,7 @@ def chain(spans: tuple[ReadableSpan, ...], name: str) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_one_trace_from_the_run_over_the_gateway_to_the_server(
+async def test_one_trace_spans_run_gateway_and_server(
     provider: tuple[TracerProvider, InMemorySpanExporter],
 ) -> None:
     made, kept = provider
@@ -112,7 +112,7 @@ async def test_one_trace_from_the_run_over_the_gateway_to_the_server(
 
 
 @pytest.mark.anyio
-async def test_an_agent_step_belongs_to_the_trace_of_its_workflow(
+async def test_agent_step_is_in_its_workflow_trace(
     provider: tuple[TracerProvider, InMemorySpanExporter],
 ) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")

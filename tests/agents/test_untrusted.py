@@ -38,7 +38,7 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_a_marked_server_is_honoured_unless_it_is_switched_off(
+async def test_untrusted_server_requires_approval_unless_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on: bool
 ) -> None:
     for name in KEYS:
@@ -70,7 +70,7 @@ async def test_a_marked_server_is_honoured_unless_it_is_switched_off(
     assert (tmp_path / "bank").exists() != is_on
 
 
-def test_the_prompt_of_an_agent_step_may_have_results_of_an_untrusted_server() -> None:
+def test_agent_step_prompt_may_carry_untrusted_results() -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     agent = {"prompt": "${steps.page.text}", "model": "a:b", "tools": ["bank.*"], "approve": "none"}
     [step] = read_value({"steps": [{"name": "page", "tool": "web.read"}, {"agent": agent}]}).agent_steps()
@@ -81,7 +81,7 @@ def test_the_prompt_of_an_agent_step_may_have_results_of_an_untrusted_server() -
 
 
 @pytest.mark.anyio
-async def test_an_engine_without_agents_refuses_agent_steps() -> None:
+async def test_engine_without_agents_rejects_agent_steps() -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     async with Hub({}) as hub, Workflows(hub, SqliteJournal(None)) as workflows:
         with pytest.raises(WorkflowError) as raised:

@@ -1,4 +1,4 @@
-"""Agent steps of workflow files, as a person uses them: with an approval and a `kill -9` in the middle."""
+"""Agent steps of workflow files, as a user uses them: with an approval and a `kill -9` in the middle."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Commands:
 
 
 @pytest.mark.slow
-def test_an_agent_step_asks_and_goes_on_after_kill_9(tmp_path: Path) -> None:
+def test_agent_step_resumes_after_kill_9(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     with FakeLLM(TURNS) as llm:
         document = json.loads((tmp_path / "mcp.json").read_text())

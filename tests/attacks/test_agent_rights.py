@@ -1,4 +1,4 @@
-"""Attempts of the model of an agent to do, at a gateway, what the one who started the run may not do."""
+"""An agent's model tries to do, at a gateway, what the caller who started the run may not do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def ask_helper(run: Program, scopes: list[str]) -> Json:
 
 @pytest.mark.attack("A2-NH8")
 @pytest.mark.parametrize("hidden_by", ["scope", "policy"])
-async def test_learn_or_call_what_the_starter_of_an_agent_may_not_see(tmp_path: Path, hidden_by: str) -> None:
+async def test_agent_sees_only_the_tools_of_its_starter(tmp_path: Path, hidden_by: str) -> None:
     calls = [ToolUse("b__pay", {"id": "x"}), ToolUse("b__read", {}), ToolUse("a__pay", {"id": "y"})]
     scopes, block = ["server/a", "server/workflows"], {}
     if hidden_by == "policy":
@@ -87,7 +87,7 @@ async def test_learn_or_call_what_the_starter_of_an_agent_may_not_see(tmp_path: 
 
 
 @pytest.mark.attack("A2-held-H4")
-async def test_send_private_data_out_through_an_agent(tmp_path: Path) -> None:
+async def test_agent_cannot_send_private_data_out(tmp_path: Path) -> None:
     steps = [ToolUse("web__read", {}), ToolUse("crm__read", {}), ToolUse("mail__pay", {"id": "stolen"})]
     servers = entries(tmp_path, web="untrusted", crm="private", mail="sink")
     with FakeLLM([*(Turn(calls=[each]) for each in steps), "Done."]) as llm:
@@ -98,9 +98,7 @@ async def test_send_private_data_out_through_an_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-held-H5")
-async def test_go_around_an_approval_rule_or_use_it_twice_as_an_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agent_needs_one_approval_per_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting `approve` of an agent does not replace a rule of the gateway, and one approval is one call."""
     monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.05)
     same = ToolUse("bank__echo", {"text": "same"})
@@ -138,7 +136,7 @@ class _Wants:
 
 @pytest.mark.attack("A2-NH7")
 @pytest.mark.parametrize("way", ["child workflow", "inner agent"])
-async def test_lose_the_mark_of_a_strangers_text_between_steps(tmp_path: Path, way: str) -> None:
+async def test_untrusted_mark_is_kept_between_steps(tmp_path: Path, way: str) -> None:
     servers = entries(tmp_path, web="untrusted", bank="sink")
     servers["web"]["untrusted"] = True
     with FakeLLM(_Wants("bank__pay").answer) as llm:
@@ -165,7 +163,7 @@ async def test_lose_the_mark_of_a_strangers_text_between_steps(tmp_path: Path, w
 
 
 @pytest.mark.attack("A2-held-H6")
-async def test_get_the_key_of_a_provider_by_an_address_in_a_stored_run(tmp_path: Path) -> None:
+async def test_altered_run_cannot_send_the_provider_key_elsewhere(tmp_path: Path) -> None:
     """A program that can write a journal can't name another provider: a resumed run checks addresses again."""
     file = tmp_path / "runs.db"
     with FakeLLM(_Wants("bank__pay").answer) as llm, FakeLLM(["evil"]) as evil:

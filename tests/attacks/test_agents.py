@@ -131,7 +131,7 @@ def completion(number: int, *, model: str = "gpt-4o", usage: Json | None = None,
 @pytest.mark.attack("A2-NH1")
 @pytest.mark.parametrize("name", ["gpt-4o", "my-deployment"])
 @pytest.mark.parametrize("prices", [{}, {"gpt-4o": (2.5, 10.0)}], ids=["table", "own"])
-async def test_exceed_a_budget_in_usd_by_an_answer_of_a_model_without_a_price(hub: Hub, name: str, prices: Any) -> None:
+async def test_usd_budget_is_kept_for_unpriced_models(hub: Hub, name: str, prices: Any) -> None:
     with provider(lambda each: (200, {}, json.dumps(completion(len(each.seen), model=name)).encode())) as (url, seen):
         record, _ = await run_agent(hub, f"{url}/v1", budget=Budget(usd=2.0, requests=9), prices=prices)
     assert record.error is not None and record.error["code"] == "E-AGENT-BUDGET"
@@ -142,7 +142,7 @@ async def test_exceed_a_budget_in_usd_by_an_answer_of_a_model_without_a_price(hu
 @pytest.mark.filterwarnings("ignore:Failed to extract usage")
 @pytest.mark.parametrize("tokens", [0, -1_000_000])
 @pytest.mark.parametrize("budget", [Budget(tokens=1500, requests=40), Budget(usd=0.005, requests=40)])
-async def test_exceed_a_budget_by_usage_numbers_that_cannot_be_right(hub: Hub, tokens: int, budget: Budget) -> None:
+async def test_impossible_usage_numbers_do_not_exceed_a_budget(hub: Hub, tokens: int, budget: Budget) -> None:
     usage = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": 0}
     with provider(lambda each: (200, {}, json.dumps(completion(len(each.seen), usage=usage)).encode())) as (url, seen):
         record, _ = await run_agent(hub, f"{url}/v1", tools=["demo.*"], budget=budget)
@@ -153,14 +153,14 @@ async def test_exceed_a_budget_by_usage_numbers_that_cannot_be_right(hub: Hub, t
 
 @pytest.mark.attack("A2-NH3")
 @pytest.mark.parametrize("kind", ["read_result", "search_tools", "demo__add"])
-async def test_make_more_than_128_calls_in_one_answer(hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_answer_may_contain_128_calls_at_most(hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     arguments: dict[str, Callable[[int], Json]] = {
         "read_result": lambda number: {"handle": "1.1", "offset": number},
         "search_tools": lambda number: {"query": f"add {number}"},
         "demo__add": lambda number: {"a": number, "b": 0},
     }
     if kind == "search_tools":
-        monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)  # so that tools are searched
+        monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)  # so tools are searched
     first = ToolUse("search_tools", {"query": "echo"})
     if kind != "search_tools":
         first = ToolUse("demo__echo", {"text": "x" * 30_000})
@@ -177,7 +177,7 @@ async def test_make_more_than_128_calls_in_one_answer(hub: Hub, monkeypatch: pyt
 
 @pytest.mark.attack("A2-NH4")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_end_a_run_or_hide_it_by_arguments_that_cannot_be_read(hub: Hub, stream: bool) -> None:
+async def test_unreadable_arguments_neither_end_nor_hide_a_run(hub: Hub, stream: bool) -> None:
     texts = [
         '{"a": ' + "[" * 5000 + "]" * 5000 + "}",
         '{"a": ' + "[" * 190 + "]" * 190 + "}",
@@ -195,7 +195,7 @@ async def test_end_a_run_or_hide_it_by_arguments_that_cannot_be_read(hub: Hub, s
 
 
 @pytest.mark.attack("A2-NH4")
-async def test_use_one_approval_twice_by_ids_of_calls(hub: Hub) -> None:
+async def test_approval_is_used_once_despite_repeated_call_ids(hub: Hub) -> None:
     """The id is the model's: two calls never share a step, and so never an approval or a result."""
     ids = ["toolway_1_3", "toolway_1_2", "toolway_1_3", "toolway_1_3", "", "toolway_1_5"]
     calls = [ToolUse("demo__add", {"a": number, "b": 0}, id=id_) for number, id_ in enumerate(ids)]
@@ -208,7 +208,7 @@ async def test_use_one_approval_twice_by_ids_of_calls(hub: Hub) -> None:
                 assert record.state not in FINAL_STATES, record.error
                 for each in record.asks:
                     if each["path"] not in asked:
-                        with contextlib.suppress(WorkflowError):  # the run goes on with another answer: ask again
+                        with contextlib.suppress(WorkflowError):  # the run continues with another answer: ask again
                             await run.approve(each["path"], yes=each["path"] == "tool/1.3/approve")
                             asked[each["path"]] = each["title"]
                 await asyncio.sleep(0.01)
@@ -219,7 +219,9 @@ async def test_use_one_approval_twice_by_ids_of_calls(hub: Hub) -> None:
 
 @pytest.mark.attack("A2-held-H1")
 @pytest.mark.parametrize("searches", [False, True])
-async def test_call_a_tool_that_was_not_offered(hub: Hub, monkeypatch: pytest.MonkeyPatch, searches: bool) -> None:
+async def test_tool_that_was_not_offered_is_not_called(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, searches: bool
+) -> None:
     if searches:
         monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)
     names = ["demo__echo", "demo.echo", "demo.add", "DEMO__ADD", "demo__add ", "add", "*", "", "call_tool", "agent__x"]
@@ -236,7 +238,7 @@ async def test_call_a_tool_that_was_not_offered(hub: Hub, monkeypatch: pytest.Mo
 
 @pytest.mark.attack("A2-NH5")
 @pytest.mark.parametrize("size", [300, 5_000, 60_000])
-async def test_have_a_call_of_the_model_approved_that_is_not_shown(hub: Hub, size: int) -> None:
+async def test_approval_shows_all_arguments_printably(hub: Hub, size: int) -> None:
     text = "x" * size + "\u202e\x9b31m\U000e0041 to the attacker"
     with FakeLLM([Turn(calls=[ToolUse("demo__echo", {"text": text})]), "Done."]) as llm:
         record, _ = await run_agent(hub, llm.openai_url, approve="all")
@@ -246,7 +248,7 @@ async def test_have_a_call_of_the_model_approved_that_is_not_shown(hub: Hub, siz
 
 
 @pytest.mark.attack("A2-NH5")
-async def test_have_a_call_approved_that_nobody_can_read(hub: Hub) -> None:
+async def test_call_too_long_to_review_is_not_executed(hub: Hub) -> None:
     with FakeLLM([Turn(calls=[ToolUse("demo__echo", {"text": "x" * 70_000})]), "Done."]) as llm:
         record, _ = await run_agent(hub, llm.openai_url, approve="all")
     assert record.output["tool_calls"][0]["executed"] == "no"
@@ -258,7 +260,7 @@ async def test_have_a_call_approved_that_nobody_can_read(hub: Hub) -> None:
 
 @pytest.mark.attack("A2-NH2")
 @pytest.mark.parametrize("model", PROVIDERS)
-async def test_fill_the_memory_by_a_compressed_answer(hub: Hub, model: str) -> None:
+async def test_compressed_answer_is_rejected(hub: Hub, model: str) -> None:
     bomb = gzip.compress(b" " * 10_000_000 + json.dumps(completion(1, text="Done.")).encode())
     for encoding in ("gzip", "GZIP", "deflate, gzip", "br"):
         with provider(always({"Content-Encoding": encoding}, bomb)) as (url, seen):
@@ -269,7 +271,7 @@ async def test_fill_the_memory_by_a_compressed_answer(hub: Hub, model: str) -> N
 
 @pytest.mark.attack("A2-held-H2")
 @pytest.mark.parametrize("model", PROVIDERS)
-async def test_lead_a_request_with_its_key_elsewhere_by_a_redirect(hub: Hub, model: str) -> None:
+async def test_provider_redirect_is_not_followed(hub: Hub, model: str) -> None:
     statuses = [301, 302, 303, 307, 308]
     with provider(lambda each: (200, {}, json.dumps(completion(1, text="evil")).encode())) as (evil, reached):
 
@@ -284,7 +286,7 @@ async def test_lead_a_request_with_its_key_elsewhere_by_a_redirect(hub: Hub, mod
 
 @pytest.mark.attack("A2-NH6")
 @pytest.mark.parametrize("model", PROVIDERS)
-async def test_read_the_key_of_a_provider_in_the_error_that_repeats_it(hub: Hub, model: str) -> None:
+async def test_provider_key_is_masked_in_errors(hub: Hub, model: str) -> None:
     for status, filler in ((401, 0), (400, 700), (500, 800)):  # in an error that is cut too
 
         def repeat(each: _Provider, status: int = status, filler: int = filler) -> tuple[int, Json, bytes]:
@@ -300,7 +302,7 @@ async def test_read_the_key_of_a_provider_in_the_error_that_repeats_it(hub: Hub,
 
 
 @pytest.mark.attack("A2-held-H3")
-async def test_confuse_the_agent_by_an_answer_of_another_form(hub: Hub) -> None:
+async def test_malformed_provider_answer_is_an_error(hub: Hub) -> None:
     right = completion(1, text="Done.")
     strange: list[Json] = [{"model": None}, {"created": 10**30}, {"id": []}]
     bodies = [
@@ -316,7 +318,7 @@ async def test_confuse_the_agent_by_an_answer_of_another_form(hub: Hub) -> None:
         assert record.error["code"] in ("E-AGENT-MODEL", "E-AGENT-BUDGET") and len(seen) <= 4, body[:40]
 
 
-# -- texts of strangers ------------------------------------------------------------------------------------------------
+# -- untrusted content -------------------------------------------------------------------------------------------------
 
 
 class _Tricked:
@@ -341,7 +343,7 @@ class _Tricked:
 @pytest.mark.attack("A2-NH7")
 @pytest.mark.parametrize("pays_itself", [False, True], ids=["another agent pays", "the lead pays"])
 @pytest.mark.parametrize("mark", ["of the reader", "of the entry, which the reader ignores"])
-async def test_lose_the_mark_of_a_strangers_text_between_agents(tmp_path: Path, pays_itself: bool, mark: str) -> None:
+async def test_untrusted_mark_is_kept_between_agents(tmp_path: Path, pays_itself: bool, mark: str) -> None:
     is_own = mark == "of the reader"
     servers: Json = {
         name: {"command": sys.executable, "args": [str(SERVER_FILE), str(tmp_path / name)]} for name in ("web", "bank")

@@ -1,4 +1,4 @@
-"""Attacks on the person who approves a call: what is not shown, and what only looks masked."""
+"""Attacks on the approver of a call: what is not shown, and what only looks masked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def show_in_terminal(run: Program, id_: str) -> str:
 
 
 @pytest.mark.attack("A2-W6")
-async def test_have_a_call_approved_that_is_not_shown(tmp_path: Path) -> None:
+async def test_approval_covers_all_arguments_of_a_long_call(tmp_path: Path) -> None:
     hidden = "IBAN of the attacker"
     arguments: Json = {f"part{number:03}": "ordinary " * 30 for number in range(100)}
     arguments["text"] = "x" * 20_000 + hidden
@@ -100,7 +100,7 @@ async def test_have_a_call_approved_that_is_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-S12")
-async def test_have_a_call_approved_whose_meta_is_not_shown(tmp_path: Path) -> None:
+async def test_approval_shows_and_covers_meta(tmp_path: Path) -> None:
     arguments: Json = {"amount": 1}
     meta = {"bank.example/payee": "the attacker", "io.modelcontextprotocol/payee": SECRET}
     ordinary = {"progressToken": 7, "traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "toolway/timeoutMs": 30_000}
@@ -127,7 +127,7 @@ async def test_have_a_call_approved_whose_meta_is_not_shown(tmp_path: Path) -> N
 
 
 @pytest.mark.attack("A2-W6")
-async def test_send_a_secret_in_a_call_that_only_shows_stars(tmp_path: Path) -> None:
+async def test_secrets_in_a_call_are_masked_and_named_in_its_approval(tmp_path: Path) -> None:
     arguments = {"a": SECRET, "b": f"to {SECRET}", "c": "***", "d": "payments", "e": SECRET.replace("/", "%2F")}
     async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
         id_ = (await pay(run, arguments))["error"]["data"]["approvalId"]
@@ -145,7 +145,7 @@ async def test_send_a_secret_in_a_call_that_only_shows_stars(tmp_path: Path) -> 
 
 
 @pytest.mark.attack("A2-W6")
-async def test_fill_the_store_with_what_nobody_can_review(tmp_path: Path) -> None:
+async def test_call_too_long_to_review_is_rejected_and_not_stored(tmp_path: Path) -> None:
     async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
         error = (await pay(run, {"text": "x" * 70_000}))["error"]["data"]
         assert (error["code"], error["executed"]) == ("E-APPROVAL-SIZE", "no")
@@ -157,7 +157,7 @@ async def test_fill_the_store_with_what_nobody_can_review(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text", ["\\" * 10_000, "\U0001f600" * 16_000, "\u202e" * 10_000, "\\" * 16_000 + "é" * 16_000]
 )
-async def test_lose_a_request_that_is_long_when_it_is_stored(tmp_path: Path, text: str) -> None:
+async def test_long_approval_request_is_stored_whole(tmp_path: Path, text: str) -> None:
     """What is accepted for a review is stored and shown."""
     async with asking(tmp_path, {"bank.*": "operator"}) as lab, lab.raw("server/bank") as raw:
         id_ = (await call(raw, "modern", "echo", {"text": text})).error["data"]["approvalId"]

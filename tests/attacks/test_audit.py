@@ -1,4 +1,4 @@
-"""What a person who can write to an audit log, but has not its key, would like to do without being found."""
+"""What someone who can write to an audit log, but has not its key, would like to do without being found."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def with_no_macs(rows: Rows) -> Rows:
 
 @pytest.mark.attack("B8")
 @pytest.mark.parametrize("words", [(), ("--head",)])
-def test_remove_the_beginning_with_a_made_up_record_of_a_removal(attacker: Attacker, words: tuple[str, ...]) -> None:
+def test_forged_removal_record_is_detected(attacker: Attacker, words: tuple[str, ...]) -> None:
     rows = attacker.read()
     head = f"{rows[-1].seq}:{rows[-1].hash}"
     assert attacker.verify().exit_code == 0
@@ -122,7 +122,7 @@ def test_remove_the_beginning_with_a_made_up_record_of_a_removal(attacker: Attac
 
 
 @pytest.mark.attack("B8")
-def test_remove_more_than_the_rule_removed(attacker: Attacker) -> None:
+def test_missing_beginning_is_detected(attacker: Attacker) -> None:
     attacker.write(attacker.read()[5:])
     assert attacker.verify().exit_code == ALTERED
 
@@ -138,7 +138,7 @@ def prune(settings: AuditSettings, days: float) -> None:
 
 @pytest.mark.attack("B8")
 @pytest.mark.parametrize("written", ["sqlite"], indirect=True)  # JSON lines are removed by whole files: tests/audit
-def test_present_an_attack_as_an_honest_removal(attacker: Attacker) -> None:
+def test_aged_out_records_are_reported_and_need_a_key(attacker: Attacker) -> None:
     settings = attacker.settings
     Path(settings.file).unlink()
     chain = AuditChain(create_sink(settings), RecordMacs.load(settings), wall_clock=lambda: 1_700_000_000.0)
@@ -162,7 +162,7 @@ def test_present_an_attack_as_an_honest_removal(attacker: Attacker) -> None:
 
 
 @pytest.mark.attack("B8")
-def test_remove_the_beginning_of_a_log_that_was_to_be_whole(attacker: Attacker) -> None:
+def test_missing_first_record_of_a_whole_log_is_detected(attacker: Attacker) -> None:
     assert attacker.verify("--first", "1").exit_code == 0
     attacker.write(attacker.read()[1:])
     assert attacker.verify("--first", "1").exit_code == ALTERED
@@ -170,7 +170,7 @@ def test_remove_the_beginning_of_a_log_that_was_to_be_whole(attacker: Attacker) 
 
 @pytest.mark.attack("W18", "held-74")
 @pytest.mark.parametrize("forge", [with_old_macs, with_made_up_macs, with_no_macs])
-def test_change_a_record_and_chain_the_log_again(attacker: Attacker, forge: Callable[[Rows], Rows]) -> None:
+def test_rechained_record_change_is_detected(attacker: Attacker, forge: Callable[[Rows], Rows]) -> None:
     attacker.write(forge(attacker.read()))
     found = attacker.verify()
     assert found.exit_code == ALTERED
@@ -186,13 +186,13 @@ def test_change_a_record_and_chain_the_log_again(attacker: Attacker, forge: Call
 
 
 @pytest.mark.attack("W18")
-def test_add_a_call_that_never_was(attacker: Attacker) -> None:
+def test_added_record_is_detected(attacker: Attacker) -> None:
     attacker.write(attacker.append("call.outcome", {"call": "c3", "outcome": "ok"}))
     assert attacker.verify().exit_code == ALTERED
 
 
 @pytest.mark.attack("W18", "held-74")
-def test_cut_the_end_against_a_stored_head(attacker: Attacker) -> None:
+def test_cut_end_is_detected_with_a_stored_head(attacker: Attacker) -> None:
     rows = attacker.read()
     attacker.write(rows[:8])
     assert attacker.verify().exit_code == 0  # documented: this needs a head that was stored elsewhere
@@ -200,7 +200,7 @@ def test_cut_the_end_against_a_stored_head(attacker: Attacker) -> None:
 
 
 @pytest.mark.attack("held-74")
-def test_change_one_record(attacker: Attacker) -> None:
+def test_changed_record_is_detected(attacker: Attacker) -> None:
     rows = attacker.read()
     row = rows[6]
     rows[6] = StoredRecord(row.seq, row.hash, row.body.replace(b"call.intent", b"call.outcom"))
@@ -209,7 +209,7 @@ def test_change_one_record(attacker: Attacker) -> None:
 
 
 @pytest.mark.attack("W18", "A2-NA1")
-def test_pass_a_log_without_macs_off_as_one_of_an_older_version(attacker: Attacker, tmp_path: Path) -> None:
+def test_log_without_macs_is_not_accepted_as_an_older_version(attacker: Attacker, tmp_path: Path) -> None:
     """Neither the path of a copy, nor a key that no file notes anything about, excuses a record without a MAC."""
     rows = attacker.read()
     attacker.write(without_macs(rows))
@@ -222,11 +222,11 @@ def test_pass_a_log_without_macs_off_as_one_of_an_older_version(attacker: Attack
         found = attacker.verify(*words)
         assert found.exit_code == ALTERED and "no MAC" in found.stderr, words
     attacker.write(without_macs(rows))
-    with pytest.raises(TamperedLog, match="no MAC"):  # and no gateway goes on with such a log
+    with pytest.raises(TamperedLog, match="no MAC"):  # and no gateway continues with such a log
         fill(attacker.settings)
 
 
-def test_nobody_else_may_read_what_lies_beside_the_log(attacker: Attacker) -> None:
+def test_audit_files_are_private(attacker: Attacker) -> None:
     folder = Path(attacker.settings.file).parent
     fill(attacker.settings)
     assert {
@@ -236,7 +236,7 @@ def test_nobody_else_may_read_what_lies_beside_the_log(attacker: Attacker) -> No
 
 @pytest.mark.attack("A2-W11")
 @pytest.mark.parametrize("name", ["copy.jsonl", "copy.sqlite", "copy"])
-def test_an_intact_log_is_intact_however_its_file_is_named(attacker: Attacker, tmp_path: Path, name: str) -> None:
+def test_intact_log_verifies_under_any_file_name(attacker: Attacker, tmp_path: Path, name: str) -> None:
     shutil.copy(attacker.settings.file, tmp_path / name)
     words = ("--log", str(tmp_path / name))
     verified = attacker.verify(*words, "--key", attacker.settings.digest_key_file)
@@ -247,7 +247,7 @@ def test_an_intact_log_is_intact_however_its_file_is_named(attacker: Attacker, t
 
 
 @pytest.mark.attack("A2-W11")
-def test_a_sqlite_log_that_is_opened_as_json_lines_is_kept(tmp_path: Path) -> None:
+def test_sqlite_log_opened_as_json_lines_is_kept(tmp_path: Path) -> None:
     settings = AuditSettings(to="sqlite", file=str(tmp_path / "audit.jsonl"))
     fill(settings)
     before = Path(settings.file).read_bytes()
@@ -258,7 +258,7 @@ def test_a_sqlite_log_that_is_opened_as_json_lines_is_kept(tmp_path: Path) -> No
 
 @pytest.mark.attack("A2-S1")
 @pytest.mark.parametrize("forge", [with_old_macs, with_made_up_macs, with_no_macs])
-def test_pass_a_rewritten_log_off_where_its_key_is_missing(
+def test_rewritten_log_without_its_key_is_not_accepted(
     attacker: Attacker, tmp_path: Path, forge: Callable[[Rows], Rows]
 ) -> None:
     attacker.write(forge(attacker.read()))

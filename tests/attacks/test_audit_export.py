@@ -1,4 +1,4 @@
-"""What a person who can write to an audit log, or to an export of it, would like to be signed, shown and believed."""
+"""What someone who can write to an audit log, or to an export of it, would like to be signed, shown and believed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def signed(place: Place, to: Path) -> Result:
 
 @pytest.mark.attack("A2-NA2")
 @pytest.mark.parametrize("cut", ["end", "beginning", "all", "key"])
-def test_have_the_rest_of_a_log_signed(place: Place, tmp_path: Path, cut: str) -> None:
+def test_incomplete_log_is_not_signed(place: Place, tmp_path: Path, cut: str) -> None:
     """The operator signs what is left, and the export counts as whole."""
     file = tmp_path / "export.jsonl"
     assert signed(place, file).exit_code == 0
@@ -68,7 +68,7 @@ def test_have_the_rest_of_a_log_signed(place: Place, tmp_path: Path, cut: str) -
 
 
 @pytest.mark.attack("A2-NA2")
-def test_cut_the_log_after_it_was_verified_and_before_it_is_signed(
+def test_log_cut_between_verify_and_sign_is_not_signed(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verify = whole_logs.WholeLogs.verify
@@ -85,7 +85,7 @@ def test_cut_the_log_after_it_was_verified_and_before_it_is_signed(
 
 
 @pytest.mark.attack("A2-NA2")
-def test_a_log_with_checkpoints_of_an_earlier_key_is_signed_with_its_public_half(place: Place, tmp_path: Path) -> None:
+def test_log_signed_with_an_earlier_key_needs_its_public_key(place: Place, tmp_path: Path) -> None:
     old = tmp_path / "old.pem"
     old.write_text(place.toolway("key").stdout)
     Path(place.settings.signing_key_file).unlink()
@@ -98,7 +98,7 @@ def test_a_log_with_checkpoints_of_an_earlier_key_is_signed_with_its_public_half
 
 @pytest.mark.attack("A2-NA4")
 @pytest.mark.parametrize("where", [0, 3, -1])
-def test_stop_the_check_by_a_record_that_is_nested_without_end(place: Place, where: int) -> None:
+def test_deeply_nested_record_is_detected_as_altered(place: Place, where: int) -> None:
     rows = _rows(place)
     entries = [re.sub(rb'^\{"seq":\d+,"prev":"\w+",', b"{", row.body) for row in rows]
     entries[where] = (
@@ -117,9 +117,7 @@ def test_stop_the_check_by_a_record_that_is_nested_without_end(place: Place, whe
 
 @pytest.mark.attack("A2-NA4")
 @pytest.mark.parametrize("place", ["jsonl"], indirect=True)  # rows of SQLite are read in pages
-def test_fill_the_memory_of_a_gateway_that_starts_with_a_huge_log(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_log_file_is_rejected_at_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records are read backward, so a file of JSON lines is in memory as a whole."""
     monkeypatch.setattr(file_sinks, "_MAX_READ_BYTES", place.file.stat().st_size)
     assert place.refused() == ""
@@ -127,8 +125,8 @@ def test_fill_the_memory_of_a_gateway_that_starts_with_a_huge_log(
 
 
 @pytest.mark.attack("A2-NA5")
-def test_have_two_gateways_write_one_log_by_removing_its_lock(place: Place) -> None:
-    """Only one of them goes on. The other one writes nothing, and what is stored stays a chain."""
+def test_second_writer_without_the_lock_keeps_the_chain_intact(place: Place) -> None:
+    """Only one of them continues. The other one writes nothing, and what is stored stays a chain."""
     first, second = (AuditChain(create_sink(place.settings), RecordMacs.load(place.settings)) for _ in range(2))
     first.open()
     os.unlink(f"{place.settings.file}.lock")
@@ -146,7 +144,7 @@ def test_have_two_gateways_write_one_log_by_removing_its_lock(place: Place) -> N
 
 
 @pytest.mark.attack("A2-NA5")
-def test_cut_off_the_end_while_a_gateway_writes(place: Place) -> None:
+def test_end_cut_while_a_gateway_writes_is_detected(place: Place) -> None:
     chain = AuditChain(create_sink(place.settings), RecordMacs.load(place.settings))
     chain.open()
     if place.settings.to == "sqlite":
@@ -161,12 +159,12 @@ def test_cut_off_the_end_while_a_gateway_writes(place: Place) -> None:
             written += 1
     chain.sink.close()
     assert place.verify().exit_code == ALTERED
-    assert written == 0 or place.settings.to == "sqlite"  # SQLite goes on, with a gap that `verify` finds
+    assert written == 0 or place.settings.to == "sqlite"  # SQLite continues, with a gap that `verify` finds
 
 
 @pytest.mark.attack("A2-held-A2")
-def test_pass_one_signed_thing_off_as_another(place: Place, tmp_path: Path) -> None:
-    """A checkpoint is no export, an export no checkpoint, a proof no export; a part or a double of one is nothing."""
+def test_signed_files_of_another_kind_are_rejected(place: Place, tmp_path: Path) -> None:
+    """Checkpoints, exports, and proofs are not accepted for each other, and neither is a part or a double of one."""
     key, file = tmp_path / "public.pem", tmp_path / "export.jsonl"
     key.write_text(place.toolway("key").stdout)
     assert signed(place, file).exit_code == 0
@@ -201,7 +199,7 @@ def test_pass_one_signed_thing_off_as_another(place: Place, tmp_path: Path) -> N
 
 
 @pytest.mark.attack("A2-held-A3")
-def test_lead_a_signed_export_into_another_file_by_a_link(place: Place, tmp_path: Path) -> None:
+def test_signed_export_replaces_a_link_instead_of_following_it(place: Place, tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "export.jsonl"
     target.write_text("untouched")
     link.symlink_to(target)
@@ -210,7 +208,7 @@ def test_lead_a_signed_export_into_another_file_by_a_link(place: Place, tmp_path
 
 
 @pytest.mark.attack("A2-held-A4")
-def test_check_a_file_without_end(place: Place, tmp_path: Path) -> None:
+def test_huge_file_is_rejected_by_check_prove_and_verify(place: Place, tmp_path: Path) -> None:
     key, file = tmp_path / "public.pem", tmp_path / "huge"
     key.write_text(place.toolway("key").stdout)
     with file.open("wb") as out:
@@ -222,7 +220,7 @@ def test_check_a_file_without_end(place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.attack("A2-held-A1")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)  # only SQLite has views
-def test_put_records_into_the_database_that_a_reader_would_not_see(place: Place) -> None:
+def test_records_hidden_by_a_database_view_are_detected(place: Place) -> None:
     """A view or a trigger in the file must not hide or add records."""
     with closing(sqlite3.connect(place.file)) as db, db:
         db.execute("ALTER TABLE records RENAME TO hidden")

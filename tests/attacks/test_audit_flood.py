@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.audit.log_reader import Records, records
-from tests.gateway.load_clients import Failed, rider
+from tests.gateway.load_clients import Failed, load_client
 from tests.gateway.program import program
 from toolway.telemetry import refusals
 from toolway.telemetry.refusals import RefusalCounter, RefusedCalls
@@ -36,7 +36,7 @@ def total(found: Records) -> int:
 
 @pytest.mark.attack("A2-W5")
 @pytest.mark.parametrize("plans", ["on", "off"])
-async def test_fill_the_logs_with_calls_that_are_refused(
+async def test_flood_of_rejected_calls_is_logged_as_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: str
 ) -> None:
     monkeypatch.setenv("TOOLWAY_PLANS", plans)
@@ -48,7 +48,7 @@ async def test_fill_the_logs_with_calls_that_are_refused(
         ]
 
         async def flood(token: str, name: str, arguments: dict[str, Any], count: int) -> None:
-            client = rider("modern", run.port, token)
+            client = load_client("modern", run.port, token)
             for _ in range(count):
                 try:
                     result = await client.call(name, arguments)
@@ -85,7 +85,7 @@ class Clock:
 
 @pytest.mark.attack("A2-W5")
 @pytest.mark.parametrize("seed", range(20))
-def test_be_left_out_of_the_count_of_refusals(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rejected_call_is_counted_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every refusal is reported by itself or in exactly one count, whatever the order, and memory stays bounded."""
     chance, clock = random.Random(seed), Clock()
     monkeypatch.setattr(refusals, "MAX_CALLERS", 4)
@@ -111,7 +111,7 @@ def test_be_left_out_of_the_count_of_refusals(seed: int, monkeypatch: pytest.Mon
     assert sum(each.count for each in reported) == sum(counts.values())
 
 
-def test_a_flood_that_goes_on_is_one_count_per_interval_and_a_quiet_caller_begins_again() -> None:
+def test_lasting_flood_is_one_count_per_interval() -> None:
     clock, reported = Clock(), list[RefusedCalls]()
     counter = RefusalCounter(reported.append, clock)
     single = 0
@@ -125,7 +125,7 @@ def test_a_flood_that_goes_on_is_one_count_per_interval_and_a_quiet_caller_begin
     assert counter.admits("k", "E-DENIED", "s.t")
 
 
-async def test_a_count_is_reported_at_the_end_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_count_is_reported_at_the_end_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "INTERVAL_S", 0.05)
     reported: list[RefusedCalls] = []
     counter = RefusalCounter(reported.append)

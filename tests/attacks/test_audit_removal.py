@@ -1,4 +1,4 @@
-"""What a person who can write to the files of an audit log, but not to the notes of its gateway, would like to do with
+"""What someone who can write to the files of an audit log, but not to the notes of its gateway, would like to do with
 the whole log: remove it, empty it, put another one in its place, and be found by nothing."""
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ REMOVALS = [Place.remove, empty, empty_in_its_own_form, swap_the_form, link_to_a
 
 @pytest.mark.attack("A2-F3")
 @pytest.mark.parametrize("removal", REMOVALS, ids=lambda each: each.__name__)
-def test_remove_the_whole_log(place: Place, removal: Callable[[Place], None]) -> None:
+def test_removed_log_is_detected(place: Place, removal: Callable[[Place], None]) -> None:
     kept = place.kept_notes()
     for _ in range(2):
         removal(place)
@@ -158,7 +158,7 @@ def test_remove_the_whole_log(place: Place, removal: Callable[[Place], None]) ->
 
 
 @pytest.mark.attack("A2-F3")
-def test_remove_the_log_before_the_signature_of_the_one_after_it(place: Place) -> None:
+def test_log_removed_again_after_a_restart_is_detected(place: Place) -> None:
     """The second removal follows at once, before a gateway has signed anything in the new log."""
     place.remove()
     assert place.toolway("restart").exit_code == 0
@@ -168,7 +168,7 @@ def test_remove_the_log_before_the_signature_of_the_one_after_it(place: Place) -
 
 
 @pytest.mark.attack("A2-F3")
-def test_put_back_the_log_that_was_replaced(place: Place, tmp_path: Path) -> None:
+def test_replaced_log_put_back_is_detected(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.log_folder, tmp_path / "copy")
     place.remove()
     assert place.toolway("restart", "--reason", "the disk was lost").exit_code == 0
@@ -182,8 +182,8 @@ def test_put_back_the_log_that_was_replaced(place: Place, tmp_path: Path) -> Non
 
 
 @pytest.mark.attack("A2-F3")
-def test_pass_a_new_log_off_with_checkpoints_that_were_kept_elsewhere(place: Place, tmp_path: Path) -> None:
-    """Those on the command line are never excused, also after an operator has agreed to a new log."""
+def test_new_log_fails_against_checkpoints_kept_elsewhere(place: Place, tmp_path: Path) -> None:
+    """Checkpoints on the command line always apply, even after an administrator has agreed to a new log."""
     elsewhere, key = tmp_path / "received.jsonl", tmp_path / "public.pem"
     elsewhere.write_text("".join(json.dumps(_as_json(each)) + "\n" for each in place.noted()))
     key.write_text(load_signer(place.settings).public.pem())
@@ -208,7 +208,7 @@ def _as_json(found: Checkpoint) -> dict[str, Any]:
 
 
 @pytest.mark.attack("A2-F3")
-def test_remove_the_log_while_the_gateway_writes_it(place: Place) -> None:
+def test_log_removed_while_written_is_detected(place: Place) -> None:
     async def call(hub: Hub, nonce: str) -> str:
         try:
             await hub.call_tool("s.counter", {"nonce": nonce})
@@ -234,7 +234,7 @@ def test_remove_the_log_while_the_gateway_writes_it(place: Place) -> None:
 
 @pytest.mark.attack("A2-F3")
 @pytest.mark.parametrize("place", ["jsonl"], indirect=True)  # SQLite has one file
-def test_remove_parts_of_a_log_in_several_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_part_of_a_split_log_is_detected(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sinks, "MAX_FILE_BYTES", 1)
     monkeypatch.setattr(file_sinks.JsonlSink.__init__, "__kwdefaults__", {"read_only": False, "max_file_bytes": 1})
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_remove_parts_of_a_log_in_several_files(place: Place, monkeypatch: pytes
     assert place.refused() == "E-AUDIT-MISSING"
 
 
-def test_an_operator_begins_a_log_again_and_the_log_says_so(place: Place) -> None:
+def test_restarted_log_records_its_restart(place: Place) -> None:
     before = place.noted()[-1]
     place.remove()
     done = place.toolway("restart", "--reason", "the disk was lost", "--json")
@@ -265,7 +265,7 @@ def test_an_operator_begins_a_log_again_and_the_log_says_so(place: Place) -> Non
     assert json.loads(place.verify("--json").stdout)["restarted"]["after"] == f"{before.through}:{before.hash}"
 
 
-def test_an_altered_log_is_kept_when_it_is_begun_again(place: Place) -> None:
+def test_altered_log_is_kept_when_restarted(place: Place) -> None:
     data = bytearray(place.file.read_bytes())
     data[data.index(b'"kind":"call.intent"') + 9] ^= 4
     place.file.write_bytes(data)
@@ -275,7 +275,7 @@ def test_an_altered_log_is_kept_when_it_is_begun_again(place: Place) -> None:
     assert place.refused() == ""
 
 
-def test_an_intact_log_is_not_begun_again(place: Place) -> None:
+def test_intact_log_is_not_restarted(place: Place) -> None:
     before = place.file.read_bytes()
     refused = place.toolway("restart")
     assert refused.exit_code == 3 and "E-AUDIT-INTACT" in refused.stderr
@@ -286,7 +286,7 @@ def test_an_intact_log_is_not_begun_again(place: Place) -> None:
     assert "E-AUDIT-NONE" in place.toolway("restart").stderr
 
 
-def test_a_log_that_is_written_is_not_begun_again(place: Place) -> None:
+def test_log_in_use_is_not_restarted(place: Place) -> None:
     async def go() -> Result:
         async with Hub({}, audit_log=place.settings):
             return await asyncio.to_thread(place.toolway, "restart")
@@ -295,9 +295,7 @@ def test_a_log_that_is_written_is_not_begun_again(place: Place) -> None:
     assert refused.exit_code == 3 and "E-AUDIT-IN-USE" in refused.stderr
 
 
-def test_a_restart_that_was_interrupted_is_completed_by_the_next_start(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_restart_is_completed_at_the_next_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies after it has written the log, before it has written the notes."""
     place.remove()
     with monkeypatch.context() as patch:
@@ -314,7 +312,7 @@ def _die(*args: object) -> None:
     raise SystemExit(1)
 
 
-def test_the_doctor_finds_a_log_that_was_removed(place: Place) -> None:
+def test_doctor_reports_a_removed_log(place: Place) -> None:
     place.remove()
     found = CliRunner().invoke(app, ["doctor", "--json"], catch_exceptions=False)
     checks = [check for subject in json.loads(found.stdout)["subjects"] for check in subject["checks"]]

@@ -48,7 +48,7 @@ def anyio_backend() -> str:
 def postgresql() -> Iterator[str]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     with postgres_server(programs, connections=40) as address:
         yield address
 
@@ -121,7 +121,7 @@ def _findings(nodes: Cluster) -> list[str]:
 
 
 @pytest.mark.attack("B4")
-async def test_become_administrator_by_a_row_of_my_own(nodes: Cluster, attacker: Attacker) -> None:
+async def test_planted_administrator_key_is_rejected(nodes: Cluster, attacker: Attacker) -> None:
     good = await nodes.key("good")
     token = "tw_" + secrets.token_urlsafe(32)
     facts = {"id": "evil", "name": "evil", "hash": hashlib.sha256(token.encode()).hexdigest(), "admin": True}
@@ -144,7 +144,7 @@ async def test_become_administrator_by_a_row_of_my_own(nodes: Cluster, attacker:
 
 
 @pytest.mark.attack("B4")
-async def test_make_my_own_key_an_administrator(nodes: Cluster, attacker: Attacker) -> None:
+async def test_key_altered_to_administrator_keeps_its_access(nodes: Cluster, attacker: Attacker) -> None:
     mine = await nodes.key("mine", scopes=["server/full"])
     rows = attacker.copy("api_keys")
     attacker.run("""UPDATE api_keys SET facts = (facts::jsonb || '{"admin": true}')::json""")
@@ -159,7 +159,7 @@ async def test_make_my_own_key_an_administrator(nodes: Cluster, attacker: Attack
 
 
 @pytest.mark.attack("B4")
-async def test_use_a_revoked_key_again(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
+async def test_restored_revoked_key_is_rejected(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
     token = await nodes.key("gone", admin=True)
     rows, states = attacker.copy("api_keys"), attacker.copy("tenant_states")
     [key] = [key for key in nodes.nodes[0].replica.api_keys.list_keys() if key.name == "gone"]
@@ -182,7 +182,7 @@ async def test_use_a_revoked_key_again(nodes: Cluster, attacker: Attacker, postg
 
 
 @pytest.mark.attack("R3-login-2")
-async def test_undo_the_end_of_my_logins(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
+async def test_ended_logins_cannot_be_undone(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
     rows = attacker.copy("api_keys")
     await nodes.nodes[0].replica.api_keys.end_logins("user:mallory", 1000.0)
     await _until(lambda: all("user:mallory" in node.replica.api_keys.ended_logins() for node in nodes.nodes))
@@ -211,7 +211,7 @@ async def _restarted(url: str) -> None:
 
 
 @pytest.mark.attack("B4")
-async def test_get_the_calls_of_others_by_my_address_in_their_row(nodes: Cluster, attacker: Attacker) -> None:
+async def test_altered_or_planted_node_address_is_ignored(nodes: Cluster, attacker: Attacker) -> None:
     owner, other = nodes.owner(), nodes.other()
     address = attacker.run("SELECT address FROM nodes WHERE id = %s", owner.id)[0][0]
     attacker.run("UPDATE nodes SET address = 'http://127.0.0.1:9' WHERE id = %s", owner.id)
@@ -235,9 +235,7 @@ async def test_get_the_calls_of_others_by_my_address_in_their_row(nodes: Cluster
 
 
 @pytest.mark.attack("B4")
-async def test_bring_back_a_server_that_was_removed_or_changed(
-    nodes: Cluster, attacker: Attacker, postgresql: str
-) -> None:
+async def test_restored_server_definition_is_rejected(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
     first, second = (node.replica for node in nodes.nodes)
     await first.config_store.put_server("default", "tool", {"command": "vulnerable", "enabled": False})
     old = attacker.copy("servers")
@@ -266,7 +264,7 @@ async def test_bring_back_a_server_that_was_removed_or_changed(
 
 
 @pytest.mark.attack("B4")
-async def test_tell_models_what_i_want_by_a_list_of_tools(nodes: Cluster, attacker: Attacker) -> None:
+async def test_altered_tool_list_is_rejected(nodes: Cluster, attacker: Attacker) -> None:
     rows = attacker.copy("lists")
     attacker.run(
         "UPDATE lists SET body = replace(encode(body, 'escape'), 'echo', 'evil')::bytea, revision = revision + 1"
@@ -280,7 +278,7 @@ async def test_tell_models_what_i_want_by_a_list_of_tools(nodes: Cluster, attack
 
 
 @pytest.mark.attack("B4")
-async def test_put_back_a_login_that_was_ended(nodes: Cluster, attacker: Attacker) -> None:
+async def test_restored_login_is_rejected(nodes: Cluster, attacker: Attacker) -> None:
     first, second = (node.replica for node in nodes.nodes)
     key = TokenKey("https://issuer.example", "up https://up.example/mcp", "alice")
     client = OAuthClient("client")
@@ -309,7 +307,7 @@ async def test_put_back_a_login_that_was_ended(nodes: Cluster, attacker: Attacke
 
 
 @pytest.mark.attack("W8")
-async def test_act_for_another_tenant_with_the_key_of_mine(tmp_path: Path) -> None:
+async def test_tenant_key_works_for_its_own_tenant_only(tmp_path: Path) -> None:
     cluster_key = bytes(range(32))
     file = tmp_path / "acme.key"
     file.write_text(format_tenant_key(cluster_key, "acme"))
@@ -346,7 +344,7 @@ async def test_act_for_another_tenant_with_the_key_of_mine(tmp_path: Path) -> No
 
 
 @pytest.mark.attack("W13")
-async def test_read_the_database_file_of_another_user(tmp_path: Path) -> None:
+async def test_database_file_is_private(tmp_path: Path) -> None:
     old_umask = os.umask(0)
     try:
         engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
@@ -366,7 +364,7 @@ async def test_read_the_database_file_of_another_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("B4")
-async def test_have_my_row_signed_by_calling_the_database_an_old_one(tmp_path: Path) -> None:
+async def test_planted_row_is_not_signed_by_a_schema_downgrade(tmp_path: Path) -> None:
     file, cluster_key = tmp_path / "record", bytes(32)
     key = derive_tenant_key(cluster_key, "default")
     engine = open_engine(f"sqlite:///{file}")
@@ -393,13 +391,13 @@ async def test_have_my_row_signed_by_calling_the_database_an_old_one(tmp_path: P
         assert [facts["id"] for facts in (await ApiKeyTable(engine, Integrity(key)).load_all("default")).valid] == [
             "good"
         ]
-        with pytest.raises(StateRefused):  # who had seen the state before does not take the new one unseen
+        with pytest.raises(StateRefused):  # a node that had seen the old state does not accept the new one
             await keys.load_all("default")
     finally:
         await engine.dispose()
 
 
-async def test_rows_are_taken_over_only_as_an_operator_saw_them(tmp_path: Path) -> None:
+async def test_takeover_applies_only_to_the_rows_that_were_reviewed(tmp_path: Path) -> None:
     file, cluster_key = tmp_path / "record", bytes(32)
     key = derive_tenant_key(cluster_key, "acme")
     engine = open_engine(f"sqlite:///{file}")
@@ -448,10 +446,10 @@ _HOSTILE_VALUES: dict[str, list[Any]] = {
 
 
 @pytest.mark.attack("R3-held-3")
-async def test_stop_the_nodes_for_ever_by_rows_that_make_no_sense(nodes: Cluster, attacker: Attacker) -> None:
+async def test_malformed_rows_do_not_stop_the_nodes(nodes: Cluster, attacker: Attacker) -> None:
     """While they are there, and after they were deleted, the nodes serve calls and learn of changes."""
     good = await nodes.key("before")
-    kept = ("alembic_version", "epochs", "revisions", "tenants", "tenant_states")  # without these there is no cluster
+    kept = ("alembic_version", "epochs", "revisions", "tenants", "tenant_states")  # a cluster needs these
     columns: dict[str, dict[str, str]] = {}
     for table, column, kind in attacker.run(
         "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public'"

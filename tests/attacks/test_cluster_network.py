@@ -40,7 +40,7 @@ from toolway.gateway.sealing import Sealer
 pytestmark = [
     pytest.mark.anyio,
     OLD_WORDS,
-    pytest.mark.skipif(program() is None, reason="there is no nats-server here"),
+    pytest.mark.skipif(program() is None, reason="nats-server is not installed"),
 ]
 # A server for each test, because an attack opens its circuit breaker. By the node that owns it.
 SERVERS = {node: [f"{node}-{number}" for number in range(14)] for node in ("one", "two")}
@@ -75,8 +75,8 @@ async def nodes(shared: Cluster, web: FullHttp) -> Cluster:
 
 
 @pytest.fixture
-async def stranger(nodes: Cluster) -> AsyncIterator[Client]:
-    """A client of NATS that is no node."""
+async def foreign_client(nodes: Cluster) -> AsyncIterator[Client]:
+    """A NATS client that is not a node."""
     client = await nats.connect(nodes.nats)
     yield client
     await client.close()
@@ -115,9 +115,7 @@ def text_of(answer: Answer) -> str:
 
 @pytest.mark.attack("B5")
 @pytest.mark.parametrize("change", ["words", "a bit"])
-async def test_run_another_tool_with_the_call_of_somebody(
-    nodes: Cluster, web: FullHttp, stranger: Client, change: str
-) -> None:
+async def test_altered_call_is_not_executed(nodes: Cluster, web: FullHttp, foreign_client: Client, change: str) -> None:
     server, owner, sender = over_nats(nodes)
     subject, taken = call_subject(owner), asyncio.Event()
 
@@ -129,10 +127,10 @@ async def test_run_another_tool_with_the_call_of_somebody(
         if change == "a bit":
             data = data[:-1] + bytes([data[-1] ^ 1])
         taken.set()
-        await stranger.publish(subject, data, message.reply)
+        await foreign_client.publish(subject, data, message.reply)
 
-    joined = await stranger.subscribe(subject, "owner", alter)
-    await stranger.flush()
+    joined = await foreign_client.subscribe(subject, "owner", alter)
+    await foreign_client.flush()
     try:
         answer = await call(sender, server, "counter", {"call": "asked"})
         for _ in range(40):
@@ -142,14 +140,14 @@ async def test_run_another_tool_with_the_call_of_somebody(
         assert taken.is_set()
     finally:
         await joined.unsubscribe()
-        await stranger.flush()
+        await foreign_client.flush()
     assert not [effect for effect in web.server.stats.effects if "other" in str(effect)]
     if "error" in answer.last:
         assert answer.error["data"]["executed"] in ("no", "unknown")
 
 
 @pytest.mark.attack("B5")
-async def test_answer_a_call_in_the_name_of_its_owner(nodes: Cluster, stranger: Client) -> None:
+async def test_forged_answer_is_ignored(nodes: Cluster, foreign_client: Client) -> None:
     server, owner, sender = over_nats(nodes)
 
     async def forge(message: Msg) -> None:
@@ -158,16 +156,16 @@ async def test_answer_a_call_in_the_name_of_its_owner(nodes: Cluster, stranger: 
             result = {"content": [{"type": "text", "text": FORGED.decode()}], "resultType": "complete"}
             body = json.dumps({"jsonrpc": "2.0", "id": int(id_), "result": result}).encode()
             for frame in (body, b"S" + body, b"N" + body, b"P%d\n%b" % (len(body), body)):
-                await stranger.publish(message.reply, frame)
+                await foreign_client.publish(message.reply, frame)
 
-    await stranger.subscribe(call_subject(owner), cb=forge)
-    await stranger.flush()
+    await foreign_client.subscribe(call_subject(owner), cb=forge)
+    await foreign_client.flush()
     for _ in range(5):
         assert text_of(await call(sender, server, "sleep", {"seconds": 0.1})) == "slept 0.1 s"
 
 
 @pytest.mark.attack("B5")
-async def test_answer_a_call_with_the_recorded_answer_of_another(nodes: Cluster, stranger: Client) -> None:
+async def test_replayed_answer_of_another_call_is_ignored(nodes: Cluster, foreign_client: Client) -> None:
     server, owner, sender = over_nats(nodes)
     answers: list[bytes] = []
 
@@ -176,32 +174,32 @@ async def test_answer_a_call_with_the_recorded_answer_of_another(nodes: Cluster,
 
     async def replay(message: Msg) -> None:
         for frame in answers[:20]:
-            await stranger.publish(message.reply, frame)
+            await foreign_client.publish(message.reply, frame)
 
-    recording = await stranger.subscribe(f"{owner.replica.bus.subject_prefix}.reply.>", cb=record)
-    await stranger.flush()
+    recording = await foreign_client.subscribe(f"{owner.replica.bus.subject_prefix}.reply.>", cb=record)
+    await foreign_client.flush()
     assert text_of(await call(sender, server, "echo", {"text": "first"})) == "first"
-    await stranger.flush()
+    await foreign_client.flush()
     assert answers
     await recording.unsubscribe()
-    await stranger.subscribe(call_subject(owner), cb=replay)
-    await stranger.flush()
+    await foreign_client.subscribe(call_subject(owner), cb=replay)
+    await foreign_client.flush()
     for _ in range(3):
         assert text_of(await call(sender, server, "sleep", {"seconds": 0.1})) == "slept 0.1 s"
 
 
 @pytest.mark.attack("B5")
-async def test_read_arguments_and_results_on_the_way(nodes: Cluster, stranger: Client) -> None:
+async def test_arguments_and_results_are_encrypted_between_nodes(nodes: Cluster, foreign_client: Client) -> None:
     heard = bytearray()
 
     async def hear(message: Msg) -> None:
         heard.extend(message.subject.encode() + (message.reply or "").encode() + message.data)
 
-    await stranger.subscribe(">", cb=hear)
-    await stranger.flush()
+    await foreign_client.subscribe(">", cb=hear)
+    await foreign_client.flush()
     for server, _, sender in (over_nats(nodes), over_http(nodes)):
         assert text_of(await call(sender, server, "echo", {"text": SECRET})) == SECRET
-    await stranger.flush()
+    await foreign_client.flush()
     _, by_http, _ = over_http(nodes)
     on_the_way = bytes(heard + by_http.tap.sent + by_http.tap.answered)
     assert b".call." in on_the_way and b"Upgrade: toolway" in on_the_way  # they were the right wires
@@ -210,16 +208,16 @@ async def test_read_arguments_and_results_on_the_way(nodes: Cluster, stranger: C
 
 
 @pytest.mark.attack("B5")
-async def test_have_a_call_made_twice_by_saying_that_nobody_listens(
-    nodes: Cluster, web: FullHttp, stranger: Client
+async def test_forged_no_responder_message_does_not_repeat_a_call(
+    nodes: Cluster, web: FullHttp, foreign_client: Client
 ) -> None:
     server, owner, sender = over_nats(nodes)
 
     async def deny(message: Msg) -> None:
-        await stranger.publish(message.reply, b"", headers={"Status": "503"})
+        await foreign_client.publish(message.reply, b"", headers={"Status": "503"})
 
-    denying = await stranger.subscribe(call_subject(owner), cb=deny)
-    await stranger.flush()
+    denying = await foreign_client.subscribe(call_subject(owner), cb=deny)
+    await foreign_client.flush()
     answers = [await call(sender, server, "counter", {"call": f"c{number}"}) for number in range(3)]
     await denying.unsubscribe()
     done = [str(effect) for effect in web.server.stats.effects]
@@ -232,7 +230,7 @@ async def test_have_a_call_made_twice_by_saying_that_nobody_listens(
 # -- over HTTP --------------------------------------------------------------------------------------------------------
 
 
-class Squatter:
+class Impostor:
     """Process at the address of a node that records requests and sends the given answers."""
 
     def __init__(self, answer: bytes) -> None:
@@ -249,9 +247,9 @@ class Squatter:
 
 
 @asynccontextmanager
-async def squatter(body: bytes = b'{"ok":true}') -> AsyncIterator[Squatter]:
+async def impostor(body: bytes = b'{"ok":true}') -> AsyncIterator[Impostor]:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-    made = Squatter(head + body)
+    made = Impostor(head + body)
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:
@@ -261,8 +259,8 @@ async def squatter(body: bytes = b'{"ok":true}') -> AsyncIterator[Squatter]:
 
 
 @asynccontextmanager
-async def led_to(node: Node, port: int) -> AsyncIterator[None]:
-    """All connections to a node's address end at another port meanwhile."""
+async def redirected_to(node: Node, port: int) -> AsyncIterator[None]:
+    """While open, all connections to a node's address end at another port."""
     node.tap.leads_to, before = port, node.tap.leads_to
     node.tap.cut()
     try:
@@ -284,10 +282,10 @@ def check_learned_nothing(got: bytes) -> None:
 
 
 @pytest.mark.attack("B4")
-async def test_learn_a_call_at_the_address_of_a_node_that_is_gone(nodes: Cluster, web: FullHttp) -> None:
+async def test_process_at_a_former_node_address_learns_no_call(nodes: Cluster, web: FullHttp) -> None:
     server, owner, sender = over_http(nodes)
     assert (await call(sender, server, "echo", {"text": "before"})).result
-    async with squatter() as there, led_to(owner, there.port):
+    async with impostor() as there, redirected_to(owner, there.port):
         refused = await call(sender, server, "counter", {"call": SECRET}, ms=600)
         assert refused.error["data"]["executed"] == "no"
         check_learned_nothing(bytes(there.got))
@@ -298,14 +296,14 @@ async def test_learn_a_call_at_the_address_of_a_node_that_is_gone(nodes: Cluster
 
 @pytest.mark.attack("B4")
 @pytest.mark.parametrize("passes_on", [False, True])
-async def test_learn_a_call_at_an_address_that_was_written_into_the_database(
+async def test_process_at_a_planted_address_learns_no_call(
     nodes: Cluster, web: FullHttp, monkeypatch: pytest.MonkeyPatch, passes_on: bool
 ) -> None:
     """Even if the challenge is passed on to the node itself: its proof names its own address."""
     server, owner, sender = over_http(nodes)
     context = sender.replica.context
     get_node = context.get_node
-    async with tap() as mine, squatter() as there:
+    async with tap() as mine, impostor() as there:
         mine.leads_to = owner.port if passes_on else there.port
 
         def rewritten(id_: str) -> Any:
@@ -324,7 +322,7 @@ async def test_learn_a_call_at_an_address_that_was_written_into_the_database(
     assert text_of(await call(sender, server, "echo", {"text": "after"})) == "after"
 
 
-class Between:
+class TamperingProxy:
     """Attacker between two nodes that forwards everything, but changes answers to calls."""
 
     def __init__(self, port: int, change: Callable[[bytes], bytes]) -> None:
@@ -345,10 +343,10 @@ class Between:
 
 @asynccontextmanager
 async def between(node: Node, change: Callable[[bytes], bytes]) -> AsyncIterator[None]:
-    made = Between(node.port, change)
+    made = TamperingProxy(node.port, change)
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     try:
-        async with led_to(node, server.sockets[0].getsockname()[1]):
+        async with redirected_to(node, server.sockets[0].getsockname()[1]):
             yield
     finally:
         server.close()
@@ -374,7 +372,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.attack("B5")
 @pytest.mark.parametrize("what", CHANGES)
-async def test_change_the_answer_of_a_node_or_have_a_call_made_twice(nodes: Cluster, web: FullHttp, what: str) -> None:
+async def test_altered_answer_is_unknown_and_the_call_not_repeated(nodes: Cluster, web: FullHttp, what: str) -> None:
     server, owner, sender = over_http(nodes)
     async with between(owner, CHANGES[what]):
         answer = await call(sender, server, "counter", {"call": "once"}, ms=3000)
@@ -385,7 +383,7 @@ async def test_change_the_answer_of_a_node_or_have_a_call_made_twice(nodes: Clus
 
 @pytest.mark.attack("B5")
 @pytest.mark.parametrize("over_link", [False, True])
-async def test_send_a_recorded_call_again(nodes: Cluster, web: FullHttp, over_link: bool) -> None:
+async def test_recorded_call_is_not_executed_again(nodes: Cluster, web: FullHttp, over_link: bool) -> None:
     server, owner, sender = over_http(nodes)
     http = owner.gateway.http_server
     accept = http.accept_upgrade
@@ -442,7 +440,7 @@ class Clocks:
 @pytest.mark.attack("W7")
 @pytest.mark.parametrize("ahead", [-2.0, 0.0, 2.0, MAX_CLOCK_SKEW_S - 0.1])
 @pytest.mark.parametrize("start", [0.0, 7.0, 14.9, 19.9])
-def test_use_a_call_twice_while_clocks_differ(ahead: float, start: float) -> None:
+def test_call_token_is_used_once_despite_clock_differences(ahead: float, start: float) -> None:
     clocks = Clocks(ahead)
     clocks.time += start
     data = clocks.new_call()
@@ -454,7 +452,7 @@ def test_use_a_call_twice_while_clocks_differ(ahead: float, start: float) -> Non
 
 
 @pytest.mark.attack("W7")
-def test_use_a_call_that_ends_later_than_it_is_remembered() -> None:
+def test_call_token_too_far_in_the_future_is_rejected() -> None:
     clocks = Clocks(MAX_CLOCK_SKEW_S + 0.1)
     assert clocks.show(clocks.new_call()) == "ahead"
 
@@ -468,7 +466,7 @@ ENVIRON = {"TOOLWAY_CLUSTER_KEY": "0" * 64, "TOOLWAY_DATABASE": "sqlite:////tmp/
 @pytest.mark.parametrize(
     "urls", ["nats://nats.example:4222", "nats://10.0.0.7:4222", "nats://127.0.0.1:4222,tls://nats.example:4222"]
 )
-def test_join_a_nats_that_lets_everybody_in(urls: str) -> None:
+def test_remote_nats_without_credentials_is_rejected(urls: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_options(Flags(cluster=urls), ENVIRON)
     assert refused.value.code == "E-NATS-AUTH" and "--insecure-nats" in refused.value.hint
@@ -478,10 +476,10 @@ def test_join_a_nats_that_lets_everybody_in(urls: str) -> None:
 @pytest.mark.parametrize(
     "urls", ["nats://127.0.0.1:4222", "nats://localhost:4222", "nats://[::1]:4222", "nats://u:p@a:4222", "nats://t@a:1"]
 )
-def test_a_nats_on_this_machine_or_with_credentials_is_used(urls: str) -> None:
+def test_local_nats_or_nats_with_credentials_is_accepted(urls: str) -> None:
     assert read_options(Flags(cluster=urls), ENVIRON) is not None
 
 
-def test_a_nats_without_credentials_is_used_if_the_operator_says_so() -> None:
+def test_insecure_nats_flag_allows_nats_without_credentials() -> None:
     assert read_options(Flags(cluster="nats://nats.example", insecure_nats=True), ENVIRON) is not None
     assert read_options(Flags(cluster="nats://nats.example"), {**ENVIRON, "TOOLWAY_INSECURE_NATS": "1"}) is not None

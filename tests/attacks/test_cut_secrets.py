@@ -115,7 +115,7 @@ def cut_of(show: Callable[[str], str], fill: str) -> int:
 
 @pytest.mark.attack("A2-F7")
 @pytest.mark.parametrize("place", PLACES)
-def test_read_a_part_of_a_secret_where_toolway_cuts_a_text(place: str) -> None:
+def test_cut_string_shows_no_part_of_a_secret(place: str) -> None:
     show = PLACES[place]
     size = cut_of(show, "~")
     assert 0 < size < 70_000 or place == "the end of stderr", "the text is not cut: this test tests nothing"
@@ -144,7 +144,7 @@ sys.exit(3)
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F7")
-async def test_read_a_part_of_a_secret_in_what_a_process_prints(tmp_path: Path) -> None:
+async def test_process_output_shows_no_part_of_a_secret(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(PROGRAM)
     entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "env": {"API_TOKEN": SECRET}}
     async with Hub({"x": entry}) as hub:

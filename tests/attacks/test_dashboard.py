@@ -1,4 +1,4 @@
-"""What a person with an old dashboard session, or a hostile server, would like to do in the dashboard."""
+"""What someone with an old dashboard session, or a hostile server, would like to do in the dashboard."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def log_out(found: Edge, session: dict[str, str]) -> int:
 
 
 @pytest.mark.attack("W2")
-async def test_use_a_session_after_its_token_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_ends_when_its_token_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with edge(tmp_path) as found:
         session = await log_in(found)
         assert await status(found, session) == 200
@@ -56,7 +56,7 @@ async def test_use_a_session_after_its_token_was_replaced(tmp_path: Path, monkey
 
 
 @pytest.mark.attack("W2")
-async def test_use_a_link_after_its_token_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_login_link_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with edge(tmp_path) as found:
         key = found.key(admin=True)
         link = json.loads((await found.ask("POST", "/admin/dashboard-links", token=key)).body)["path"]
@@ -66,7 +66,7 @@ async def test_use_a_link_after_its_token_was_replaced(tmp_path: Path, monkeypat
 
 
 @pytest.mark.attack("W2")
-async def test_use_a_session_after_logout(tmp_path: Path) -> None:
+async def test_session_is_rejected_after_logout_and_restart(tmp_path: Path) -> None:
     file = tmp_path / "ended-sessions.json"
 
     async with edge(tmp_path, ended_sessions=EndedSessions(file)) as found:
@@ -79,7 +79,7 @@ async def test_use_a_session_after_logout(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("W2")
-async def test_go_on_reading_a_stream_after_logout(tmp_path: Path) -> None:
+async def test_event_stream_ends_at_logout(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         first, second = await log_in(found), await log_in(found)
         async with found.connected() as ended, found.connected() as other:
@@ -93,7 +93,7 @@ async def test_go_on_reading_a_stream_after_logout(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("W2")
-async def test_end_the_sessions_of_an_administrator_or_fill_the_list_of_ended_ones(tmp_path: Path) -> None:
+async def test_made_up_logout_ends_no_session(tmp_path: Path) -> None:
     ended = EndedSessions(tmp_path / "ended.json")
     async with edge(tmp_path, ended_sessions=ended) as found:
         session = await log_in(found)
@@ -104,7 +104,7 @@ async def test_end_the_sessions_of_an_administrator_or_fill_the_list_of_ended_on
         assert await status(found, session) == 200
 
 
-def test_the_list_of_ended_sessions_is_bounded_and_forgets_what_expired(tmp_path: Path) -> None:
+def test_ended_sessions_are_bounded_and_expire(tmp_path: Path) -> None:
     now = [0.0]
     ended = EndedSessions(tmp_path / "ended.json", lambda: now[0])
     for number in range(MAX_ENDED_SESSIONS + 10):
@@ -120,7 +120,7 @@ def test_the_list_of_ended_sessions_is_bounded_and_forgets_what_expired(tmp_path
 
 
 @pytest.mark.attack("R3-held-2")
-async def test_log_a_browser_in_from_another_page_or_with_a_used_code(tmp_path: Path) -> None:
+async def test_login_code_is_used_once_and_from_the_own_page_only(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
 
         async def new_code() -> str:
@@ -147,7 +147,7 @@ async def test_log_a_browser_in_from_another_page_or_with_a_used_code(tmp_path: 
 
 
 @pytest.mark.attack("R3-held-2")
-async def test_have_a_person_use_the_session_of_the_attacker(tmp_path: Path) -> None:
+async def test_session_cookie_of_another_user_is_rejected(tmp_path: Path) -> None:
     """By a cookie that a page at another port of this host has set: cookies are not bound to a port."""
     async with edge(tmp_path) as found:
         mallory, person = await log_in(found), await log_in(found)
@@ -159,7 +159,7 @@ async def test_have_a_person_use_the_session_of_the_attacker(tmp_path: Path) -> 
 
 
 @pytest.mark.attack("R3-held-2")
-async def test_lead_a_browser_elsewhere_or_add_a_header_by_a_path_of_the_dashboard(tmp_path: Path) -> None:
+async def test_dashboard_path_causes_no_redirect_or_header(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for path in (
             *("/dashboard//evil.example", "/dashboard/..//evil.example", "/dashboard/%2f%2fevil.example"),
@@ -188,7 +188,7 @@ async def shown(url: str, folder: Path) -> str:
 
 @pytest.mark.attack("held-19")
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-async def test_run_a_script_in_the_dashboard_by_the_text_of_a_server(tmp_path: Path) -> None:
+async def test_server_content_runs_no_script_in_the_dashboard(tmp_path: Path) -> None:
     server = Server(command=sys.executable, args=(str(HOSTILE), "hostile"))
     async with HubCore({"hostile": server}, callbacks=NoHubCallbacks()) as hub:
         await hub.servers.wait_ready(timeout=60)

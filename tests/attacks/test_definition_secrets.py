@@ -88,7 +88,7 @@ def client(run: Program, path: str = "/mcp") -> Hub:
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F6")
-async def test_read_a_secret_in_a_definition_that_its_server_wrote(tmp_path: Path) -> None:
+async def test_secret_in_a_definition_is_masked_everywhere(tmp_path: Path) -> None:
     async with program(tmp_path, {"x": entry(tmp_path, FIRST)}, gateway={"pins": "hold"}) as run:
         paths = [
             "/admin/tools",
@@ -135,7 +135,7 @@ async def test_read_a_secret_in_a_definition_that_its_server_wrote(tmp_path: Pat
 
 
 @pytest.mark.attack("A2-F6")
-def test_a_masked_definition_does_not_change_with_the_secret() -> None:
+def test_masked_definition_does_not_change_with_the_secret() -> None:
     def digests(token: str) -> list[str]:
         secrets_of(f"rotated-{token}").add(token)
         tool = {"name": "t", "description": f"Uses {token}!", "inputSchema": {"properties": {"a": {"default": token}}}}
@@ -147,7 +147,7 @@ def test_a_masked_definition_does_not_change_with_the_secret() -> None:
 
 
 @pytest.mark.attack("A2-F6")
-def test_definitions_without_a_secret_are_the_same_objects() -> None:
+def test_definitions_without_a_secret_stay_the_same_objects() -> None:
     secrets_of("clean").add(FIRST)
     tools = [{"name": f"t{number}", "description": "100 %\n&amp; \\n …", "inputSchema": {}} for number in range(50)]
     items, _ = mask_items("clean", "tools", tools)
@@ -155,7 +155,7 @@ def test_definitions_without_a_secret_are_the_same_objects() -> None:
 
 
 @pytest.mark.attack("A2-F6")
-def test_read_a_secret_in_the_definition_of_a_connection_of_its_own() -> None:
+def test_secret_in_a_callers_own_definition_is_masked() -> None:
     """The tools of a caller's own connection are compared with the pins: in the masked form, too."""
     secrets_of("own").add(FIRST)
     catalog = Catalog()
@@ -171,7 +171,7 @@ def test_read_a_secret_in_the_definition_of_a_connection_of_its_own() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F8")
-async def test_read_a_secret_in_the_record_of_a_call_that_named_it(tmp_path: Path) -> None:
+async def test_secret_in_a_call_is_masked_in_all_records(tmp_path: Path) -> None:
     audit = {"to": "jsonl", "file": str(tmp_path / "audit.jsonl"), "arguments": True}
     async with program(tmp_path, {"x": entry(tmp_path, FIRST)}, audit=audit) as run:
         async with client(run) as hub:
@@ -201,9 +201,7 @@ async def test_read_a_secret_in_the_record_of_a_call_that_named_it(tmp_path: Pat
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F8")
-async def test_read_a_secret_in_the_trace_or_log_of_a_call_that_named_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_secret_in_a_call_is_masked_in_traces_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     caplog.set_level("DEBUG", "toolway.calls")

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def is_allowed(condition: str, schema: Json, arguments: Json, effect: str = "forbid") -> bool:
-    """Return the decision about a call by one policy on its arguments, beside a permit if it is a forbid."""
+    """Return the decision about a call by one policy on its arguments, next to a permit if it is a forbid."""
     text = f'{effect} (principal, action == Action::"call", resource) when {{ {condition} }};'
     engine = PolicyEngine(f"permit (principal, action, resource); {text}" if effect == "forbid" else text)
     item = engine.reduce.item("Tool", Tool("bank", "transfer", {"name": "transfer", "inputSchema": schema}))
@@ -55,7 +55,7 @@ def is_allowed(condition: str, schema: Json, arguments: Json, effect: str = "for
         {},
     ],
 )
-def test_pass_a_forbid_by_an_argument_whose_type_the_schema_does_not_say(schema: Json) -> None:
+def test_untyped_argument_does_not_pass_a_forbid_policy(schema: Json) -> None:
     limit = "context.args has amount && context.args.amount > 1000"
     schema = {"type": "object", **schema}
     assert not is_allowed(limit, schema, {"amount": 5000})
@@ -66,7 +66,7 @@ def test_pass_a_forbid_by_an_argument_whose_type_the_schema_does_not_say(schema:
 
 
 @pytest.mark.attack("R4-1")
-def test_pass_a_policy_by_a_part_of_an_argument_that_the_schema_does_not_name() -> None:
+def test_undeclared_nested_argument_does_not_pass_a_policy() -> None:
     kind = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
     schema = {"type": "object", "properties": {"filter": kind}, "required": ["filter"]}
     deep = "context.args has filter && context.args.filter has amount && context.args.filter.amount > 1000"
@@ -79,7 +79,7 @@ def test_pass_a_policy_by_a_part_of_an_argument_that_the_schema_does_not_name() 
 
 @pytest.mark.anyio
 @pytest.mark.attack("R4-2")
-async def test_read_the_token_of_a_person_in_a_result_of_the_server_that_got_it(tmp_path: Path) -> None:
+async def test_callers_token_is_masked_in_the_result(tmp_path: Path) -> None:
     async with ExchangeIssuer() as issuer, on_behalf(tmp_path, issuer, {"jira": Target(issuer)}) as found:
         alice = issuer.token("alice")
         assert "result" in await found.call("jira__echo", {"text": "x"}, token=alice)
@@ -90,7 +90,7 @@ async def test_read_the_token_of_a_person_in_a_result_of_the_server_that_got_it(
 
 
 @pytest.mark.attack("R4-3")
-def test_read_a_secret_after_many_logins_of_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_secret_stays_masked_after_many_logins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_secrets, "MAX_TOKENS", 50)
     found = ServerSecrets()
     found.add("secret-of-the-entry")
@@ -110,7 +110,7 @@ def export(signer: KeySigner, kind: str, records: list[bytes]) -> bytes:
 
 
 @pytest.mark.attack("R4-4")
-def test_show_one_record_as_two_or_as_one_of_another_export_by_joining_proofs() -> None:
+def test_joined_proofs_are_rejected() -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     signer = KeySigner(Ed25519PrivateKey.generate())
@@ -144,7 +144,7 @@ def test_show_one_record_as_two_or_as_one_of_another_export_by_joining_proofs() 
         ("templates", {"annotations": {"audience": ["assistant"]}}),
     ],
 )
-def test_change_a_part_of_a_pinned_definition_that_clients_get(kind: str, change: Json) -> None:
+def test_any_change_of_a_pinned_definition_is_on_hold(kind: str, change: Json) -> None:
     pins = review("hold")
     given = {"name": "pay", "uriTemplate": "a:{b}", "description": "Pays.", "_meta": {"k": 1}}
     assert pins.review("bank", kind, {"pay": given}) == {}
@@ -154,7 +154,7 @@ def test_change_a_part_of_a_pinned_definition_that_clients_get(kind: str, change
 
 @pytest.mark.anyio
 @pytest.mark.attack("R4-6")
-async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -> None:
+async def test_budget_and_rate_apply_to_the_admin_api(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         found.gateway.parts.runtime("budgets", BudgetsRuntime).budgets.set_rules(
             parse_budgets({"*": {"b.*": "2/day"}}), fails_open=False
@@ -179,7 +179,7 @@ async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -
 
 @pytest.mark.anyio
 @pytest.mark.attack("R4-7")
-async def test_find_a_server_that_the_policy_hides_by_its_endpoint(tmp_path: Path) -> None:
+async def test_endpoint_of_a_hidden_server_looks_unknown(tmp_path: Path) -> None:
     policy = 'permit (principal, action, resource in Server::"a");'
     async with ruled(tmp_path, policy) as (found, issuer, _):
         key = found.key()
@@ -192,7 +192,7 @@ async def test_find_a_server_that_the_policy_hides_by_its_endpoint(tmp_path: Pat
 
 @pytest.mark.anyio
 @pytest.mark.attack("R4-8")
-async def test_call_a_tool_through_the_admin_api_without_its_scope(tmp_path: Path) -> None:
+async def test_admin_call_requires_the_oauth_scope_of_the_tool(tmp_path: Path) -> None:
     issuer = Issuer()
     settings = replace(SETTINGS, admins=("platform",), tool_scopes={"a.echo": ("pay",)})
     async with guarded(tmp_path, issuer, settings=settings) as found:
@@ -208,7 +208,7 @@ async def test_call_a_tool_through_the_admin_api_without_its_scope(tmp_path: Pat
 
 
 @pytest.mark.attack("R4-9")
-def test_read_a_secret_in_a_part_that_looks_like_an_image() -> None:
+def test_secret_in_an_image_like_part_is_masked() -> None:
     secrets_of("gallery").add("secret-of-the-entry")
     redactor = ResultRedactor("gallery")
     said = "the token is secret-of-the-entry"
@@ -219,7 +219,7 @@ def test_read_a_secret_in_a_part_that_looks_like_an_image() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.attack("R4-held-1")
-async def test_use_an_approval_for_arguments_that_only_look_equal(tmp_path: Path) -> None:
+async def test_approval_does_not_cover_lookalike_arguments(tmp_path: Path) -> None:
     rules = {"bank.echo": "operator"}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         shown = {"text": "caf\u00e9", "amount": 1, "to": {"a": 0, "b": [1, 2]}}

@@ -99,7 +99,7 @@ async def listed(raw: Raw, kind: str = "resources") -> list[str]:
 
 @pytest.mark.attack("W1")
 @pytest.mark.anyio
-async def test_take_the_resource_of_another_server_by_listing_its_uri() -> None:
+async def test_shared_uri_is_read_only_with_its_server_name() -> None:
     async with two_servers([SHARED], []) as (_, raw, good, evil):
         assert await listed(raw) == [f"toolway:evil/{SHARED}", f"toolway:good/{SHARED}"]
         answer = await read(raw, SHARED)
@@ -111,7 +111,7 @@ async def test_take_the_resource_of_another_server_by_listing_its_uri() -> None:
 
 @pytest.mark.attack("W1")
 @pytest.mark.anyio
-async def test_receive_what_is_meant_for_the_template_of_another_server() -> None:
+async def test_overlapping_template_is_read_only_with_its_server_name() -> None:
     async with two_servers([], ["tpl://good/1{more}"]) as (_, raw, good, evil):
         shown = f"toolway:good/{TEMPLATE}"
         assert await listed(raw, "templates") == ["toolway:evil/tpl://good/1{more}", shown]
@@ -138,7 +138,7 @@ async def test_receive_what_is_meant_for_the_template_of_another_server() -> Non
         ([], ["{+all}", "tool{+all}"]),  # a template for everything
     ],
 )
-def test_claim_the_template_of_another_server_in_any_way(uris: list[str], templates: list[str]) -> None:
+def test_claimed_uri_never_leads_to_another_server(uris: list[str], templates: list[str]) -> None:
     catalog = Catalog()
     for name, resources, patterns in (("good", [SHARED], [TEMPLATE]), ("evil", uris, templates)):
         catalog.add_server(name)
@@ -154,7 +154,7 @@ def test_claim_the_template_of_another_server_in_any_way(uris: list[str], templa
 
 @pytest.mark.attack("W1")
 @pytest.mark.anyio
-async def test_take_a_resource_over_by_a_later_list() -> None:
+async def test_uri_claimed_by_a_later_list_is_not_redirected() -> None:
     async with two_servers([], []) as (_, raw, good, evil):
         assert await listed(raw) == [SHARED] and await listed(raw, "templates") == [TEMPLATE]
         assert "result" in await read(raw, SHARED)
@@ -172,7 +172,7 @@ async def test_take_a_resource_over_by_a_later_list() -> None:
 
 @pytest.mark.attack("W1")
 @pytest.mark.anyio
-async def test_take_the_resource_of_another_server_in_a_program() -> None:
+async def test_shared_uri_raises_not_found_in_the_library() -> None:
     good, evil = ClaimingHttp([SHARED], [TEMPLATE]), ClaimingHttp([SHARED], ["tpl://good/{x}"])
     async with good, evil:
         async with Hub({"good": Server(url=good.url), "evil": Server(url=evil.url)}) as hub:
@@ -185,7 +185,7 @@ async def test_take_the_resource_of_another_server_in_a_program() -> None:
         assert evil.server.asked == []
 
 
-def test_thousands_of_claims_are_compared_in_little_time() -> None:
+def test_thousands_of_uris_are_compared_quickly() -> None:
     catalog = Catalog()
     for server in ("a", "b"):
         catalog.add_server(server)
@@ -211,7 +211,7 @@ GROUPS = {
 @pytest.mark.attack("B11")
 @pytest.mark.attack("held-20")
 @pytest.mark.anyio
-async def test_read_the_resources_of_a_server_that_a_group_holds_in_part(tmp_path: Path) -> None:
+async def test_resources_of_a_partly_included_server_are_closed(tmp_path: Path) -> None:
     keys = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     good, evil = ClaimingHttp([SHARED], [TEMPLATE]), ClaimingHttp(["evil://x"], [])
     async with (
@@ -249,7 +249,7 @@ async def test_read_the_resources_of_a_server_that_a_group_holds_in_part(tmp_pat
     ],
 )
 @pytest.mark.attack("B11")
-def test_a_pattern_that_excludes_closes_the_resources_of_the_servers_that_it_may_fit(
+def test_exclude_pattern_closes_the_resources_of_its_servers(
     patterns: tuple[str, ...], resources: tuple[str, ...] | None, open_for: str
 ) -> None:
     chosen = ToolFilter(patterns, resources=resources)
@@ -261,7 +261,7 @@ def test_a_pattern_that_excludes_closes_the_resources_of_the_servers_that_it_may
 
 
 @pytest.mark.attack("W11")
-def test_use_an_administrators_key_beyond_its_scope(tmp_path: Path) -> None:
+def test_administrator_key_with_a_scope_is_rejected(tmp_path: Path) -> None:
     keys = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     with pytest.raises(ConfigError, match="scope"):
         keys.create_key_sync("both", ["group"], True, 0.0)
@@ -270,7 +270,7 @@ def test_use_an_administrators_key_beyond_its_scope(tmp_path: Path) -> None:
 
 @pytest.mark.attack("W16")
 @pytest.mark.parametrize("name", ["a\nforged  row", "a\rb", "\x1b[31mred", "a\u202eb", "a\u2028b", "\U000e0041", ""])
-def test_forge_a_row_of_the_list_of_keys_by_a_name(name: str, tmp_path: Path) -> None:
+def test_key_name_with_control_characters_is_rejected(name: str, tmp_path: Path) -> None:
     keys = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     with pytest.raises(ConfigError, match="name"):
         keys.create_key_sync(name, None, False, 0.0)
@@ -278,7 +278,7 @@ def test_forge_a_row_of_the_list_of_keys_by_a_name(name: str, tmp_path: Path) ->
 
 @pytest.mark.attack("W11")
 @pytest.mark.attack("W16")
-def test_the_command_refuses_both() -> None:
+def test_keys_create_rejects_scoped_admin_and_bad_name() -> None:
     run = CliRunner()
     for words in (["both", "--scope", "x", "--admin"], ["a\nforged"]):
         refused = run.invoke(app, ["keys", "create", *words, "--no-gateway"])
@@ -287,7 +287,7 @@ def test_the_command_refuses_both() -> None:
 
 
 @pytest.mark.attack("W16")
-def test_a_name_that_was_stored_before_forges_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_name_with_a_newline_prints_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     from toolway.cli.output import Output
 
     Output().print_table(("id", "name"), [("1", "a\nforged  row"), ("2", "b")])

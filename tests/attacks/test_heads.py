@@ -23,7 +23,7 @@ def head(port: int, path: str, fields: Mapping[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/both", "/mcp/server/a", "/admin/dashboard-links"])
-async def test_be_the_caller_before_me_by_a_content_length_in_place_of_a_token(tmp_path: Path, path: str) -> None:
+async def test_request_without_token_is_rejected_on_a_known_connection(tmp_path: Path, path: str) -> None:
     """The first request has a token and no Content-Length, the second a Content-Length and no token."""
     async with edge(tmp_path) as at:
         body = at.request("POST", path, LIST, FIELDS).partition(b"\r\n\r\n")[2]
@@ -38,7 +38,7 @@ async def test_be_the_caller_before_me_by_a_content_length_in_place_of_a_token(t
         assert at.contacts() == before
 
 
-async def test_be_the_caller_before_me_by_a_head_in_two_packets(tmp_path: Path) -> None:
+async def test_split_head_without_token_is_rejected(tmp_path: Path) -> None:
     """A head that arrives without its body is authenticated like any other."""
     async with edge(tmp_path) as at:
         known = at.request("POST", "/mcp", LIST, FIELDS)
@@ -53,7 +53,7 @@ async def test_be_the_caller_before_me_by_a_head_in_two_packets(tmp_path: Path) 
             assert (await client.answer()).status == 401
 
 
-async def test_use_one_of_two_sessions_by_naming_both(tmp_path: Path) -> None:
+async def test_repeated_session_header_is_rejected(tmp_path: Path) -> None:
     """Two parsers may choose differently among repeated headers, so no path chooses at all, the quick one neither."""
     async with edge(tmp_path) as at:
         token = {"Authorization": f"Bearer {TOKEN}"}

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 @pytest.mark.attack("A2-held-1")
-async def test_exceed_a_budget_by_many_calls_at_once(tmp_path: Path) -> None:
+async def test_parallel_calls_do_not_exceed_a_budget(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token, _ = found.keyring.create_key_sync("ci", None, False, 0.0, budgets=(CallBudget.parse("25/day"),))
         calls = [found.call(f"{'ab'[number % 2]}__echo", {"text": "x"}, token=token) for number in range(80)]
@@ -34,7 +34,7 @@ async def test_exceed_a_budget_by_many_calls_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.attack("A2-held-2")
 @pytest.mark.parametrize("path", ["/node", "/node/link", "/node/proof", "/node/proof?x", "/node/", "/node/other"])
-async def test_use_a_route_of_cluster_nodes_where_there_is_no_cluster(tmp_path: Path, path: str) -> None:
+async def test_node_routes_are_closed_without_a_cluster(tmp_path: Path, path: str) -> None:
     link = {"Upgrade": "toolway-link", "Connection": "Upgrade"}
     async with edge(tmp_path) as found:
         key = found.key()
@@ -48,7 +48,7 @@ async def test_use_a_route_of_cluster_nodes_where_there_is_no_cluster(tmp_path: 
 
 @pytest.mark.attack("A2-held-3")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_call_through_call_tool_what_the_key_may_not_call(tmp_path: Path, era: str) -> None:
+async def test_call_tool_is_limited_to_the_access_of_the_key(tmp_path: Path, era: str) -> None:
     names = (
         *(
             "b__echo",
@@ -89,7 +89,7 @@ async def test_call_through_call_tool_what_the_key_may_not_call(tmp_path: Path, 
 
 
 @pytest.mark.attack("A2-held-4")
-async def test_reach_a_route_by_control_bytes_in_its_path(tmp_path: Path) -> None:
+async def test_path_with_control_bytes_reaches_no_route(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         body, head = modern("tools/list", {})
         for character in map(chr, (*range(0x20), 0x7F, 0x80, 0xA0, 0xFF)):
@@ -100,7 +100,7 @@ async def test_reach_a_route_by_control_bytes_in_its_path(tmp_path: Path) -> Non
 
 
 @pytest.mark.attack("A2-held-5")
-async def test_name_one_tool_in_the_head_and_call_another_in_the_body(tmp_path: Path) -> None:
+async def test_mismatch_of_header_and_body_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token = found.key("server/a")
         body, head = modern("tools/call", {"name": "echo", "arguments": {"text": "x"}})
@@ -114,7 +114,7 @@ async def test_name_one_tool_in_the_head_and_call_another_in_the_body(tmp_path: 
 
 
 @pytest.mark.attack("A2-held-6")
-async def test_exceed_a_budget_or_a_scope_by_a_batch(tmp_path: Path) -> None:
+async def test_batch_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token = found.key("server/a")
         session = {"Mcp-Session-Id": await found.initialize("/mcp/server/a", token)}
@@ -128,7 +128,7 @@ async def test_exceed_a_budget_or_a_scope_by_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-held-7")
-async def test_use_one_approval_of_an_operator_many_times_at_once(tmp_path: Path) -> None:
+async def test_approval_is_used_once_by_parallel_calls(tmp_path: Path) -> None:
     async with asking(tmp_path, {"bank.*": "operator"}) as lab, lab.raw("server/bank") as raw:
         arguments = {"text": "pay"}
         first = await call(raw, "modern", "echo", arguments)
@@ -138,7 +138,7 @@ async def test_use_one_approval_of_an_operator_many_times_at_once(tmp_path: Path
 
 
 @pytest.mark.attack("A2-held-8")
-async def test_occupy_the_gateway_with_a_long_search(tmp_path: Path) -> None:
+async def test_long_search_query_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for query in ("echo " * 300, "x" * 100_000, "\u0301" * 5_000):
             params = {"name": "search_tools", "arguments": {"query": query}}
@@ -149,7 +149,7 @@ async def test_occupy_the_gateway_with_a_long_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("A2-held-9")
-async def test_have_an_expression_evaluated_by_an_input_or_a_result(tmp_path: Path) -> None:
+async def test_expression_in_an_input_or_result_is_not_evaluated(tmp_path: Path) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     evil = "${inputs.secret} ${steps.second.text} {{inputs.secret}}"
     steps = [

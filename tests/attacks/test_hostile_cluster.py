@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 def postgresql() -> Iterator[str]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     with postgres_server(programs, connections=40) as address:
         yield address
 
@@ -56,7 +56,7 @@ async def engine(postgresql: str) -> AsyncIterator[AsyncEngine]:
 
 
 class Tenant:
-    """A tenant of its own for each test, as one node sees it, and an attacker who can write all rows."""
+    """Its own tenant for each test, as one node sees it, and an attacker who can write all rows."""
 
     def __init__(self, url: str, engine: AsyncEngine) -> None:
         self.name = f"t{secrets.token_hex(4)}"
@@ -115,7 +115,7 @@ UNREADABLE = {
 
 @pytest.mark.attack("A2-NC1")
 @pytest.mark.parametrize("value", UNREADABLE)
-async def test_stop_what_all_nodes_learn_by_one_row_that_no_decoder_reads(
+async def test_undecodable_rows_are_rejected_without_stopping_others(
     tenant: Tenant, engine: AsyncEngine, value: str
 ) -> None:
     """PostgreSQL takes it as JSON. It is refused and reported like any other forged row, and the others count."""
@@ -145,8 +145,8 @@ async def test_stop_what_all_nodes_learn_by_one_row_that_no_decoder_reads(
 
 
 @pytest.mark.attack("A2-NC1")
-async def test_stop_what_all_nodes_learn_by_a_row_without_a_signature_column(tenant: Tenant) -> None:
-    """The schema was changed too: there is no signature at all."""
+async def test_unsigned_rows_are_rejected_without_stopping_others(tenant: Tenant) -> None:
+    """The schema was changed too: rows have no signature at all."""
     try:
         for table in ("api_keys", "nodes"):
             tenant.attack(f"ALTER TABLE {table} ALTER COLUMN mac DROP NOT NULL")
@@ -163,7 +163,7 @@ async def test_stop_what_all_nodes_learn_by_a_row_without_a_signature_column(ten
 
 @pytest.mark.attack("A2-held-C1")
 @pytest.mark.parametrize("change", ["another row", "no text", "changed", "empty"])
-async def test_answer_a_call_by_an_outcome_in_the_database(tenant: Tenant, change: str) -> None:
+async def test_altered_outcome_neither_answers_nor_repeats_a_call(tenant: Tenant, change: str) -> None:
     """It is neither answered nor made: no row can say what a server answered, or that a call may be repeated."""
     mine, yours = (IdempotencyKey("caller", "s", "t", name) for name in ("mine", "yours"))
     for key in (mine, yours):
@@ -184,7 +184,7 @@ async def test_answer_a_call_by_an_outcome_in_the_database(tenant: Tenant, chang
 
 @pytest.mark.attack("A2-held-C2")
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300", "-1e300"])
-async def test_get_calls_without_limit_by_a_bucket_that_has_no_number(tenant: Tenant, value: str) -> None:
+async def test_bucket_with_an_invalid_number_grants_no_extra_calls(tenant: Tenant, value: str) -> None:
     buckets = RateBuckets(tenant._engine)
     asked = [RateRequest("k", 10, 1.0, 0.0, 1_000_000)]
     tenant.attack(f"INSERT INTO buckets (tenant, key, tokens, at) VALUES (TENANT, 'k', '{value}', '{value}')")
@@ -197,7 +197,7 @@ async def test_get_calls_without_limit_by_a_bucket_that_has_no_number(tenant: Te
 
 @pytest.mark.attack("A2-NC3")
 @pytest.mark.parametrize("changes", [1, 3])
-async def test_have_a_revoked_key_taken_by_a_running_node_after_another_started(tenant: Tenant, changes: int) -> None:
+async def test_restored_past_is_rejected_by_a_running_node(tenant: Tenant, changes: int) -> None:
     """The past was put back as a whole. A node that starts takes it, and makes changes: more than were made before."""
     tables = ("api_keys", "tenant_states")
     past = {table: tenant.copy(table) for table in tables}
@@ -263,7 +263,7 @@ async def relay(url: str) -> AsyncIterator[Relay]:
 
 
 @pytest.mark.attack("A2-NC2")
-async def test_cut_a_node_off_for_ever_by_connections_on_which_nothing_is_answered(
+async def test_node_recovers_from_unanswered_database_connections(
     postgresql: str, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_class(), "answer_timeout_s", 0.5)

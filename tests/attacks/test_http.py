@@ -37,7 +37,7 @@ HELD: Final = {
     9: pytest.mark.attack("held-9"),
 }
 CHUNKS: Final = "Transfer-Encoding: chunked"
-#: The lines after those of an honest POST of an administrator, its body, the finding.
+#: The lines that follow an administrator's honest POST, its body, the finding.
 AMBIGUOUS: Final = {
     "length then chunks": (["Content-Length: 5", CHUNKS], b"0\r\n\r\n", 1),
     "chunks then length": ([CHUNKS, "Content-Length: 5"], b"0\r\n\r\n", 1),
@@ -71,7 +71,7 @@ AMBIGUOUS: Final = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=HELD[number]) for name, (_, _, number) in AMBIGUOUS.items()])
-async def test_hide_a_second_request_in_one_that_has_two_readings(gateway: Edge, case: str) -> None:
+async def test_ambiguous_request_is_rejected(gateway: Edge, case: str) -> None:
     lines, body, _ = AMBIGUOUS[case]
     head = ["POST /mcp HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", f"Authorization: Bearer {TOKEN}", *lines]
     before = gateway.contacts()
@@ -92,7 +92,7 @@ ODD_LINES: Final = ("POST /mcp  HTTP/1.1", "POST  /mcp HTTP/1.1", "POST   /mcp  
 
 @pytest.mark.attack("A2-S9")
 @pytest.mark.parametrize("line", ODD_LINES)
-async def test_write_a_request_line_that_a_proxy_reads_differently(gateway: Edge, line: str) -> None:
+async def test_odd_request_line_is_rejected(gateway: Edge, line: str) -> None:
     head = [line, f"Host: 127.0.0.1:{gateway.port}", f"Authorization: Bearer {TOKEN}", "Content-Length: 0"]
     async with gateway.connected() as client:
         answer = await client.ask("\r\n".join(head).encode() + b"\r\n\r\n")
@@ -102,7 +102,7 @@ async def test_write_a_request_line_that_a_proxy_reads_differently(gateway: Edge
 
 
 @pytest.mark.attack("held-6")
-async def test_bring_the_token_in_a_trailer(gateway: Edge) -> None:
+async def test_token_in_a_trailer_is_rejected(gateway: Edge) -> None:
     lines = ["POST /mcp HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", CHUNKS, "Trailer: Authorization"]
     body = b"2\r\n{}\r\n0\r\n" + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
     async with gateway.connected() as client:
@@ -123,7 +123,7 @@ UPGRADE: Final = b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade, 
         UPGRADE + b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n\r\n",
     ],
 )
-async def test_leave_http_1_1_before_the_token_is_checked(gateway: Edge, first: bytes) -> None:
+async def test_protocol_upgrade_is_rejected_before_authentication(gateway: Edge, first: bytes) -> None:
     async with gateway.connected() as client:
         answer = await client.ask(first)
         assert answer.status in (400, 401, 405)
@@ -131,7 +131,7 @@ async def test_leave_http_1_1_before_the_token_is_checked(gateway: Edge, first: 
 
 
 @pytest.mark.attack("held-10")
-async def test_be_taken_for_the_client_whose_head_was_read_before(gateway: Edge) -> None:
+async def test_altered_head_after_a_known_one_is_rejected(gateway: Edge) -> None:
     body, fields = modern("tools/list", {})
     honest = gateway.request("POST", "/mcp", body, fields)
     others = {
@@ -166,7 +166,7 @@ async def test_be_taken_for_the_client_whose_head_was_read_before(gateway: Edge)
         "http://evil.example/admin/servers",
     ],
 )
-async def test_reach_a_route_by_another_spelling(gateway: Edge, path: str) -> None:
+async def test_route_has_only_one_spelling(gateway: Edge, path: str) -> None:
     assert (await gateway.ask("GET", path, token=None)).status in (401, 404)
     assert (await gateway.ask("GET", path)).status == 404
 
@@ -195,7 +195,7 @@ JSON: Final = {
 
 @pytest.mark.attack("held-59")
 @pytest.mark.parametrize("case", JSON)
-async def test_confuse_the_reader_of_json(gateway: Edge, case: str) -> None:
+async def test_malformed_json_is_rejected(gateway: Edge, case: str) -> None:
     before = gateway.contacts()
     _, fields = modern("tools/list", {})
     for more in (fields, {}):  # a client of each era
@@ -214,7 +214,7 @@ INSIDE: Final = (
 
 @pytest.mark.attack("held-35")
 @pytest.mark.parametrize("host", INSIDE)
-async def test_reach_an_address_inside_by_another_spelling(gateway: Edge, host: str) -> None:
+async def test_internal_address_is_rejected_in_any_spelling(gateway: Edge, host: str) -> None:
     for url in (f"http://{host}/mcp", f"https://{host}:8443/sse", f"ws://{host}/"):
         answer = await gateway.ask("PUT", "/admin/servers/inside", {"url": url})
         assert answer.status == 422, url
@@ -227,7 +227,7 @@ async def test_reach_an_address_inside_by_another_spelling(gateway: Edge, host: 
     "url",
     ["file:///etc/passwd", "gopher://127.0.0.1:6379/_x", "ftp://a.example/", "jar:file:///x", "unix:/run/x", "//a", ""],
 )
-async def test_use_another_protocol(gateway: Edge, url: str) -> None:
+async def test_other_url_protocols_are_rejected(gateway: Edge, url: str) -> None:
     assert (await gateway.ask("PUT", "/admin/servers/other", {"url": url})).status in (400, 422)
     document = {"type": "openapi", "openapi": {"url": url}}
     assert (await gateway.ask("PUT", "/admin/servers/other", document)).status in (400, 422)
@@ -235,7 +235,7 @@ async def test_use_another_protocol(gateway: Edge, url: str) -> None:
 
 @pytest.mark.attack("held-14")
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1@evil.example", "user@127.0.0.1", "127.0.0.1.", "[::1"])
-async def test_use_another_name_of_the_gateway(gateway: Edge, host: str) -> None:
+async def test_foreign_host_name_is_rejected(gateway: Edge, host: str) -> None:
     assert (await gateway.ask("GET", "/admin/servers", fields={"Host": host})).status == 421
     two = f"GET /admin/servers HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nHost: {host}\r\n\r\n".encode()
     async with gateway.connected() as client:

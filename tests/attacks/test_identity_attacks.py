@@ -1,4 +1,4 @@
-"""Logins of people: tokens and documents of the identity provider, assertions, and calls on behalf of people."""
+"""Logins of users: tokens and documents of the identity provider, assertions, and calls on behalf of users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def issuer() -> AsyncIterator[ExchangeIssuer]:
 
 
 @pytest.mark.attack("A2-NI1")
-async def test_outlive_an_ended_login_by_an_assertion_that_was_kept(tmp_path: Path) -> None:
+async def test_assertion_from_before_a_logout_grants_no_access(tmp_path: Path) -> None:
     async with lab(tmp_path) as made:
         now = int(time.time())
         kept = made.assertion(iat=now - 200, exp=now + 300)
@@ -53,16 +53,14 @@ async def test_outlive_an_ended_login_by_an_assertion_that_was_kept(tmp_path: Pa
 
 
 @pytest.mark.attack("A2-NI2")
-async def test_go_on_with_a_servers_token_of_an_ended_login_after_the_next_login(
-    tmp_path: Path, issuer: ExchangeIssuer
-) -> None:
+async def test_new_login_gets_a_new_server_token(tmp_path: Path, issuer: ExchangeIssuer) -> None:
     target = Target(issuer)
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         now = int(time.time())
         assert (await ask(found, "modern", issuer.token("alice", iat=now - 300), CALL)).status == 200
         await found.keyring.end_logins(principal_id(issuer.issuer, "alice"), now - CLOCK_SKEW_S - 60)
         assert (await ask(found, "modern", issuer.token("alice", iat=now), CALL)).status == 200
-        assert len(set(target.sent)) == 2 and len(issuer.forms) == 2  # a token of its own for each login
+        assert len(set(target.sent)) == 2 and len(issuer.forms) == 2  # its own token for each login
 
 
 # -- documents of the provider -----------------------------------------------------------------------------------------
@@ -87,7 +85,7 @@ STRANGE_URLS: Final = [
 
 
 @pytest.mark.attack("A2-NI3")
-async def test_stop_all_later_logins_by_one_strange_document_of_the_provider() -> None:
+async def test_malformed_provider_document_does_not_stop_logins() -> None:
     people = Issuer()
     fetch = create_fetch(SETTINGS, NetworkPolicy)
 
@@ -119,7 +117,7 @@ async def test_stop_all_later_logins_by_one_strange_document_of_the_provider() -
     "changes",
     [{"token_use": "refresh_token"}, {"token_use": "id"}, {"token_use": ["access"]}, {"typ": "Refresh"}, {"typ": "ID"}],
 )
-async def test_log_in_with_a_refresh_token_or_an_id_token(changes: Json) -> None:
+async def test_refresh_and_id_tokens_are_rejected(changes: Json) -> None:
     people = Issuer()
     endpoint = Endpoint(people)
     endpoint.body = json.dumps(endpoint.claims(**changes)).encode()
@@ -133,13 +131,13 @@ async def test_log_in_with_a_refresh_token_or_an_id_token(changes: Json) -> None
         assert await status_of(login, people.token({"typ": "JWT"}, token_use=use)) == 200
 
 
-# -- on behalf of people -----------------------------------------------------------------------------------------------
+# -- on behalf of users -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.attack("A2-NI5")
 @pytest.mark.parametrize("kind", ["exchange", "obo", "id-jag"])
 @pytest.mark.parametrize("echo", ["the same token", "another for the gateway", "one for both"])
-async def test_get_a_token_with_which_a_server_can_log_in_to_the_gateway(
+async def test_token_usable_at_the_gateway_is_not_sent_to_a_server(
     tmp_path: Path, issuer: ExchangeIssuer, kind: str, echo: str
 ) -> None:
     target = Target(issuer)
@@ -156,9 +154,7 @@ async def test_get_a_token_with_which_a_server_can_log_in_to_the_gateway(
 
 @pytest.mark.attack("A2-NI6")
 @pytest.mark.parametrize("status", [200, 400, 500])
-async def test_break_calls_on_behalf_of_people_by_a_strange_answer_of_the_issuer(
-    tmp_path: Path, issuer: ExchangeIssuer, status: int
-) -> None:
+async def test_malformed_issuer_answer_sends_no_token(tmp_path: Path, issuer: ExchangeIssuer, status: int) -> None:
     target = Target(issuer)
     answers: list[Json] = [
         {"error": []},
@@ -182,14 +178,14 @@ async def test_break_calls_on_behalf_of_people_by_a_strange_answer_of_the_issuer
 
 @pytest.mark.attack("A2-held-I1")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_be_called_for_with_the_token_of_another_person(
+async def test_parallel_calls_use_the_token_of_their_own_caller(
     tmp_path: Path, issuer: ExchangeIssuer, seed: int
 ) -> None:
     choose = random.Random(seed)
     targets = {name: Target(issuer) for name in ("s1", "s2")}
     people = [f"p{number}" for number in range(5)]
     async with on_behalf(tmp_path, issuer, targets) as found:
-        # Several tokens of each person, used in turn: exchanges of all people overlap.
+        # Several tokens per user, used in turn: exchanges of all users overlap.
         tokens = {person: [issuer.token(person, jti=str(number)) for number in range(2)] for person in people}
 
         async def call(person: str, server: str, delay: float) -> None:
@@ -214,7 +210,7 @@ TIMES: Final = ("1" + "0" * 400, "-1", "1e400", "1e999", "NaN", "Infinity", "nul
 
 @pytest.mark.attack("A2-held-I2")
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
-async def test_be_valid_by_a_time_that_is_none_or_by_a_claim_that_is_there_twice(claim: str) -> None:
+async def test_token_with_invalid_or_repeated_time_is_rejected(claim: str) -> None:
     people = Issuer()
     endpoint = Endpoint(people)
     login = login_of(people, endpoint)
@@ -230,7 +226,7 @@ async def test_be_valid_by_a_time_that_is_none_or_by_a_claim_that_is_there_twice
 
 
 @pytest.mark.attack("A2-held-I3")
-async def test_choose_the_key_of_a_token_by_its_header() -> None:
+async def test_token_header_cannot_choose_the_key() -> None:
     people, stranger = Issuer(), Issuer()
     login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
     await login.keys.refresh()
@@ -256,7 +252,7 @@ async def test_choose_the_key_of_a_token_by_its_header() -> None:
 
 
 @pytest.mark.attack("A2-held-I4")
-async def test_get_rights_by_the_name_of_a_group() -> None:
+async def test_group_name_lookalikes_grant_nothing() -> None:
     people = Issuer()
     login = IdentityProvider(SETTINGS, {**ACCESS, "*": ("b.echo",)}, people.fetch, now=lambda: people.now)
     await login.keys.refresh()
@@ -275,7 +271,7 @@ async def test_get_rights_by_the_name_of_a_group() -> None:
 
 
 @pytest.mark.attack("A2-held-I5")
-async def test_be_taken_for_another_person_by_a_subject_or_a_name() -> None:
+async def test_subject_and_name_lookalikes_are_other_users() -> None:
     people = Issuer()
     login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
     await login.keys.refresh()
@@ -304,7 +300,7 @@ async def test_be_taken_for_another_person_by_a_subject_or_a_name() -> None:
 
 @pytest.mark.attack("A2-NI12")
 @pytest.mark.parametrize("claim", ["client_id", "azp", "cid", "appid"])
-async def test_forge_a_line_of_a_login_by_the_id_of_a_client(claim: str) -> None:
+async def test_client_id_cannot_forge_a_log_line(claim: str) -> None:
     people, events = Issuer(), list[Any]()
     login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now, emit=events.append)
     await login.keys.refresh()
@@ -317,7 +313,7 @@ async def test_forge_a_line_of_a_login_by_the_id_of_a_client(claim: str) -> None
 
 
 @pytest.mark.attack("A2-held-I6")
-async def test_use_the_answer_about_another_opaque_token() -> None:
+async def test_answer_about_one_opaque_token_is_not_used_for_another() -> None:
     people = Issuer()
     endpoint = Endpoint(people)
 
@@ -334,7 +330,7 @@ async def test_use_the_answer_about_another_opaque_token() -> None:
 
 
 @pytest.mark.attack("A2-held-I7")
-async def test_send_a_token_where_others_could_plant_it(tmp_path: Path) -> None:
+async def test_token_outside_the_authorization_header_is_rejected(tmp_path: Path) -> None:
     people = Issuer()
     async with guarded(tmp_path, people) as found:
         token = people.token()

@@ -1,4 +1,4 @@
-"""Attacks of a server from inside of the sandbox `strict` without bubblewrap: Landlock and a filter of system calls."""
+"""Attacks of a server from inside the sandbox `strict` without bubblewrap: Landlock and a filter of system calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @needs_landlock
 @pytest.mark.attack("R3-landlock-1")
-async def test_take_anything_that_is_not_granted_without_bubblewrap(lab: Lab) -> None:
+async def test_landlock_grants_nothing_beyond_the_entry(lab: Lab) -> None:
     found = await lab.attack("strict")
     # A namespace uncovers nothing: Landlock applies in it, and refuses mounts.
     assert succeeded(found) <= {"create a nested namespace"} and len(found) >= 24, found
@@ -49,7 +49,7 @@ async def test_take_anything_that_is_not_granted_without_bubblewrap(lab: Lab) ->
 
 
 @needs_landlock
-async def test_a_real_server_works_without_bubblewrap_and_its_private_folder_is_removed(tmp_path: Path) -> None:
+async def test_landlock_server_works_and_its_private_folder_is_removed(tmp_path: Path) -> None:
     granted = tmp_path / "granted"
     granted.mkdir()
     entry = {"command": sys.executable, "args": ["-I", "-S", str(SHELL)], "sandbox": {"write": [str(granted)]}}
@@ -61,7 +61,7 @@ async def test_a_real_server_works_without_bubblewrap_and_its_private_folder_is_
     assert not private.exists() and (granted / "file").exists()
 
 
-#: What a server tries on the process that it is told of; it prints what it got.
+#: What a server tries on a given process; it prints what it got.
 INSPECT = """
 import ctypes, json, os, sys
 pid, device, tag = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -91,9 +91,7 @@ print(json.dumps(got), flush=True)
 @pytest.mark.skipif(landlock.abi_version() < landlock.MIN_ABI, reason="this kernel has no Landlock")
 @pytest.mark.attack("A2-W12")
 @pytest.mark.parametrize("sibling", ["guard", "off"])
-async def test_read_the_variables_of_another_server_as_root_without_bubblewrap(
-    tmp_path: Path, sibling: Sandbox
-) -> None:
+async def test_variables_of_another_server_are_unreadable_as_root(tmp_path: Path, sibling: Sandbox) -> None:
     own = tmp_path / "home/.local/state/toolway"
     own.mkdir(parents=True)
     (tmp_path / "beside").mkdir()
@@ -116,7 +114,7 @@ async def test_read_the_variables_of_another_server_as_root_without_bubblewrap(
         (SandboxGrants(read=("/home",)), "cannot be hidden"),
     ],
 )
-def test_what_landlock_cannot_do_is_refused(
+def test_grant_that_landlock_cannot_enforce_is_rejected(
     grants: SandboxGrants, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(landlock, "abi_version", lambda: landlock.STRICT_ABI)
@@ -151,7 +149,7 @@ def run_filter(program: bytes, architecture: int, number: int, argument: int) ->
 
 
 @pytest.mark.parametrize("machine", [*syscall_filter.MACHINES])
-def test_the_filter_refuses_sockets_and_foreign_numbers(machine: str) -> None:
+def test_syscall_filter_rejects_sockets_and_foreign_numbers(machine: str) -> None:
     architecture, socket_call, refused = syscall_filter.MACHINES[machine]
     closed, opened = (syscall_filter.build_filter(machine, with_network) for with_network in (False, True))
     unix, internet, netlink, vsock = 1, 2, 16, 40
@@ -170,7 +168,7 @@ def test_the_filter_refuses_sockets_and_foreign_numbers(machine: str) -> None:
 # -- macOS ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_of_macos_hides_and_grants_and_cannot_be_broken_by_a_path() -> None:
+def test_macos_profile_hides_grants_and_escapes_paths() -> None:
     guard = seatbelt.guard_profile("/Users/me", ["/Users/me/.local/state/toolway"])
     assert guard.startswith("(version 1)\n(allow default)") and '(subpath "/Users/me/.ssh")' in guard
     strict = seatbelt.strict_profile(["/Users/me/a"], ['/Users/me/b") (allow default'], ["/Users/me/own"], False)

@@ -56,7 +56,7 @@ def find_python() -> str:
 
 @needs_bubblewrap
 @pytest.mark.attack("R3-limit-1")
-def test_a_fork_bomb_ends_at_the_limit_of_its_sandbox() -> None:
+def test_fork_bomb_stops_at_the_sandbox_limit() -> None:
     found = attack("fork", 40, 1 << 30, as_user=True)
     count, _, reason = found["got"].partition(" ")
     assert 10 <= int(count) < 40 and reason, found
@@ -65,13 +65,13 @@ def test_a_fork_bomb_ends_at_the_limit_of_its_sandbox() -> None:
 
 @needs_bubblewrap
 @pytest.mark.attack("R3-limit-2")
-def test_a_memory_hog_ends_at_the_limit_of_its_sandbox() -> None:
+def test_memory_hog_stops_at_the_sandbox_limit() -> None:
     found = attack("memory", 40, 256 * MIB, as_user=True)
     assert found["got"] == "" or 64 <= int(found["got"].split()[0]) < 256, found
 
 
 @needs_group
-def test_a_control_group_limits_all_processes_of_a_server_together() -> None:
+def test_control_group_limits_all_processes_together() -> None:
     before = set(os.listdir(control_group.find_parent()))
     count = attack("fork", 40, 1 << 30, as_user=False)["got"].split()[0]
     assert 10 <= int(count) < 40
@@ -94,7 +94,7 @@ def plan(
     return limits.plan_limits("strict", SandboxGrants(**grants), sys.executable)  # type: ignore[arg-type]
 
 
-def test_a_control_group_is_preferred_and_root_has_no_other_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_group_is_preferred_and_root_has_no_other_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for user in (0, 1000):
         found = plan(monkeypatch, user=user, group="/sys/fs/cgroup/x", max_processes=50)
         assert (found.processes, found.processes_by, found.memory_by) == (50, "group", "group")
@@ -110,9 +110,7 @@ def test_a_control_group_is_preferred_and_root_has_no_other_limit(monkeypatch: p
 
 
 @pytest.mark.parametrize("case", [{"user": 0}, {"release": "5.10.0-generic"}])
-def test_a_limit_that_the_entry_names_and_that_cannot_apply_is_refused(
-    monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
-) -> None:
+def test_configured_limit_that_cannot_apply_is_rejected(monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="maxProcesses cannot be applied"):
         plan(monkeypatch, **case, max_processes=50)
     monkeypatch.setattr(bubblewrap, "find_program", lambda: sys.executable)
@@ -125,7 +123,7 @@ def test_a_limit_that_the_entry_names_and_that_cannot_apply_is_refused(
         assert found.value.code == "E-SANDBOX"
 
 
-def test_limits_in_an_entry() -> None:
+def test_limits_are_read_from_an_entry() -> None:
     entry = {"command": "x", "sandbox": {"maxMemoryBytes": 512 * MIB, "maxProcesses": 64}}
     grants = parse_entry(entry).grants
     assert (grants.max_memory_bytes, grants.max_processes) == (512 * MIB, 64)
@@ -134,7 +132,7 @@ def test_limits_in_an_entry() -> None:
             parse_entry({"command": "x", "sandbox": block})
 
 
-def test_the_files_of_a_control_group_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_group_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a plain folder, which has no kernel behind it: only what is written where."""
     (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
     (tmp_path / "cgroup.procs").write_text("")

@@ -1,4 +1,4 @@
-"""Attacks on the mask: forms of a secret that it does not find, cuts inside a secret, and texts that make it slow."""
+"""Attacks on the mask: forms of a secret that it does not find, cuts inside a secret, and strings that make it slow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SHOWN = [(form, value) for form in FORMS for value in SECRETS if form != "lines"
 
 @pytest.mark.attack("A2-W10")
 @pytest.mark.parametrize(("form", "value"), SHOWN)
-def test_read_a_secret_in_another_form(form: str, value: str) -> None:
+def test_secret_is_masked_in_every_form(form: str, value: str) -> None:
     mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
     shown = mask(f"cannot log in: {FORMS[form](value)} is wrong")
     assert re.fullmatch(r'cannot log in: [\\"%2C]*\*{3}[\\"%2C\n]* is wrong', shown), shown
@@ -67,7 +67,7 @@ def test_read_a_secret_in_another_form(form: str, value: str) -> None:
 
 @pytest.mark.attack("A2-W10")
 @pytest.mark.parametrize("value", SECRETS)
-def test_read_a_secret_in_base64_of_longer_data_with_line_breaks(value: str) -> None:
+def test_secret_is_masked_in_multiline_base64(value: str) -> None:
     mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
     for before in range(90):
         shown = mask(encodebytes(b"<" * before + value.encode() + b">" * 90).decode())
@@ -77,7 +77,7 @@ def test_read_a_secret_in_base64_of_longer_data_with_line_breaks(value: str) -> 
 
 
 @pytest.mark.attack("A2-W10")
-def test_make_a_mask_slow_by_escapes_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escape_sequences_do_not_slow_down_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     scanned: list[int] = []
     real = replacer._substitute
 
@@ -89,7 +89,7 @@ def test_make_a_mask_slow_by_escapes_of_text(monkeypatch: pytest.MonkeyPatch) ->
     assert mask("Tq7vLm2\\u0058k9Zp4Rw8") == "***"
     monkeypatch.setattr(replacer, "_substitute", count)
     assert mask("no escape in Tq7vLm2Xk9Zp4Rw8") == "no escape in ***"
-    assert scanned == []  # the usual text costs nothing more
+    assert scanned == []  # ordinary text is scanned once
     parts = ["\\\\u005c" * 9000, "\\" * 20_000, "&amp;" * 9000, " \n" * 20_000, " " * 50_000, "\\nTq7v\n" * 20_000]
     for hostile in (*parts, "".join(parts)):
         scanned.clear()
@@ -99,7 +99,7 @@ def test_make_a_mask_slow_by_escapes_of_text(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.attack("A2-W10")
-def test_many_secrets_are_found_like_few() -> None:
+def test_many_secrets_are_masked_like_few() -> None:
     chosen = Random(3)
     secrets = ["".join(chosen.choices("abcdefgh0123/+", k=chosen.randint(6, 30))) for _ in range(200)]
     all_of_them = build_replacer(secrets)
@@ -120,7 +120,7 @@ def parts_of(value: str) -> list[str]:
 @pytest.mark.attack("A2-F7")
 @pytest.mark.parametrize("form", ["plain", "json, \\/", "url, every byte", "base64", "hex"])
 @pytest.mark.parametrize("keep", ["start", "end"])
-def test_read_a_part_of_a_secret_where_a_text_is_cut(form: str, keep: str) -> None:
+def test_mask_and_cut_shows_no_part_of_a_secret(form: str, keep: str) -> None:
     value = "Tq7v/Lm2Xk9Zp4Rw8Yb6Nc1Vd"
     mask = build_masker([Server(command="x", env={"API_TOKEN": value})])
     written = FORMS[form](value).strip('"')
@@ -135,7 +135,7 @@ def test_read_a_part_of_a_secret_where_a_text_is_cut(form: str, keep: str) -> No
 
 @pytest.mark.attack("A2-F7")
 @pytest.mark.parametrize("form", ["plain", "json, \\/", "url, every byte", "base64", "hex"])
-def test_read_a_part_of_a_secret_beside_the_mark_of_a_cut(form: str) -> None:
+def test_part_of_a_secret_next_to_a_cut_mark_is_masked(form: str) -> None:
     value = "Tq7v/Lm2Xk9Zp4Rw8Yb6Nc1Vd"
     mask = build_masker([Server(command="x", env={"API_TOKEN": value})])
     written = FORMS[form](value).strip('"')

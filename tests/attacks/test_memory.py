@@ -57,7 +57,7 @@ def resident_bytes(run: Program) -> int:
 
 @pytest.mark.timeout(900)
 @pytest.mark.attack("B7")
-async def test_fill_the_memory_with_the_bodies_of_idle_connections(tmp_path: Path) -> None:
+async def test_idle_connections_hold_no_bodies(tmp_path: Path) -> None:
     async with program(tmp_path / "gateway", {}) as run:
         _, key = await run.request("POST", "/admin/keys", {"name": "caller", "scopes": []})
         fields = {"authorization": f"Bearer {key['token']}", "content-type": "application/json"}
@@ -99,7 +99,7 @@ def held_bytes() -> int:
 
 @pytest.mark.attack("B7")
 @pytest.mark.parametrize("leaves", ["before the answer", "after the answer"])
-async def test_fill_the_memory_with_the_bodies_of_closed_connections(leaves: str) -> None:
+async def test_closed_connections_hold_no_bodies(leaves: str) -> None:
     started, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     async def handle(exchange: Exchange) -> None:
@@ -130,7 +130,7 @@ async def test_fill_the_memory_with_the_bodies_of_closed_connections(leaves: str
 
 
 @pytest.mark.attack("W6")
-async def test_fill_the_memory_with_finished_calls_while_the_audit_log_is_on(tmp_path: Path) -> None:
+async def test_finished_calls_are_freed_with_audit_log_on(tmp_path: Path) -> None:
     audit = AuditSettings(file=str(tmp_path / "audit.sqlite"))
     text = "x" * (MB // 2)
     async with Hub({"s": fake_server()}, audit_log=audit) as hub:
@@ -143,7 +143,7 @@ async def test_fill_the_memory_with_finished_calls_while_the_audit_log_is_on(tmp
 
 
 @pytest.mark.attack("W6")
-async def test_fill_the_memory_with_calls_that_were_given_up_while_the_audit_log_is_on(tmp_path: Path) -> None:
+async def test_abandoned_calls_are_freed_with_audit_log_on(tmp_path: Path) -> None:
     audit = AuditSettings(file=str(tmp_path / "audit.sqlite"))
     text = "x" * (MB // 2)
     async with Hub({"s": fake_server("never")}, audit_log=audit) as hub:
@@ -177,7 +177,7 @@ STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 @STORES
 @pytest.mark.attack("W5")
-async def test_fill_the_store_of_idempotency_keys_with_results(kind: str, tmp_path: Path) -> None:
+async def test_idempotency_results_are_bounded_per_caller(kind: str, tmp_path: Path) -> None:
     store = a_store(kind, tmp_path, max_bytes=MB)
     large, small = End(a_reply("x" * 200_000)), End(a_reply("paid"))
     await keyed(store, small, "victim", "order")
@@ -194,7 +194,7 @@ async def test_fill_the_store_of_idempotency_keys_with_results(kind: str, tmp_pa
 
 @STORES
 @pytest.mark.attack("W5")
-async def test_execute_a_call_twice_whose_result_was_too_large_to_keep(kind: str, tmp_path: Path) -> None:
+async def test_call_with_a_result_too_large_to_keep_runs_once(kind: str, tmp_path: Path) -> None:
     store = a_store(kind, tmp_path, max_bytes=MB)
     end = End(a_reply("x" * (2 * MB)))
     assert len((await keyed(store, end, "caller", "k")).text) == 2 * MB
@@ -207,7 +207,7 @@ async def test_execute_a_call_twice_whose_result_was_too_large_to_keep(kind: str
 
 @STORES
 @pytest.mark.attack("W5")
-async def test_use_up_the_idempotency_keys_of_all_callers(kind: str, tmp_path: Path) -> None:
+async def test_idempotency_keys_are_bounded_per_caller(kind: str, tmp_path: Path) -> None:
     store = a_store(kind, tmp_path, max_keys=40)
     end = End(a_reply("paid"))
     for number in range(10):
@@ -221,7 +221,7 @@ async def test_use_up_the_idempotency_keys_of_all_callers(kind: str, tmp_path: P
     assert (await keyed(store, end, "attacker", "0")).replayed
 
 
-async def test_the_use_of_a_store_on_disk_is_counted_after_a_restart(tmp_path: Path) -> None:
+async def test_store_usage_is_counted_after_a_restart(tmp_path: Path) -> None:
     store = a_store("sqlite", tmp_path)
     await keyed(store, End(a_reply("x" * 1000)), "caller", "k")
     used = store._usage.total_bytes
@@ -237,7 +237,7 @@ async def test_the_use_of_a_store_on_disk_is_counted_after_a_restart(tmp_path: P
 
 
 @pytest.mark.attack("B7")
-async def test_fill_the_memory_with_calls_that_wait_for_input(tmp_path: Path) -> None:
+async def test_suspended_calls_are_bounded_per_caller(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     parking = PendingCalls(max_bytes=4 * MB)
     async with (
@@ -253,7 +253,7 @@ async def test_fill_the_memory_with_calls_that_wait_for_input(tmp_path: Path) ->
 
 
 @pytest.mark.attack("B7")
-async def test_fill_the_memory_with_results_that_were_not_fetched() -> None:
+async def test_unfetched_results_are_bounded_and_shared_fairly() -> None:
     budget = ReplayBudget(4 * MB)
     victim = ReplayBuffers("", "victim", budget)
     kept = victim.create()
@@ -270,7 +270,7 @@ async def test_fill_the_memory_with_results_that_were_not_fetched() -> None:
 
 
 @pytest.mark.attack("A2-F4")
-async def test_have_the_body_of_a_stranger_read_behind_a_request_that_is_being_handled() -> None:
+async def test_pipelined_body_without_token_is_not_read() -> None:
     may_end = asyncio.Event()
 
     async def handle(exchange: Exchange) -> None:
@@ -292,8 +292,8 @@ async def test_have_the_body_of_a_stranger_read_behind_a_request_that_is_being_h
 
 
 @pytest.mark.attack("A2-F4")
-async def test_use_the_room_for_bodies_of_another_principal_by_a_pipelined_request() -> None:
-    """Each request counts against the share of its own principal, also if another one is handled before it."""
+async def test_pipelined_bodies_count_for_their_own_caller() -> None:
+    """Each request counts against the share of its own principal, even if another one is handled before it."""
     may_end = asyncio.Event()
 
     async def handle(exchange: Exchange) -> None:
@@ -316,7 +316,7 @@ async def test_use_the_room_for_bodies_of_another_principal_by_a_pipelined_reque
 
 
 @pytest.mark.attack("A2-F4")
-def test_use_the_room_for_bodies_of_principals_as_many_strangers() -> None:
+def test_unauthenticated_bodies_use_a_sixteenth_of_the_room() -> None:
     """Clients that aren't authenticated yet share a sixteenth of the room; the rest stays for principals."""
     budget = BodyBudget(16 * MB)
     taken = [budget.reserve(100_000, STRANGERS) for _ in range(1000)]
@@ -325,11 +325,11 @@ def test_use_the_room_for_bodies_of_principals_as_many_strangers() -> None:
 
 
 @pytest.mark.attack("B7")
-async def test_use_more_room_for_bodies_by_leaving_while_they_are_handled() -> None:
+async def test_body_counts_until_its_request_is_handled() -> None:
     may_end, ended = asyncio.Event(), asyncio.Event()
 
     async def handle(exchange: Exchange) -> None:
-        exchange.on_disconnect = lambda: None  # the handler goes on, with the body
+        exchange.on_disconnect = lambda: None  # the handler continues, with the body
         await may_end.wait()
         ended.set()
 
@@ -348,7 +348,7 @@ async def test_use_more_room_for_bodies_by_leaving_while_they_are_handled() -> N
 
 
 @pytest.mark.attack("W12")
-async def test_remove_the_pending_logins_of_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_logins_of_other_callers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "MAX_PENDING_LOGINS", 10)
     endpoint = LoginEndpoint(None, lambda principal, server: True)  # type: ignore[arg-type]
 
@@ -371,7 +371,7 @@ async def test_remove_the_pending_logins_of_other_callers(monkeypatch: pytest.Mo
 
 
 @pytest.mark.attack("W19")
-async def test_make_a_session_id_of_any_size(tmp_path: Path) -> None:
+async def test_session_id_size_is_bounded(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for size, status in ((3000, 200), (40_000, 400)):
             body = handshake("initialize", {**HELLO, "capabilities": {"experimental": {"x": "x" * size}}})

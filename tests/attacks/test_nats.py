@@ -1,4 +1,4 @@
-"""What a hostile NATS server, or a stranger who reaches NATS, would like to do to the nodes of a cluster."""
+"""What a hostile NATS server, or any client that reaches NATS, would like to do to the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def info(**fields: Any) -> bytes:
 
 
 class HostileNats:
-    """A NATS server that treats each connection as the next function says; the last one counts for all later ones."""
+    """A NATS server that treats each connection as the next function says; the last one applies to all later ones."""
 
     def __init__(self, *behaviours: Behave) -> None:
         self.behaviours = list(behaviours)
@@ -106,7 +106,7 @@ async def served(nats: HostileNats) -> AsyncIterator[HostileNats]:
 
 @asynccontextmanager
 async def bus_to(url: str) -> AsyncIterator[Bus]:
-    """The bus of a node, which connects meanwhile."""
+    """The bus of a node, which connects in the background."""
     bus = Bus("test", "n", lambda kind, body: None, lambda: None)
     connecting = asyncio.create_task(bus.connect([url]))
     try:
@@ -127,7 +127,7 @@ def client_of(bus: Bus) -> NatsConnection:
 
 @pytest.mark.attack("R3-A-1")
 @pytest.mark.parametrize("tls", [{}, {"tls_required": False}, {"tls_required": None, "tls_available": 0}])
-async def test_get_the_password_of_a_node_by_saying_that_there_is_no_tls(tls: dict[str, Any]) -> None:
+async def test_password_is_not_sent_to_nats_without_tls(tls: dict[str, Any]) -> None:
     nats = HostileNats()
     nats.behaviours = [nats.first(info(auth_required=True, **tls))]
     async with served(nats), bus_to(f"tls://user:canary-password@localhost:{nats.port}") as bus:
@@ -137,7 +137,7 @@ async def test_get_the_password_of_a_node_by_saying_that_there_is_no_tls(tls: di
 
 
 @pytest.mark.attack("R3-A-1")
-async def test_a_server_with_tls_is_used_also_if_it_does_not_require_it(tmp_path: Path) -> None:
+async def test_available_tls_is_used_even_if_not_required(tmp_path: Path) -> None:
     """The node begins the handshake, and rejects a certificate that it does not know."""
     nats = HostileNats()
     nats.behaviours = [nats.first(info(auth_required=True, tls_available=True))]
@@ -160,7 +160,7 @@ async def test_a_server_with_tls_is_used_also_if_it_does_not_require_it(tmp_path
     ],
     ids=["message", "message with headers", "subject", "line", "info", "digits"],
 )
-async def test_fill_the_memory_of_a_node_with_a_message_without_end(data: bytes, repeated: bytes) -> None:
+async def test_endless_nats_message_is_bounded_and_reconnects(data: bytes, repeated: bytes) -> None:
     nats = HostileNats()
     nats.behaviours = [nats.then(data, repeated), nats.honest]
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
@@ -181,7 +181,7 @@ async def test_fill_the_memory_of_a_node_with_a_message_without_end(data: bytes,
         b"?\r\n",
     ],
 )
-async def test_end_the_connection_of_a_node_for_ever_by_one_message(message: bytes) -> None:
+async def test_hostile_nats_message_leads_to_a_reconnect(message: bytes) -> None:
     nats = HostileNats()
     nats.behaviours = [nats.then(message), nats.honest]
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
@@ -190,7 +190,7 @@ async def test_end_the_connection_of_a_node_for_ever_by_one_message(message: byt
 
 
 @pytest.mark.attack("R3-A-3")
-async def test_end_the_connection_of_a_node_for_ever_by_greetings_that_are_none() -> None:
+async def test_invalid_nats_greetings_lead_to_a_reconnect() -> None:
     nats = HostileNats()
     greetings = [
         *(b"INFO []\r\n", b'INFO "x"\r\n', b"INFO 1\r\n", b"INFO {\r\n", b"hello\r\n", b"INFO " + b"x" * 200_000),
@@ -213,7 +213,7 @@ async def test_end_the_connection_of_a_node_for_ever_by_greetings_that_are_none(
 
 
 @pytest.mark.attack("R3-A-3")
-async def test_fill_the_memory_of_a_node_with_the_names_of_servers() -> None:
+async def test_known_nats_servers_are_bounded() -> None:
     nats = HostileNats()
     names = [info(connect_urls=[f"10.{n}.{m}.1:4222" for m in range(200)]) for n in range(20)]
     nats.behaviours = [nats.then(b"".join(names))]
@@ -224,13 +224,13 @@ async def test_fill_the_memory_of_a_node_with_the_names_of_servers() -> None:
         assert len(client_of(bus)._server_pool) <= MAX_KNOWN_SERVERS
 
 
-def test_the_methods_of_the_client_that_are_replaced_exist() -> None:
+def test_replaced_nats_client_methods_exist() -> None:
     for name in ("_connect_to_server", "_process_connect_init", "_process_info", "_process_err"):
         assert name in vars(Client) and name in vars(NatsConnection)
     assert isinstance(Client()._ps, Parser)
 
 
-async def test_a_cancelled_connect_ends_also_if_a_server_answers_at_this_moment() -> None:
+async def test_cancelled_nats_connect_ends_at_any_moment() -> None:
     nats = HostileNats()
     nats.behaviours = [nats.first(b"INFO {\r\n")]
     async with served(nats):
@@ -243,11 +243,11 @@ async def test_a_cancelled_connect_ends_also_if_a_server_answers_at_this_moment(
             assert done and connecting.cancelled(), number
 
 
-# -- a stranger who publishes -----------------------------------------------------------------------------------------
+# -- a foreign client publishes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.attack("R3-A-4")
-def test_keep_more_bytes_of_a_call_than_it_announced() -> None:
+def test_call_keeps_no_more_bytes_than_announced() -> None:
     """By chunks that are too early: only a limited number is kept, but each could have any size."""
     gathering = frames.Reassembly(1000)
     assert gathering.add(b"P10\nx")
@@ -261,7 +261,7 @@ def test_keep_more_bytes_of_a_call_than_it_announced() -> None:
 
 
 @pytest.mark.attack("R3-A-4")
-def test_make_a_node_start_thousands_of_calls_by_one_message() -> None:
+def test_calls_per_batch_message_are_bounded() -> None:
     allowed = [str(number) for number in range(frames.MAX_BATCH_FRAMES)]
     assert len(frames.decode_batch(frames.encode_batch(allowed, [b"Q"] * len(allowed)))) == len(allowed)
     for packed in (
@@ -274,7 +274,7 @@ def test_make_a_node_start_thousands_of_calls_by_one_message() -> None:
 
 @pytest.mark.attack("R3-A-4")
 @needs_nats
-async def test_fill_the_memory_of_a_node_by_calls_that_never_become_complete() -> None:
+async def test_incomplete_nats_calls_use_bounded_memory() -> None:
     async with nats_server() as server, nats_lab.owner(server, nats_lab.echo) as made, nats_lab.caller(server) as way:
         door, stranger = made.door, await connect_nats([server.url], "stranger")
         assert door is not None

@@ -1,4 +1,4 @@
-"""Attacks by the document of an HTTP API: who receives its credentials."""
+"""Attacks by the document of an HTTP API: the receiver of its credentials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def origins(document: Json, **entry: Any) -> dict[str, str]:
-    """The origin to which each operation is sent; "" if it is no tool."""
+    """The origin to which each operation is sent; "" if it is not a tool."""
     server = parse_entry({"type": "openapi", "openapi": {"document": document}, **entry})
     loaded = load_document(
         json.dumps(document).encode(), source="x", selection=OperationSelection(), operator_supplied=frozenset()
@@ -53,7 +53,7 @@ KEY = {"headers": {"X-Key": "canary-of-the-api"}}
 
 
 @pytest.mark.attack("W17")
-def test_receive_credentials_by_a_server_of_one_operation() -> None:
+def test_operation_at_another_origin_gets_no_credentials() -> None:
     api = document(["https://api.example/v1"], good=[], same=["https://api.example/v2"], evil=["https://evil.example"])
     assert origins(api, **KEY) == {"/good": "https://api.example", "/same": "https://api.example", "/evil": ""}
     assert set(origins(api, url="https://own.example", **KEY).values()) == {"https://own.example"}
@@ -62,6 +62,6 @@ def test_receive_credentials_by_a_server_of_one_operation() -> None:
 
 
 @pytest.mark.attack("W17")
-def test_receive_credentials_of_a_document_that_names_no_api_of_its_own() -> None:
+def test_first_operation_decides_the_origin_of_credentials() -> None:
     api = document([], first=["https://api.example"], other=["https://evil.example"], port=["https://api.example:8443"])
     assert origins(api, **KEY) == {"/first": "https://api.example", "/other": "", "/port": ""}

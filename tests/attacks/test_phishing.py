@@ -1,4 +1,4 @@
-"""Questions of a hostile server to the user and to the model: who asks, what is shown, and where it leads."""
+"""Requests of a hostile server to the user and the model: the name, the message, and the URL that are shown."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def is_visible(params: Json) -> bool:
 
 @ALL_WAYS
 @pytest.mark.attack("A2-NI7")
-async def test_hide_who_asks_by_the_labels_of_a_form(client_era: str, server_era: str, transport: str) -> None:
+async def test_elicitation_shows_its_server_despite_hidden_text(
+    client_era: str, server_era: str, transport: str
+) -> None:
     user = Client()
     async with full(server_era, transport) as lab, lab.client(client_era, elicitation_callback=user.elicit) as client:
         await client.call_tool("ask", {"params": {"message": HIDDEN, "requestedSchema": FORM}})
@@ -77,7 +79,7 @@ async def test_hide_who_asks_by_the_labels_of_a_form(client_era: str, server_era
 
 @pytest.mark.attack("A2-NI7")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_hide_who_asks_from_the_user_of_a_program(era: str) -> None:
+async def test_library_elicitation_shows_hidden_characters(era: str) -> None:
     user = Client()
     async with FullHttp(era) as server, Hub({"s": server.url}, elicitation_callback=user.answer) as hub:
         await hub.call_tool("s.ask", {"params": {"message": HIDDEN, "requestedSchema": FORM}})
@@ -87,7 +89,7 @@ async def test_hide_who_asks_from_the_user_of_a_program(era: str) -> None:
 
 @pytest.mark.attack("A2-NI8")
 @pytest.mark.parametrize("filler", ["\n", "x\n", " ", "\u3000", "\u2800", "word "])
-async def test_push_the_name_of_who_asks_off_the_screen(filler: str) -> None:
+async def test_server_name_stays_visible_around_a_long_message(filler: str) -> None:
     asked = name_server("full", "elicitation/create", {"message": filler * 1000 + "[toolway gateway] Your token?"})
     assert asked["message"].startswith("[full] ") and asked["message"].endswith("\n[full]")
     assert name_server("full", "elicitation/create", asked) == asked  # on two nodes
@@ -99,7 +101,7 @@ async def test_push_the_name_of_who_asks_off_the_screen(filler: str) -> None:
 
 @ALL_WAYS
 @pytest.mark.attack("A2-NI9")
-async def test_ask_by_an_error_that_demands_a_visit(client_era: str, server_era: str, transport: str) -> None:
+async def test_url_elicitation_error_is_filtered_and_labeled(client_era: str, server_era: str, transport: str) -> None:
     def visit(url: object, message: object = f"{HIDDEN} Log in") -> Json:
         return {"mode": "url", "url": url, "message": message, "elicitationId": "1"}
 
@@ -143,7 +145,7 @@ LOOKALIKES: Final = (
         {"mode": "popup"},
     ],
 )
-async def test_lead_the_browser_elsewhere_by_a_lookalike_or_another_mode(params: Json) -> None:
+async def test_lookalike_url_or_mode_is_rejected(params: Json) -> None:
     with pytest.raises(RejectedServerRequest):
         check_server_request("elicitation/create", {"message": "Pay", **params})
     for good in ("https://xn--pple-43d.example/a?b=\u00e9#c", "http://127.0.0.1:8080/", "https://[2001:db8::1]/x"):
@@ -153,7 +155,7 @@ async def test_lead_the_browser_elsewhere_by_a_lookalike_or_another_mode(params:
 
 @pytest.mark.attack("A2-NI10")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_lead_the_browser_of_a_lax_client_elsewhere(era: str) -> None:
+async def test_url_without_url_mode_is_not_passed_on(era: str) -> None:
     user = Client()
     async with FullHttp(era) as server, Hub({"s": server.url}, elicitation_callback=user.answer) as hub:
         for params in ({"message": "Pay", "url": "javascript:1"}, {"message": "Pay", "mode": "URL", "url": "data:x"}):
@@ -170,7 +172,7 @@ async def test_lead_the_browser_of_a_lax_client_elsewhere(era: str) -> None:
 
 @ALL_WAYS
 @pytest.mark.attack("A2-NI11")
-async def test_get_what_other_servers_said_by_the_context_of_a_sampling(
+async def test_sampling_request_gets_no_context_of_other_servers(
     client_era: str, server_era: str, transport: str
 ) -> None:
     user = Client()

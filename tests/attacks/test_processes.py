@@ -61,9 +61,7 @@ async def run(hub: Hub, command: str, server: str = "shell") -> str:
 
 @pytest.mark.attack("B6", "held-67")
 @pytest.mark.parametrize("policy", ["inherit", "safe", "none"])
-async def test_read_the_secrets_of_toolway_in_the_environment_of_a_server(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_environment_contains_no_toolway_secrets(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     async with Hub({"shell": shell(env_policy=policy, env={"TOOLWAY_GIVEN": "on-purpose"})}, token_store=None) as hub:
@@ -75,9 +73,7 @@ async def test_read_the_secrets_of_toolway_in_the_environment_of_a_server(
 
 
 @pytest.mark.attack("B6", "held-68")
-async def test_read_the_secrets_of_the_gateway_in_its_environment_and_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gateway_process_shows_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {name: CANARIES[name] for name in GATEWAY_SECRETS}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -106,7 +102,7 @@ BROWSER = next((path for path in BROWSERS if path and Path(path).exists()), "")
 
 @pytest.mark.attack("BUG")
 @pytest.mark.skipif(not BROWSER, reason="no Chromium: set $CHROMIUM")
-async def test_the_dashboard_opens_in_a_real_browser(tmp_path: Path) -> None:
+async def test_dashboard_opens_in_a_real_browser(tmp_path: Path) -> None:
     script, page = tmp_path / "browser", tmp_path / "page.html"
     flags = f"--headless --no-sandbox --disable-gpu --user-data-dir={tmp_path}/profile --virtual-time-budget=10000"
     script.write_text(
@@ -124,7 +120,7 @@ async def test_the_dashboard_opens_in_a_real_browser(tmp_path: Path) -> None:
             )
             out, err = await ui.communicate()
             assert (ui.returncode, b"Traceback" in err) == (0, False), err.decode()
-            assert f"http://127.0.0.1:{gateway.port}/dashboard".encode() in out  # printed beside, for another browser
+            assert f"http://127.0.0.1:{gateway.port}/dashboard".encode() in out  # printed too, for another browser
             await until(page.exists, 60)
             # On a busy machine Chromium was seen to end without any document. Even an error page is one.
             if page.read_text():
@@ -159,7 +155,7 @@ def kill_reapers(signal_name: str, *which: str) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sub-reapers")
 @pytest.mark.parametrize("which", REAPERS)
 @pytest.mark.parametrize("name", ["STOP", "KILL"])
-async def test_leave_a_daemon_behind_by_a_signal_to_the_reaper(name: str, which: str) -> None:
+async def test_signal_to_the_reaper_leaves_no_daemon(name: str, which: str) -> None:
     before = descendants(os.getpid())
     async with Hub({"shell": shell()}, catalog_storage=None, token_store=None) as hub:
         await run(hub, DAEMON)
@@ -175,7 +171,7 @@ async def test_leave_a_daemon_behind_by_a_signal_to_the_reaper(name: str, which:
 
 @pytest.mark.attack("W9", "held-75")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sub-reapers")
-async def test_leave_a_daemon_behind_by_stopping_the_reaper_before_the_hub_is_killed() -> None:
+async def test_stopped_reaper_of_a_killed_hub_leaves_no_daemon() -> None:
     holder = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HOLDER, *shell()["args"]), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -197,7 +193,7 @@ needs_landlock = pytest.mark.skipif(LANDLOCK < landlock.MIN_ABI, reason="this ke
 
 @pytest.mark.attack("W10", "H1")
 @needs_landlock
-async def test_become_administrator_with_the_token_of_the_gateway(tmp_path: Path) -> None:
+async def test_guarded_server_cannot_read_the_gateway_token(tmp_path: Path) -> None:
     servers = {"guarded": shell(sandbox="guard"), "open": shell(sandbox="off")}
     async with program(tmp_path / "gateway", servers) as gateway:
         state = tmp_path / "gateway" / "state"
@@ -217,8 +213,8 @@ async def test_become_administrator_with_the_token_of_the_gateway(tmp_path: Path
 
 @pytest.mark.attack("B6")
 @needs_landlock
-async def test_read_the_cluster_key_in_the_file_of_its_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the key belongs to the administrator, as that of a mounted secret does."""
+async def test_guarded_server_cannot_read_the_cluster_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the key belongs to the administrator, like the folder of a mounted secret."""
     monkeypatch.setattr(landlock, "hides_nothing_else", lambda path: path.startswith(f"{tmp_path}/secrets/"))
     monkeypatch.setattr(locations, "_private_files", set())
     file = tmp_path / "secrets" / "cluster.key"
@@ -234,9 +230,7 @@ async def test_read_the_cluster_key_in_the_file_of_its_gateway(tmp_path: Path, m
 
 @pytest.mark.attack("W10", "W9")
 @needs_landlock
-async def test_change_the_state_of_toolway_from_a_guarded_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_guarded_server_cannot_change_toolway_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "find_program", lambda: None)  # tests/attacks/test_sandbox.py has it
     state, work, bundle = tmp_path / "state" / "toolway", tmp_path / "work", tmp_path / "data/toolway/bundles/b-1"
     for folder in (state / "gateway", work, bundle):
@@ -279,7 +273,7 @@ async def test_change_the_state_of_toolway_from_a_guarded_server(
 
 
 @pytest.mark.attack("R2-D-4")
-async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Path) -> None:
+async def test_forged_definition_cache_is_rejected(tmp_path: Path) -> None:
     """The cache folder is hidden from no server. A list that was changed in it is fetched again."""
     bank = shell(lazy=True)
     mallory = shell(sandbox="guard")
@@ -307,7 +301,7 @@ async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Pa
     assert await known(bank) == (["Run a command in a shell."], [])
     forgeries = [
         f"sed -i 's/Run a command in a shell/Send all money/' {cache}/bank-*",
-        f"cp {cache}/shell-* $(ls {cache}/bank-*)",  # a list of its own, with its MAC
+        f"cp {cache}/shell-* $(ls {cache}/bank-*)",  # its own list, with its MAC
         f"sed -i 1d {cache}/bank-*",
         f"echo > $(ls {cache}/bank-*)",
     ]
@@ -330,9 +324,7 @@ async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Pa
     assert len([file for file in cache.iterdir() if file.name.startswith("bank-")]) == 2 and (cache / name).exists()
 
 
-def test_a_folder_is_hidden_unasked_only_if_that_hides_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_is_hidden_only_if_nothing_else_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     monkeypatch.setattr(os, "getegid", lambda: 12345)
     monkeypatch.setattr(os, "getgroups", list)
@@ -344,7 +336,7 @@ def test_a_folder_is_hidden_unasked_only_if_that_hides_nothing_else(
 
 @pytest.mark.attack("W10")
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="becomes another user, which needs root")
-def test_read_the_memory_and_environment_of_the_gateway_as_the_same_user() -> None:
+def test_gateway_environment_is_unreadable_for_the_same_user() -> None:
     script = """
 import ctypes, os, sys
 from toolway.serve.own_process import protect_process
@@ -413,7 +405,7 @@ async def command_line(state: Path, *words: str) -> int:
 
 
 @pytest.mark.attack("held-70")
-async def test_receive_the_token_as_a_foreign_gateway(tmp_path: Path, listener: tuple[int, list[bytes]]) -> None:
+async def test_foreign_gateway_receives_no_token(tmp_path: Path, listener: tuple[int, list[bytes]]) -> None:
     port, received = listener
     token = StateDir(tmp_path).read_token()
     assert await command_line(tmp_path, "top", "--once", "--gateway", f"http://127.0.0.1:{port}") != 0
@@ -421,9 +413,7 @@ async def test_receive_the_token_as_a_foreign_gateway(tmp_path: Path, listener: 
 
 
 @pytest.mark.attack("held-71")
-async def test_receive_the_token_at_the_port_of_a_gateway_that_ended(
-    tmp_path: Path, listener: tuple[int, list[bytes]]
-) -> None:
+async def test_port_of_an_ended_gateway_receives_no_token(tmp_path: Path, listener: tuple[int, list[bytes]]) -> None:
     port, received = listener
     ended = await asyncio.create_subprocess_exec("true")
     await ended.wait()
@@ -444,8 +434,8 @@ async def test_receive_the_token_at_the_port_of_a_gateway_that_ended(
         ("sqlite:///x.db", "sqlite:///x.db"),
     ],
 )
-def test_read_the_password_of_the_database_in_the_variable_of_libpq(url: str, used: str) -> None:
-    """It moves into the URL, as libpq would use it, so that `serve` can remove the variable."""
+def test_pgpassword_moves_into_the_database_url(url: str, used: str) -> None:
+    """It moves into the URL, as libpq would use it, so `serve` can remove the variable."""
     environ = {"TOOLWAY_CLUSTER_KEY": "c0" * 32, "PGPASSWORD": "p@ss"}
     options = read_options(Flags(cluster="nats://127.0.0.1:4222", database=url), environ)
     assert options is not None and options.database_url == used

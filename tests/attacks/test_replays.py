@@ -1,6 +1,6 @@
 """Get an answer without passing a gate, because something answers instead of the server.
 
-An earlier result may answer a call: of an idempotency key, of a call under way, of the cache. Each of them is tried
+An earlier result may answer a call: from an idempotency key, a running call, or the cache. Each of them is tried
 against each gate, which closes between the first call and the second.
 """
 
@@ -88,7 +88,7 @@ TOOLS: dict[str, Json] = {
 LABELS = {"read": "private", "cached": "private", "shared": "private", "inbox": "untrusted", "send": "sink"}
 
 
-class Office(Edge):
+class ReplayLab(Edge):
     """A gateway before one server, whose gates a test closes."""
 
     gate: CallApprovals
@@ -131,9 +131,9 @@ class Office(Edge):
 
 
 @asynccontextmanager
-async def office(
+async def replay_lab(
     folder: Path, store: str = "memory", flows: Any = None, budgets: tuple[str, ...] = (), **settings: Any
-) -> AsyncIterator[Office]:
+) -> AsyncIterator[ReplayLab]:
     program = folder / "staff.py"
     program.write_text(SERVER)
     tools = {name: dict(each) for name, each in TOOLS.items()}
@@ -151,7 +151,7 @@ async def office(
     limits = tuple(CallBudget.parse(each) for each in budgets)
     token, key = keyring.create_key_sync("staff", ["staff"], False, 0.0, budgets=limits)
     gate = CallApprovals(file_store(folder, b"k" * 32), hub.mask, hub.emit)
-    found: Office
+    found: ReplayLab
     labels = CallFlows(
         FlowStore(SqliteDatabase(folder / "flows.sqlite", Flows())),
         lambda: hub.servers.entries,
@@ -165,7 +165,7 @@ async def office(
     async with hub:
         gateway = Gateway(hub, b"k" * 32, keyring, settings=LiveSettings(lambda: groups), parts=parts)
         gateway.parts.permissions.source = lambda: found.policy
-        found = Office(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
+        found = ReplayLab(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups
         found.token, found.key_id, found.time, found.policy = token, key.id, 1_800_000_000.0, None
         await hub.servers.wait_ready(timeout=60)
@@ -185,36 +185,36 @@ async def office(
 # -- every answerer against every gate ---------------------------------------------------------------------------------
 
 
-async def _forbid(at: Office) -> None:
+async def _forbid(at: ReplayLab) -> None:
     at.policy = AccessPolicy(PolicyEngine("permit(principal, action, resource) when {false};"), at.hub.emit)
     at.gateway.on_access_changed()
 
 
-async def _leave_group(at: Office) -> None:
+async def _leave_group(at: ReplayLab) -> None:
     at.groups["staff"] = ToolFilter(("s.inbox",))
     at.gateway.on_config_changed((), ())
 
 
-async def _revoke(at: Office) -> None:
+async def _revoke(at: ReplayLab) -> None:
     assert at.keyring.revoke_key_sync(at.key_id)
 
 
-async def _spend_budget(at: Office) -> None:
+async def _spend_budget(at: ReplayLab) -> None:
     pass  # the first call has spent it
 
 
-async def _require_approval(at: Office) -> None:
+async def _require_approval(at: ReplayLab) -> None:
     at.ask_for_approvals(read="operator", cached="operator", shared="operator")
 
 
-async def _read_and_send(at: Office) -> None:
+async def _read_and_send(at: ReplayLab) -> None:
     """The window of the first call is over; since then the caller has the other two labels."""
     at.time += WINDOW_S + 1
     for tool in ("inbox", "send"):
         assert "result" in await at.use(tool)
 
 
-async def _learn_secret(at: Office) -> None:
+async def _learn_secret(at: ReplayLab) -> None:
     secrets_of("s").add(SALARY)
 
 
@@ -224,7 +224,7 @@ def _forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_secrets, "_by_server", {})
 
 
-GATES: dict[str, tuple[Callable[[Office], Awaitable[None]], str]] = {
+GATES: dict[str, tuple[Callable[[ReplayLab], Awaitable[None]], str]] = {
     "policy": (_forbid, ""),
     "group": (_leave_group, ""),
     "revoked": (_revoke, "401"),
@@ -233,7 +233,7 @@ GATES: dict[str, tuple[Callable[[Office], Awaitable[None]], str]] = {
     "flows": (_read_and_send, "E-FLOW"),
     "redaction": (_learn_secret, ""),
 }
-#: The tool that is called, the idempotency key, and whether the first call is under way when the second one begins.
+#: The tool that is called, the idempotency key, and whether the first call is running when the second one begins.
 ANSWERERS: dict[str, tuple[str, str | None, bool]] = {
     "stored": ("read", "key-1", False),
     "running": ("read", "key-1", True),
@@ -246,13 +246,11 @@ ANSWERERS: dict[str, tuple[str, str | None, bool]] = {
 @pytest.mark.parametrize(
     ("answerer", "store"), [*((each, "memory") for each in ANSWERERS), ("stored", "sqlite"), ("running", "sqlite")]
 )
-async def test_get_an_answer_that_my_own_call_would_not_get(
-    tmp_path: Path, answerer: str, store: str, gate: str
-) -> None:
+async def test_answer_is_withheld_after_a_gate_closed(tmp_path: Path, answerer: str, store: str, gate: str) -> None:
     close, code = GATES[gate]
     tool, key, is_running = ANSWERERS[answerer]
     options: Json = {"flows": "deny"} if gate == "flows" else {"budgets": ("1/day",)} if gate == "budget" else {}
-    async with office(tmp_path, store, **options) as at:
+    async with replay_lab(tmp_path, store, **options) as at:
         arguments = {"hold": True} if is_running else {}
         first = asyncio.create_task(at.use(tool, key, arguments))
         if is_running:
@@ -275,12 +273,12 @@ async def test_get_an_answer_that_my_own_call_would_not_get(
         assert at.made(tool) == 1
 
 
-async def test_the_second_call_is_answered_if_no_gate_closes(tmp_path: Path) -> None:
+async def test_second_call_is_answered_while_all_gates_are_open(tmp_path: Path) -> None:
     """Else the test above would show nothing."""
     for answerer, (tool, key, is_running) in ANSWERERS.items():
         folder = tmp_path / answerer
         folder.mkdir()
-        async with office(folder) as at:
+        async with replay_lab(folder) as at:
             arguments = {"hold": True} if is_running else {}
             first = asyncio.create_task(at.use(tool, key, arguments))
             while not at.made(tool):
@@ -300,11 +298,11 @@ async def test_the_second_call_is_answered_if_no_gate_closes(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("plans", ["on", "off"])
-async def test_send_private_data_out_by_reading_it_under_an_old_key(
+async def test_replayed_read_counts_as_reading_private_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, plans: str
 ) -> None:
     monkeypatch.setenv("TOOLWAY_PLANS", plans)
-    async with office(tmp_path, store, flows="deny") as at:
+    async with replay_lab(tmp_path, store, flows="deny") as at:
         assert "result" in await at.use("read", "old")
         at.time += WINDOW_S + 1
         assert "result" in await at.use("inbox")
@@ -315,8 +313,8 @@ async def test_send_private_data_out_by_reading_it_under_an_old_key(
         assert set(window) == {"private", "untrusted"}
 
 
-async def test_a_refused_replay_says_that_the_call_was_executed(tmp_path: Path) -> None:
-    async with office(tmp_path, flows="deny") as at:
+async def test_rejected_replay_reports_that_the_call_was_executed(tmp_path: Path) -> None:
+    async with replay_lab(tmp_path, flows="deny") as at:
         assert "result" in await at.use("send", "sent")
         at.time += WINDOW_S + 1
         for tool in ("read", "inbox"):
@@ -330,8 +328,8 @@ async def test_a_refused_replay_says_that_the_call_was_executed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_a_retry_with_its_key_needs_no_second_approval(tmp_path: Path, store: str) -> None:
-    async with office(tmp_path, store) as at:
+async def test_retry_with_its_key_needs_no_second_approval(tmp_path: Path, store: str) -> None:
+    async with replay_lab(tmp_path, store) as at:
         at.ask_for_approvals(read="operator")
         assert (await at.use("read", "one"))["error"]["data"]["code"] == "E-APPROVAL"
         await at.approve()
@@ -343,8 +341,8 @@ async def test_a_retry_with_its_key_needs_no_second_approval(tmp_path: Path, sto
         assert at.made("read") == 1
 
 
-async def test_a_retry_with_the_answer_of_its_user_needs_no_second_answer(tmp_path: Path) -> None:
-    async with office(tmp_path) as at:
+async def test_retry_with_a_client_approval_needs_no_second_answer(tmp_path: Path) -> None:
+    async with replay_lab(tmp_path) as at:
         at.ask_for_approvals(read="client")
         form: Json = {"elicitation": {"form": {}}}
         asked = (await at.use("read", "one", capabilities=form))["result"]
@@ -353,13 +351,13 @@ async def test_a_retry_with_the_answer_of_its_user_needs_no_second_answer(tmp_pa
         for _ in range(2):  # the same request twice, as a client that lost the first answer sends it
             assert SALARY in json.dumps((await at.use("read", "one", **more))["result"])
         assert at.made("read") == 1
-        at.ask_for_approvals(read="operator")  # who decides more than the user of the client
+        at.ask_for_approvals(read="operator")  # an administrator decides over the client's user
         error = (await at.use("read", "one", **more))["error"]
         assert (error["data"]["code"], error["data"]["executed"]) == ("E-APPROVAL", "yes")
 
 
-async def test_a_rule_that_is_newer_than_the_call_holds_its_result_until_the_approval(tmp_path: Path) -> None:
-    async with office(tmp_path) as at:
+async def test_approval_rule_newer_than_the_call_holds_its_result(tmp_path: Path) -> None:
+    async with replay_lab(tmp_path) as at:
         assert "result" in await at.use("read", "one")
         at.ask_for_approvals(read="operator")
         error = (await at.use("read", "one"))["error"]
@@ -369,8 +367,8 @@ async def test_a_rule_that_is_newer_than_the_call_holds_its_result_until_the_app
         assert at.made("read") == 1
 
 
-async def test_a_retry_of_what_an_operator_let_out_needs_no_second_approval(tmp_path: Path) -> None:
-    async with office(tmp_path, flows="ask") as at:
+async def test_retry_of_an_approved_flow_needs_no_second_approval(tmp_path: Path) -> None:
+    async with replay_lab(tmp_path, flows="ask") as at:
         for tool in ("read", "inbox"):
             assert "result" in await at.use(tool)
         assert (await at.use("send", "one"))["error"]["data"]["code"] == "E-APPROVAL"
@@ -381,8 +379,8 @@ async def test_a_retry_of_what_an_operator_let_out_needs_no_second_approval(tmp_
         assert (await at.use("send", "two"))["error"]["data"]["code"] == "E-APPROVAL"
 
 
-async def test_a_replay_costs_a_call(tmp_path: Path) -> None:
-    async with office(tmp_path, budgets=("3/day",)) as at:
+async def test_replay_counts_against_the_budget(tmp_path: Path) -> None:
+    async with replay_lab(tmp_path, budgets=("3/day",)) as at:
         for _ in range(3):
             assert "result" in await at.use("read", "one")
         assert "E-BUDGET" in json.dumps((await at.use("read", "one"))["error"])

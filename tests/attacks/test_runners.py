@@ -179,7 +179,7 @@ async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @pytest.mark.skipif(shutil.which("npx") is None, reason="npx is not installed")
-async def test_make_npx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) -> None:
+async def test_npx_fetches_and_runs_only_the_listed_package(lab: Lab, tmp_path: Path) -> None:
     evil = f"http://127.0.0.1:{lab.attacker.port}/"
     marker = tmp_path / "marker"
     for words in (
@@ -201,7 +201,7 @@ async def test_make_npx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(UVX is None, reason="uvx is not installed (the package uv of PyPI, or make setup)")
-async def test_make_uvx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) -> None:
+async def test_uvx_fetches_and_runs_only_the_listed_package(lab: Lab, tmp_path: Path) -> None:
     evil = f"http://127.0.0.1:{lab.attacker.port}/simple"
     marker = tmp_path / "marker"
     for words in (

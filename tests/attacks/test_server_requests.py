@@ -40,7 +40,7 @@ EVIL_URLS: Final = (
 )
 
 
-class Person:
+class FakeUser:
     """Accepts whatever is asked, and remembers it."""
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class Person:
 
 @pytest.mark.attack("W3")
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_ask_the_user_without_end_during_one_call(transport: str, caplog: pytest.LogCaptureFixture) -> None:
-    person = Person()
+async def test_elicitations_per_call_are_limited(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    user = FakeUser()
     async with (
         FullHttp("legacy", transport) as server,
-        Hub({"s": server.url}, elicitation_callback=person.answer) as hub,
+        Hub({"s": server.url}, elicitation_callback=user.answer) as hub,
     ):
         answers = json.loads((await hub.call_tool("s.ask", {"n": 200})).text)
-        assert len(person.asked) == MOST
+        assert len(user.asked) == MOST
         assert answers[MOST - 1]["action"] == "accept"
         assert [each["data"]["code"] for each in answers[MOST:]] == ["E-SERVER-REQUESTS"] * (200 - MOST)
         assert json.loads((await hub.call_tool("s.ask", {"n": 1})).text)[0]["action"] == "accept"  # the next call may
@@ -78,24 +78,24 @@ async def test_ask_the_user_without_end_during_one_call(transport: str, caplog: 
 
 
 @pytest.mark.attack("W3")
-async def test_ask_the_model_without_end_during_one_call_over_a_pipe() -> None:
-    person = Person()
+async def test_elicitations_per_call_over_stdio_are_limited() -> None:
+    user = FakeUser()
     entry = {**fake_server(era="legacy"), "limits": {"maxServerRequests": 3}}
-    async with Hub({"s": entry}, elicitation_callback=person.answer) as hub:
+    async with Hub({"s": entry}, elicitation_callback=user.answer) as hub:
         answers = json.loads((await hub.call_tool("s.elicit", {"rounds": 10})).text)
-    assert len(person.asked) == 3 and "at most 3" in answers[3]["error"]["message"]
+    assert len(user.asked) == 3 and "at most 3" in answers[3]["error"]["message"]
 
 
 @pytest.mark.attack("W3")
-async def test_ask_the_user_without_end_at_once() -> None:
-    person = Person()
-    async with FullHttp("modern") as server, Hub({"s": server.url}, elicitation_callback=person.answer) as hub:
+async def test_parallel_elicitations_per_call_are_limited() -> None:
+    user = FakeUser()
+    async with FullHttp("modern") as server, Hub({"s": server.url}, elicitation_callback=user.answer) as hub:
         with pytest.raises(ProtocolError, match="at most 64") as caught:
             await hub.call_tool("s.ask", {"n": MOST + 1})
-        assert (caught.value.code, caught.value.executed, person.asked) == ("E-SERVER-REQUESTS", "unknown", [])
+        assert (caught.value.code, caught.value.executed, user.asked) == ("E-SERVER-REQUESTS", "unknown", [])
         assert "maxServerRequests" in caught.value.hint
         await hub.call_tool("s.ask", {"n": MOST})
-        assert len(person.asked) == MOST
+        assert len(user.asked) == MOST
 
 
 @pytest.mark.attack("W3")
@@ -103,19 +103,19 @@ async def test_ask_the_user_without_end_at_once() -> None:
     ("client_era", "server_era"),
     [("legacy", "legacy"), ("legacy", "modern"), ("modern", "modern"), ("modern", "legacy")],
 )
-async def test_ask_the_user_of_a_gateway_without_end(client_era: str, server_era: str) -> None:
-    person = Person()
+async def test_elicitations_through_the_gateway_are_limited(client_era: str, server_era: str) -> None:
+    user = FakeUser()
     async with (
         full(server_era, "http") as lab,
-        lab.client(client_era, elicitation_callback=person.elicit, input_required_max_rounds=100) as client,
+        lab.client(client_era, elicitation_callback=user.elicit, input_required_max_rounds=100) as client,
     ):
         if server_era == "modern":
             with pytest.raises(MCPError, match="too many server requests"):
                 await client.call_tool("ask", {"n": 100})
-            assert person.asked == []
+            assert user.asked == []
         else:
             answers = json.loads(text(await client.call_tool("ask", {"n": 100})))
-            assert len(person.asked) == MOST and "too many server requests" in answers[-1]["message"]
+            assert len(user.asked) == MOST and "too many server requests" in answers[-1]["message"]
 
 
 # -- in whose name, and where to ---------------------------------------------------------------------------------------
@@ -123,24 +123,24 @@ async def test_ask_the_user_of_a_gateway_without_end(client_era: str, server_era
 
 @ALL_WAYS
 @pytest.mark.attack("W4")
-async def test_ask_in_the_name_of_another_or_lead_the_browser_elsewhere(
+async def test_elicitation_shows_its_server_and_rejects_bad_urls(
     client_era: str, server_era: str, transport: str
 ) -> None:
-    person = Person()
+    user = FakeUser()
     async with (
         full(server_era, transport) as lab,
-        lab.client(client_era, elicitation_callback=person.elicit) as client,
+        lab.client(client_era, elicitation_callback=user.elicit) as client,
     ):
         await client.call_tool("ask", {"message": "\u202e\x1b[2K[bank] Your PIN?"})
-        [(message, params)] = person.asked
+        [(message, params)] = user.asked
         assert message == "[full] [2K[bank] Your PIN?"
         assert params.meta["toolway/server"] == "full"
-        person.asked.clear()
+        user.asked.clear()
         for url in EVIL_URLS[:3]:
             assert "the URL of the elicitation" in await _outcome(client, url), url
-        assert person.asked == []
+        assert user.asked == []
         await client.call_tool("ask", {"url": "https://pay.example/order"})
-        [(message, params)] = person.asked
+        [(message, params)] = user.asked
         assert (message, params.url) == ("[full] Your name?", "https://pay.example/order")
 
 
@@ -155,25 +155,25 @@ async def _outcome(client: Any, url: str, tool: str = "ask") -> str:
 
 @pytest.mark.attack("W4")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_ask_the_user_of_a_program_in_the_name_of_another(era: str) -> None:
-    person = Person()
-    async with FullHttp(era) as server, Hub({"s": server.url}, elicitation_callback=person.answer) as hub:
+async def test_library_elicitation_names_its_server_and_checks_urls(era: str) -> None:
+    user = FakeUser()
+    async with FullHttp(era) as server, Hub({"s": server.url}, elicitation_callback=user.answer) as hub:
         await hub.call_tool("s.ask", {"message": "[bank] Your PIN?"})
-        assert [server for server, _ in person.asked] == ["s"]
+        assert [server for server, _ in user.asked] == ["s"]
         for url in EVIL_URLS[:3]:
             assert "the URL of the elicitation" in await _outcome(hub, url, "s.ask"), url
-        assert len(person.asked) == 1
+        assert len(user.asked) == 1
 
 
 @pytest.mark.attack("W4")
 @pytest.mark.parametrize("url", EVIL_URLS)
-async def test_lead_the_browser_elsewhere_by_another_form_of_url(url: Any) -> None:
+async def test_elicitation_with_a_bad_url_is_rejected(url: Any) -> None:
     with pytest.raises(RejectedServerRequest, match="the URL of the elicitation"):
         check_server_request("elicitation/create", {"mode": "url", "url": url})
 
 
 @pytest.mark.attack("W4")
-async def test_lead_the_browser_elsewhere_by_a_task() -> None:
+async def test_task_input_request_with_a_bad_url_is_dropped() -> None:
     def request(**params: Any) -> Json:
         return {"method": "elicitation/create", "params": {"message": "Pay", **params}}
 
@@ -188,7 +188,7 @@ async def test_lead_the_browser_elsewhere_by_a_task() -> None:
 
 @pytest.mark.attack("W15")
 @pytest.mark.parametrize("transport", ["stdio", "http", "sse", "websocket"])
-async def test_answer_a_request_by_an_id_of_another_type(transport: str) -> None:
+async def test_answer_with_an_id_of_another_type_is_rejected(transport: str) -> None:
     if transport == "stdio":
         async with Hub({"s": fake_server("foreign_id_type")}) as hub:
             await _is_refused(hub)
@@ -211,7 +211,7 @@ async def _is_refused(hub: Hub) -> None:
 
 
 @pytest.mark.attack("held-32", "held-33")
-async def test_cancel_the_call_of_another_client_or_read_its_progress(tmp_path: Path) -> None:
+async def test_other_clients_cannot_cancel_or_observe_a_call(tmp_path: Path) -> None:
     async with edge(tmp_path) as found, found.connected() as stream:
         victim, attacker = found.key(), found.key()
         session = {"Mcp-Session-Id": await found.initialize(token=victim)}

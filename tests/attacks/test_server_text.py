@@ -87,7 +87,7 @@ def telltale(folder: Path) -> Json:
         ["config", "--origin"],
     ],
 )
-def test_read_a_value_of_env_in_what_a_command_prints(words: list[str], tmp_path: Path) -> None:
+def test_env_secret_is_masked_in_command_output(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"telltale": telltale(tmp_path)}}))
     done = CliRunner().invoke(app, [*words, "--config", str(file)])
@@ -100,7 +100,7 @@ def test_read_a_value_of_env_in_what_a_command_prints(words: list[str], tmp_path
 
 @pytest.mark.attack("B9")
 @pytest.mark.anyio
-async def test_read_a_value_of_env_in_an_answer_of_the_gateway(tmp_path: Path) -> None:
+async def test_env_secret_is_masked_in_gateway_answers(tmp_path: Path) -> None:
     async with lab({"telltale": {**telltale(tmp_path), "timeout": 5}}, ready=False) as found, found.raw("") as raw:
         await raw.http.post(f"{found.base}/admin/servers/telltale/restart")
         texts = [(await raw.call("telltale__x")).last, (await raw.ask("tools/list")).last]
@@ -114,7 +114,7 @@ async def test_read_a_value_of_env_in_an_answer_of_the_gateway(tmp_path: Path) -
 
 @pytest.mark.attack("R2-D-2")
 @pytest.mark.anyio
-async def test_read_a_value_of_env_in_an_exception_of_the_library(tmp_path: Path) -> None:
+async def test_env_secret_is_masked_in_library_exceptions(tmp_path: Path) -> None:
     """A program logs exceptions: with their causes, and from its middleware too."""
     texts: list[str] = []
 
@@ -159,7 +159,7 @@ class RepeatingToolbox(Toolbox):
 
 @pytest.mark.attack("R2-D-2")
 @pytest.mark.anyio
-async def test_read_a_header_in_the_data_of_an_exception_of_the_library() -> None:
+async def test_header_secret_is_masked_in_exception_data() -> None:
     fake = FullHttp("modern")
     fake.server.toolbox = RepeatingToolbox()
     async with fake, Hub({"x": {"url": fake.url, "headers": {"X-Key": PLAIN}}}) as hub:
@@ -174,7 +174,7 @@ async def test_read_a_header_in_the_data_of_an_exception_of_the_library() -> Non
 
 
 @pytest.mark.attack("B9")
-def test_common_values_of_env_do_not_hide_ordinary_words() -> None:
+def test_common_env_values_do_not_mask_ordinary_words() -> None:
     harmless = {
         "NODE_ENV": "production",
         "LOG_LEVEL": "WARNING",
@@ -198,7 +198,7 @@ def test_common_values_of_env_do_not_hide_ordinary_words() -> None:
 @pytest.mark.attack("B9")
 @pytest.mark.attack("held-72")
 @pytest.mark.parametrize("value", ["abcdef", "ab+/cd efgh", "päss wörd!", "x" * 50, "six666\nlines-of-a-key-here"])
-def test_read_a_secret_in_base64_or_a_url(value: str) -> None:
+def test_secret_in_base64_or_a_url_is_masked(value: str) -> None:
     mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
     for before in range(4):
         for after in range(4):
@@ -220,7 +220,7 @@ def partly_encoded(value: str, chosen: Random) -> str:
 
 @pytest.mark.attack("R2-D-1")
 @pytest.mark.parametrize("value", ["Tq7vLm2Xk9Zp4Rw8", PLAIN, "päss wörd!", "100%25 a%41+b%", "ab+/cd=="])
-def test_read_a_secret_of_which_some_characters_are_url_encoded(value: str) -> None:
+def test_partly_url_encoded_secret_is_masked(value: str) -> None:
     mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
     chosen = Random(7)
     for _ in range(200):
@@ -240,7 +240,7 @@ def test_read_a_secret_of_which_some_characters_are_url_encoded(value: str) -> N
 
 
 @pytest.mark.attack("R2-D-1")
-def test_make_a_mask_slow_by_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_escapes_do_not_slow_down_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
 
     def count(data: bytes) -> bytes:
@@ -251,14 +251,14 @@ def test_make_a_mask_slow_by_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mask("Tq7vLm2%58k9Zp4Rw8") == "***"
     monkeypatch.setattr(replacer, "unquote_to_bytes", count)
     assert mask("no escape, 100 % sure: Tq7vLm2Xk9Zp4Rw8") == "no escape, 100 % sure: ***"
-    assert decoded == []  # the usual text costs nothing more
+    assert decoded == []  # ordinary text is not decoded
     hostile = "%25" * 10_000 + "%" + "25" * 50 + "%54q7" * 100_000
     assert mask(hostile) == hostile
     assert len(decoded) <= replacer.MAX_DECODINGS and max(decoded) <= len(hostile)
 
 
 @pytest.mark.attack("B9")
-def test_read_the_beginning_of_a_secret_where_a_text_is_cut() -> None:
+def test_start_of_a_secret_before_a_cut_is_masked() -> None:
     mask = build_masker([Server(command="x", env={"PLAIN": PLAIN})])
     for length in range(6, len(PLAIN)):
         assert mask(f"cannot log in with {PLAIN[:length]}…") == "cannot log in with ***…"
@@ -266,7 +266,7 @@ def test_read_the_beginning_of_a_secret_where_a_text_is_cut() -> None:
 
 
 @pytest.mark.attack("B9")
-def test_hide_an_argument_or_a_variable_from_the_person_who_adds_a_server(tmp_path: Path) -> None:
+def test_add_shows_arguments_and_code_variables_unmasked(tmp_path: Path) -> None:
     """By a mask: what is in `env` is masked, so an argument that is repeated there would be too."""
     file = tmp_path / "mcp.json"
     evil = "--script-shell=./evil.sh"
@@ -309,7 +309,7 @@ def hides(value: Any) -> bool:
 @pytest.mark.attack("B10")
 @pytest.mark.anyio
 @pytest.mark.parametrize("treatment", ["remove", "keep", "hide"])
-async def test_hide_instructions_in_a_definition(treatment: InvisibleCharacters) -> None:
+async def test_hidden_characters_in_a_definition_are_treated_as_set(treatment: InvisibleCharacters) -> None:
     async with (
         hiding_server() as fake,
         lab({"x": {"url": fake.url}}, invisible_characters=treatment) as found,
@@ -334,16 +334,16 @@ async def test_hide_instructions_in_a_definition(treatment: InvisibleCharacters)
 
 
 @pytest.mark.attack("B10")
-def test_hide_instructions_from_the_person_who_checks_a_server() -> None:
+def test_linter_reports_invisible_characters() -> None:
     definitions = HidingToolbox().definitions(FakeServer(Toolbox()))
     found = [each for each in lint_tools("x", definitions).findings if each.code == "E-LINT-INVISIBLE"]
-    assert {each.tool for each in found} == {"hiding"}  # emoji and the joiners of scripts are no finding
+    assert {each.tool for each in found} == {"hiding"}  # emoji and the joiners of scripts are not reported
     assert {each.where for each in found} >= {"title", "description", "inputSchema.properties.a.description"}
     assert "U+202E RIGHT-TO-LEFT OVERRIDE" in found[0].message and "'ignore all'" in found[0].message
 
 
 @pytest.mark.attack("B10")
-def test_every_character_that_is_not_seen_is_removed() -> None:
+def test_every_invisible_character_is_removed() -> None:
     visible_marks = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
     visible_marks |= {*range(0x13430, 0x13440)}
     for code in range(sys.maxunicode + 1):
@@ -367,7 +367,7 @@ def test_every_character_that_is_not_seen_is_removed() -> None:
 
 @pytest.mark.attack("B10")
 @pytest.mark.attack("held-73")
-def test_control_a_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_control_characters_are_removed_from_output(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
     output.print_tool_text(f"{HIDDEN}\r\n")
     output.print_line(HIDDEN)
@@ -380,6 +380,6 @@ def test_control_a_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) ->
     assert exact.isascii() and json.loads(exact) == {"text": HIDDEN}
 
 
-def test_the_setting_is_read() -> None:
+def test_invisible_characters_setting_is_read() -> None:
     assert parse_gateway({}, {}).invisible_characters == "remove"
     assert parse_gateway({"gateway": {"invisibleCharacters": "hide"}}, {}).invisible_characters == "hide"

@@ -1,4 +1,4 @@
-"""Take all slots of a server, so that another caller gets none."""
+"""Take all slots of a server, so another caller gets none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.test_replays import office
+from tests.attacks.test_replays import replay_lab
 from tests.gateway.edge_lab import message_of, modern
 
 pytestmark = pytest.mark.anyio
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.attack("A2-W4")
 @pytest.mark.parametrize("plans", ["on", "off"])
-async def test_take_all_slots_of_a_server_with_slow_calls(
+async def test_slow_calls_of_one_caller_leave_slots_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: str
 ) -> None:
     monkeypatch.setenv("TOOLWAY_PLANS", plans)
-    async with office(tmp_path, limits={"maxConcurrent": 16}) as at:
+    async with replay_lab(tmp_path, limits={"maxConcurrent": 16}) as at:
         slow = [asyncio.create_task(at.use("read", None, {"hold": True})) for _ in range(30)]
         limiter = at.hub.servers.upstreams.limiters.get("s")
         assert limiter is not None

@@ -49,10 +49,8 @@ def anyio_backend() -> str:
 
 @pytest.mark.attack("A2-NC4")
 @needs_nats
-async def test_go_on_with_a_stolen_key_after_the_operator_changed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the documentation says it is done. A node that has only the new key is first told what to do."""
+async def test_replaced_cluster_key_makes_a_stolen_key_useless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As documented. A node that has only the new key first gets an error that says what to do."""
     stolen, fresh = b"1" * 32, b"2" * 32
     old, new = derive_tenant_key(stolen, "default"), derive_tenant_key(fresh, "default")
     monkeypatch.setattr(hop_lab, "KEY", old)
@@ -89,7 +87,7 @@ async def test_go_on_with_a_stolen_key_after_the_operator_changed_it(
 
 @pytest.mark.attack("A2-held-C3")
 @pytest.mark.parametrize("answer", [b"{}", b'{"ok":true}', b'{"proof":"x"}'])
-async def test_learn_a_call_with_the_certificate_and_the_address_of_a_node(
+async def test_stolen_certificate_and_address_receive_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     """TLS hides calls from the network. That a process is the node is not shown by its certificate."""
@@ -118,7 +116,7 @@ async def test_learn_a_call_with_the_certificate_and_the_address_of_a_node(
         with pytest.raises(HttpError) as refused:
             await peer.client.send("POST", target, [credential], b"secret-call").send_and_wait()
         assert refused.value.bytes_sent == 0
-        assert b"GET " in got  # it was asked who it is, by TLS
+        assert b"GET " in got  # it was asked for its proof, over TLS
         assert b"canary" not in got and b"secret-call" not in got
     finally:
         await known.close()
@@ -130,8 +128,8 @@ async def test_learn_a_call_with_the_certificate_and_the_address_of_a_node(
 
 @pytest.mark.attack("A2-held-C4")
 @needs_nats
-async def test_have_a_recorded_message_count_again_by_another_spelling() -> None:
-    """Each message counts once: also with other characters that mean the same bytes, and for another tenant."""
+async def test_recorded_message_counts_once_in_any_spelling() -> None:
+    """Each message counts once: even with other characters that mean the same bytes, and for another tenant."""
     heard: list[tuple[str, Json]] = []
     recorded: list[bytes] = []
     buses = [
@@ -230,7 +228,7 @@ async def fake_postgres(answer: bytes, sslmode: str) -> AsyncIterator[FakePostgr
 
 @pytest.mark.attack("A2-held-C5")
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_break_a_node_by_answers_that_no_database_gives(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_malformed_database_answer_raises_an_error(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_class(), "answer_timeout_s", 0.5)
     monkeypatch.setattr("toolway.cluster.db.engine.PAUSE_GRACE_S", 0.5)
     async with fake_postgres(ANSWERS[answer], "disable") as database:
@@ -245,7 +243,7 @@ async def test_break_a_node_by_answers_that_no_database_gives(answer: str, monke
 
 @pytest.mark.attack("A2-held-C6")
 @pytest.mark.parametrize("sslmode", ["require", "verify-full"])
-async def test_get_the_password_of_the_database_by_saying_that_there_is_no_tls(sslmode: str) -> None:
+async def test_database_password_is_not_sent_without_tls(sslmode: str) -> None:
     """With the option in the URL of the database, of which nothing is lost on the way to the driver."""
     async with fake_postgres(message(b"R", struct.pack(">I", 3)), sslmode) as database:
         engine = open_engine(database.url)

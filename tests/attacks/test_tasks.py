@@ -1,4 +1,4 @@
-"""What a client would like to do with the tasks of another one, and a server with tasks that are none."""
+"""Attacks on the tasks of another client, and by a server with invalid tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
 
 
 @pytest.mark.attack("R3-B-1")
-async def test_use_a_task_of_a_server_that_was_taken_out_of_the_group() -> None:
+async def test_task_of_a_server_removed_from_the_toolset_is_unknown() -> None:
     """The id of a task is sealed for 30 days. What the group includes may change before."""
     groups = {"team": ToolFilter(("full.*",))}
     fake = FullHttp("modern")
@@ -45,7 +45,7 @@ async def test_use_a_task_of_a_server_that_was_taken_out_of_the_group() -> None:
 
 
 @pytest.mark.attack("R3-held-1")
-async def test_use_the_task_of_another_key_or_guess_one(tmp_path: Path) -> None:
+async def test_task_of_another_key_is_unknown(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_local")
     async with full("modern", "http", keyring=keyring) as found:
         owner, other = made(keyring, "owner"), made(keyring, "other")
@@ -79,7 +79,7 @@ class StrangeTasks(FullServer):
 
 
 @pytest.mark.attack("R3-B-2")
-async def test_confuse_a_gateway_by_the_id_of_a_task() -> None:
+async def test_strange_task_ids_are_rejected_or_mapped() -> None:
     fake = FullHttp("modern")
     fake.server = StrangeTasks("modern")
     fake.endpoint = ENDPOINT_BY_TRANSPORT["http"](fake.server, ActiveFaults(HTTP_FAULTS, ()), "json")

@@ -63,7 +63,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.attack("held-70")
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_receive_the_token_as_a_gateway_that_was_named(listener: Listener, token: str, words: list[str]) -> None:
+def test_foreign_gateway_receives_no_token(listener: Listener, token: str, words: list[str]) -> None:
     result = CliRunner().invoke(app, [*words, "--gateway", listener.url])
     assert result.exit_code != 0
     assert listener.heard and token not in "\n".join(listener.heard) + result.output
@@ -71,7 +71,7 @@ def test_receive_the_token_as_a_gateway_that_was_named(listener: Listener, token
 
 @pytest.mark.attack("held-71")
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_receive_the_token_at_the_port_of_a_gateway_that_died(
+def test_port_of_a_dead_gateway_receives_no_token(
     listener: Listener, token: str, words: list[str], tmp_path: Path
 ) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])

@@ -19,7 +19,7 @@ PAY: dict[str, Any] = {"type": "object", "properties": {"amount": {"type": "inte
 @pytest.mark.attack("A2-W2")
 @pytest.mark.parametrize("plans", ["on", "off"])
 @pytest.mark.parametrize("padding", ["list", "names", "nested"])
-async def test_hide_a_wrong_argument_behind_padding(
+async def test_wrong_argument_behind_padding_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: str, padding: str
 ) -> None:
     monkeypatch.setenv("TOOLWAY_PLANS", plans)
@@ -44,7 +44,7 @@ async def test_hide_a_wrong_argument_behind_padding(
 
 @pytest.mark.attack("A2-W3")
 @pytest.mark.parametrize("plans", ["on", "off"])
-async def test_turn_the_checks_of_a_tool_off_with_a_look_ahead(
+async def test_unsupported_pattern_does_not_turn_off_other_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: str
 ) -> None:
     monkeypatch.setenv("TOOLWAY_PLANS", plans)

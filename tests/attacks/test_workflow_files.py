@@ -1,4 +1,4 @@
-"""Attacks by workflows: files and definitions that somebody else brings in, and addresses that ask for a key."""
+"""Attacks by workflows: planted files and definitions, and addresses that ask for a key."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tools_used(machine: Machine) -> set[str]:
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F2")
-async def test_run_a_workflow_file_that_a_trusted_pattern_matches_later(machine: Machine) -> None:
+async def test_workflow_file_matching_later_needs_trust(machine: Machine) -> None:
     machine.write(USER_FILE, {"mcpServers": {"s": server(machine)}})
     write(machine.project / "flows" / "ok.yaml", flow("s.read"))
     machine.write("project/.mcp.json", {"mcpServers": {}, "toolway": GLOB})
@@ -104,7 +104,7 @@ async def test_run_a_workflow_file_that_a_trusted_pattern_matches_later(machine:
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F2")
-async def test_run_a_workflow_planted_in_the_users_own_file(machine: Machine) -> None:
+async def test_workflow_planted_in_the_users_file_is_not_run(machine: Machine) -> None:
     entries = {"s": server(machine)}
     machine.write(USER_FILE, {"mcpServers": entries})
     async with serving(machine) as gateway:
@@ -192,9 +192,7 @@ WAYS: list[Callable[[Path, Path], None]] = [
 @pytest.mark.attack("A2-F2")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scope", ["project", "user", "local"])
-def test_bring_in_a_workflow_without_an_approval(
-    machine: Machine, scope: str, way: Callable[[Path, Path], None]
-) -> None:
+def test_workflow_without_trust_is_not_loaded(machine: Machine, scope: str, way: Callable[[Path, Path], None]) -> None:
     machine.write(USER_FILE, {"mcpServers": {"u": URL}})
     file = _config_file(machine, scope)
     folder = file.parent / "flows"
@@ -224,7 +222,7 @@ def test_bring_in_a_workflow_without_an_approval(
 
 
 @pytest.mark.attack("A2-F2")
-def test_change_a_workflow_between_its_approval_and_its_use(machine: Machine) -> None:
+def test_workflow_runs_as_it_was_compared(machine: Machine) -> None:
     """What was compared is what runs: the file is not opened again."""
     machine.write("project/.mcp.json", {"mcpServers": {}, "toolway": GLOB})
     write(machine.project / "flows" / "ok.yaml", json.dumps({"steps": [{"workflow": "child.yml"}]}))
@@ -237,7 +235,7 @@ def test_change_a_workflow_between_its_approval_and_its_use(machine: Machine) ->
 
 
 @pytest.mark.attack("A2-F2")
-def test_stop_the_gateway_by_a_pipe_among_the_workflow_files(machine: Machine) -> None:
+def test_pipe_among_workflow_files_is_skipped(machine: Machine) -> None:
     machine.write("project/.mcp.json", {"mcpServers": {}, "toolway": GLOB})
     write(machine.project / "flows" / "ok.yaml", flow("s.see"))
     os.mkfifo(machine.project / "flows" / "pipe.yaml")
@@ -246,7 +244,7 @@ def test_stop_the_gateway_by_a_pipe_among_the_workflow_files(machine: Machine) -
 
 
 @pytest.mark.attack("A2-F2")
-def test_keep_a_workflow_after_its_approval_was_revoked(machine: Machine) -> None:
+def test_workflow_is_gone_after_its_trust_was_revoked(machine: Machine) -> None:
     machine.write("project/.mcp.json", {"mcpServers": {}, "toolway": GLOB})
     write(machine.project / "flows" / "ok.yaml", flow("s.see"))
     trust_all(machine)
@@ -264,7 +262,7 @@ def test_keep_a_workflow_after_its_approval_was_revoked(machine: Machine) -> Non
 @pytest.mark.anyio
 @pytest.mark.attack("A2-F2")
 @pytest.mark.parametrize("listed", [False, True])
-async def test_get_the_key_of_a_provider_by_an_address_in_a_workflow(
+async def test_workflow_address_gets_no_provider_key_unless_listed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")

@@ -19,7 +19,7 @@ _names = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The address of a PostgreSQL server of our own."""
+    """The address of our own PostgreSQL server."""
     programs = binaries()
     if programs is None or importlib.util.find_spec("psycopg") is None:
         pytest.skip("there is no PostgreSQL here, or no psycopg: the log in PostgreSQL was not tested")

@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "audit.sqlite"
 
 
-async def test_a_call_that_changes_something_has_an_intent_and_an_outcome(log: Path) -> None:
+async def test_unsafe_call_has_an_intent_and_an_outcome(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.wait_ready()
         await hub.call_tool("s.counter", {"nonce": "hello"})
@@ -44,7 +44,7 @@ async def test_a_call_that_changes_something_has_an_intent_and_an_outcome(log: P
     assert "given" not in intent
 
 
-async def test_a_read_has_only_an_outcome(log: Path) -> None:
+async def test_read_has_only_an_outcome(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.wait_ready()
         await hub.call_tool("s.echo", {"text": "x"})
@@ -61,7 +61,7 @@ async def test_a_read_has_only_an_outcome(log: Path) -> None:
     ]
 
 
-async def test_the_call_is_not_sent_before_its_intent_is_on_disk(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_is_not_sent_before_its_intent_is_on_disk(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     real = os.fdatasync
 
@@ -104,7 +104,7 @@ class HeldDisk:
         self._released.set()
 
 
-async def test_calls_are_flights_which_their_intents_send(log: Path) -> None:
+async def test_fast_path_calls_have_intents_and_outcomes(log: Path) -> None:
     async with Hub({"s": fake_server(era="modern")}, audit_log=log) as hub:
         await hub.wait_ready()
         results = await asyncio.gather(*(hub.call_tool("s.counter", {"nonce": str(n)}) for n in range(20)))
@@ -119,7 +119,7 @@ async def test_calls_are_flights_which_their_intents_send(log: Path) -> None:
 
 
 @pytest.mark.parametrize("waits", ["shortly", "until the pipeline has taken over"])
-async def test_a_call_whose_intent_is_being_written_was_not_sent(
+async def test_call_is_not_sent_while_its_intent_is_written(
     log: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     effects, disk = log.parent / "effects", HeldDisk(monkeypatch)
@@ -152,9 +152,7 @@ async def test_a_call_whose_intent_is_being_written_was_not_sent(
 
 
 @pytest.mark.attack("A2-S3")
-async def test_a_call_whose_time_ends_in_a_pause_before_its_intent_is_on_disk_is_not_sent(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_that_expires_before_its_intent_is_not_sent(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     effects, disk = log.parent / "effects", HeldDisk(monkeypatch)
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
         await hub.wait_ready()
@@ -171,7 +169,7 @@ async def test_a_call_whose_time_ends_in_a_pause_before_its_intent_is_on_disk_is
     assert [(each["outcome"], each["certainty"]) for each in outcomes] == [("not_executed", "C0"), ("ok", "C3")]
 
 
-async def test_a_call_whose_intent_cannot_be_written_is_not_sent(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_is_not_sent_if_its_intent_cannot_be_written(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     effects = log.parent / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
         await hub.wait_ready()
@@ -187,7 +185,7 @@ async def test_a_call_whose_intent_cannot_be_written_is_not_sent(log: Path, monk
         monkeypatch.undo()
 
 
-async def test_many_calls_share_a_write(log: Path) -> None:
+async def test_concurrent_calls_share_a_write(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.wait_ready()
         await asyncio.gather(*(hub.call_tool("s.counter", {"nonce": str(n)}) for n in range(100)))
@@ -199,7 +197,7 @@ async def test_many_calls_share_a_write(log: Path) -> None:
     assert len(calls(log)) == 200
 
 
-async def test_a_call_is_found_by_its_idempotency_key_and_a_replay_is_marked(log: Path) -> None:
+async def test_call_is_found_by_idempotency_key_and_replay_is_marked(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         for _ in range(2):
             await hub.call_tool("s.counter", {"nonce": "a"}, idempotency_key="order-1")
@@ -209,7 +207,7 @@ async def test_a_call_is_found_by_its_idempotency_key_and_a_replay_is_marked(log
     assert replay["call"] != outcome["call"] == intent["call"]
 
 
-async def test_an_unknown_outcome_and_a_late_result_are_recorded(log: Path) -> None:
+async def test_unknown_outcome_and_late_result_are_recorded(log: Path) -> None:
     late_server = {"command": sys.executable, "args": [str(Path(__file__).with_name("late_server.py"))]}
     async with Hub({"s": late_server}, audit_log=log) as hub:
         await hub.wait_ready()
@@ -225,7 +223,7 @@ async def test_an_unknown_outcome_and_a_late_result_are_recorded(log: Path) -> N
     assert b"canary" not in log.read_bytes()
 
 
-async def test_open_calls_of_a_killed_process_are_unknown_after_the_next_start(log: Path) -> None:
+async def test_open_calls_of_killed_process_become_unknown(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter", {})
         await hub.call_tool("s.counter", {}, idempotency_key="k")
@@ -271,7 +269,7 @@ async def test_other_events_are_recorded(log: Path) -> None:
     assert any(each["added"] == ["extra_1"] for each in changes)
 
 
-async def test_arguments_are_recorded_only_if_enabled_and_without_secrets(log: Path) -> None:
+async def test_arguments_are_recorded_only_if_enabled_and_redacted(log: Path) -> None:
     remember_secret("canary-fetched-secret")
     settings = AuditSettings(file=str(log), arguments=True, redact=("iban",))
     given = {
@@ -295,7 +293,7 @@ async def test_arguments_are_recorded_only_if_enabled_and_without_secrets(log: P
 
 
 @pytest.mark.promise("C11")
-async def test_only_the_first_characters_of_a_text_are_recorded(log: Path) -> None:
+async def test_long_strings_are_truncated(log: Path) -> None:
     settings = AuditSettings(file=str(log), arguments=True, max_text_chars=50)
     async with Hub({"s": fake_server()}, audit_log=settings) as hub:
         await hub.call_tool("s.counter", {"nonce": "short", "body": "b" * 200, "deep": [{"text": "d" * 51}]})
@@ -304,13 +302,13 @@ async def test_only_the_first_characters_of_a_text_are_recorded(log: Path) -> No
 
 
 @pytest.mark.promise("C11")
-async def test_by_default_the_log_has_no_argument_at_all(log: Path) -> None:
+async def test_arguments_are_not_recorded_by_default(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter", {"body": "canary-text"})
     assert "canary" not in b"".join(path.read_bytes() for path in log.parent.glob("audit*")).decode("latin-1")
 
 
-async def test_a_tampered_log_prevents_the_start(log: Path) -> None:
+async def test_tampered_log_prevents_start(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter", {})
     with closing(sqlite3.connect(log)) as db, db:
@@ -322,7 +320,7 @@ async def test_a_tampered_log_prevents_the_start(log: Path) -> None:
     assert "record" in caught.value.detail
 
 
-async def test_a_second_hub_cannot_write_to_the_same_log(log: Path) -> None:
+async def test_second_hub_cannot_write_to_the_same_log(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log):
         with pytest.raises(ConfigError) as caught:
             async with Hub({"s": fake_server()}, audit_log=log):
@@ -330,7 +328,7 @@ async def test_a_second_hub_cannot_write_to_the_same_log(log: Path) -> None:
     assert caught.value.code == "E-AUDIT-IN-USE"
 
 
-def test_without_a_log_there_is_no_middleware() -> None:
+def test_hub_without_log_has_no_audit_stage() -> None:
     hub = Hub({"s": fake_server()})
     with_log, without = (
         hub._core.calls._build_middleware(hub._core.calls._idempotency_store, lambda: 0.0, lambda c, n: n(c)),

@@ -67,7 +67,7 @@ def check(settings: AuditSettings, given: list[StoredRecord]) -> CheckpointCheck
     return checker
 
 
-def test_a_removed_end_is_found_and_the_log_is_not_opened(settings: AuditSettings) -> None:
+def test_truncated_log_is_detected_and_not_opened(settings: AuditSettings) -> None:
     head = write(settings)
     checkpoint(settings, head)
     whole = rows(settings)
@@ -84,7 +84,7 @@ def test_a_removed_end_is_found_and_the_log_is_not_opened(settings: AuditSetting
         write(settings)
 
 
-def test_an_end_that_was_written_again_is_found(settings: AuditSettings) -> None:
+def test_rewritten_end_is_detected(settings: AuditSettings) -> None:
     checkpoint(settings, write(settings))
     kept = rows(settings)[:2]
     Path(settings.file).unlink()
@@ -103,7 +103,7 @@ def test_an_end_that_was_written_again_is_found(settings: AuditSettings) -> None
         write(settings)
 
 
-def test_a_renamed_log_is_begun_again_only_if_an_operator_agrees(settings: AuditSettings) -> None:
+def test_renamed_log_restarts_only_after_approval(settings: AuditSettings) -> None:
     first = write(settings)
     given = checkpoint(settings, first)
     Path(settings.file).rename(settings.file + ".kept")
@@ -118,7 +118,7 @@ def test_a_renamed_log_is_begun_again_only_if_an_operator_agrees(settings: Audit
         list(CheckpointChecker([], [given]).rows(rows(settings)))
 
 
-def test_a_log_that_replaced_another_one_is_refused_unless_that_is_one_of_its_name() -> None:
+def test_log_replacing_an_unknown_log_is_rejected() -> None:
     after = ChainHead(7, "a" * 64)
     opened = encode_record("log.open", 1.0, 1.0, {"after": {"seq": after.seq, "hash": after.hash}})
     found = verify_log(link_records(ChainHead(), [opened]))
@@ -127,7 +127,7 @@ def test_a_log_that_replaced_another_one_is_refused_unless_that_is_one_of_its_na
         refuse_replacement(found, {ChainHead(7, "b" * 64), ChainHead(8, "a" * 64)})
 
 
-def test_a_log_in_a_database_is_opened_and_its_notes_are_kept(tmp_path: Path) -> None:
+def test_database_log_opens_and_its_notes_are_kept(tmp_path: Path) -> None:
     """Another node may have replaced it. `verify` reports it, by the field `after`."""
     settings = AuditSettings(file=str(tmp_path / "audit.sqlite")).with_folder(tmp_path)
     load_signer(settings, create=True)
@@ -144,7 +144,7 @@ def test_a_log_in_a_database_is_opened_and_its_notes_are_kept(tmp_path: Path) ->
     assert kept == ["1", "2"]
 
 
-async def test_a_hub_signs_the_end_of_its_log_when_it_is_closed(settings: AuditSettings) -> None:
+async def test_hub_signs_end_of_log_on_close(settings: AuditSettings) -> None:
     async with Hub({"s": fake_server()}, audit_log=settings) as hub:
         await hub.wait_ready()
         await hub.call_tool("s.counter", {"nonce": "1"})
@@ -156,7 +156,7 @@ async def test_a_hub_signs_the_end_of_its_log_when_it_is_closed(settings: AuditS
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-async def test_a_forged_checkpoint_is_found(settings: AuditSettings) -> None:
+async def test_forged_checkpoint_is_detected(settings: AuditSettings) -> None:
     async with Hub({"s": fake_server()}, audit_log=settings) as hub:
         await hub.wait_ready()
     whole = rows(settings)
@@ -194,7 +194,7 @@ class OneLog:
         await self.writer.flush()
 
 
-async def test_checkpoints_are_sent_and_only_made_if_the_log_has_grown(settings: AuditSettings) -> None:
+async def test_checkpoints_are_sent_only_if_log_has_grown(settings: AuditSettings) -> None:
     log = OneLog(settings)
     await log.writer.open()
     log.task.start()
@@ -213,7 +213,7 @@ async def test_checkpoints_are_sent_and_only_made_if_the_log_has_grown(settings:
         list(CheckpointChecker([key], given).rows(rows(settings)[: given[-1].through - 1]))
 
 
-async def test_a_log_with_only_its_first_record_is_signed(settings: AuditSettings) -> None:
+async def test_log_with_only_its_first_record_is_signed(settings: AuditSettings) -> None:
     """Otherwise a gateway without calls has no signed log in its first hour."""
     log = OneLog(settings)
     await log.writer.open()
@@ -229,7 +229,7 @@ def failing_signer() -> Any:
     raise ConfigError("no key", code="E-AUDIT-KEY")
 
 
-async def test_without_a_signer_calls_go_on(settings: AuditSettings, caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_continue_without_a_signer(settings: AuditSettings, caplog: pytest.LogCaptureFixture) -> None:
     log = OneLog(settings, failing_signer)
     await log.writer.open()
     log.task.start()
@@ -249,7 +249,7 @@ sys.stdout.buffer.write({"raw": signature, "hex": signature.hex().encode() + b"\
 """
 
 
-def test_a_command_signs_and_its_signature_is_checked(tmp_path: Path) -> None:
+def test_signing_command_is_run_and_its_signature_verified(tmp_path: Path) -> None:
     own = load_signer(AuditSettings().with_folder(tmp_path), create=True)
     (tmp_path / "sign.py").write_text(SIGN)
     command = f"{sys.executable} {tmp_path}/sign.py {tmp_path}/audit-signing.pem"
@@ -268,13 +268,13 @@ def test_a_command_signs_and_its_signature_is_checked(tmp_path: Path) -> None:
         CommandSigner("/bin/sleep 60", own.public).sign(b"text", timeout=0.05)
 
 
-def test_nodes_of_a_cluster_sign_with_the_same_key(tmp_path: Path) -> None:
+def test_cluster_nodes_sign_with_the_same_key(tmp_path: Path) -> None:
     nodes = [AuditSettings().with_folder(tmp_path / name).for_cluster(b"tenant") for name in "ab"]
     assert len({load_signer(node).public.id for node in nodes}) == 1
     assert load_signer(AuditSettings().for_cluster(b"other")).public.id != load_signer(nodes[0]).public.id
 
 
-def test_a_signer_that_waits_for_approval_is_not_run(tmp_path: Path) -> None:
+def test_untrusted_signer_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as failed:
         load_signer(AuditSettings(signer="command:/bin/true", signer_key="k", signer_held=True).with_folder(tmp_path))
     assert "toolway trust toolway.audit.signer" in str(failed.value.hint)

@@ -50,7 +50,7 @@ def numbers(journal: Journal) -> list[int]:
     return [number for number, _ in found.entries]
 
 
-def test_groups_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_groups_are_read_as_written(tmp_path: Path) -> None:
     journal = filled(tmp_path / "a.sqlite")
     assert numbers(journal) == [1, 2, 3, 4, 5, 6] and journal.left_run() == RUN
     [file] = segments(tmp_path / "a.sqlite")
@@ -60,7 +60,7 @@ def test_groups_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 40, 60])
-def test_an_incomplete_last_group_is_left_out(cut: int, tmp_path: Path) -> None:
+def test_incomplete_last_group_is_dropped(cut: int, tmp_path: Path) -> None:
     journal = filled(tmp_path / "a.sqlite")
     [file] = segments(tmp_path / "a.sqlite")
     os.truncate(file, file.stat().st_size - cut)
@@ -69,7 +69,7 @@ def test_an_incomplete_last_group_is_left_out(cut: int, tmp_path: Path) -> None:
     assert found is not None and found.torn_bytes > 0
 
 
-def test_a_changed_group_is_detected(tmp_path: Path) -> None:
+def test_changed_group_is_detected(tmp_path: Path) -> None:
     journal = filled(tmp_path / "a.sqlite")
     [file] = segments(tmp_path / "a.sqlite")
     data = file.read_bytes()
@@ -82,7 +82,7 @@ def test_a_changed_group_is_detected(tmp_path: Path) -> None:
         Journal(tmp_path / "a.sqlite", b"another key").read()
 
 
-def test_a_removed_segment_is_detected_and_stored_ones_are_deleted(tmp_path: Path) -> None:
+def test_removed_segment_is_detected_and_stored_ones_deleted(tmp_path: Path) -> None:
     journal = filled(tmp_path / "a.sqlite", 4, max_segment_bytes=1)
     assert len(segments(tmp_path / "a.sqlite")) == 4
     journal.remove_through(3)  # the second segment has 3 and 4
@@ -95,7 +95,7 @@ def test_a_removed_segment_is_detected_and_stored_ones_are_deleted(tmp_path: Pat
         journal.read()
 
 
-def test_a_failed_write_does_not_count_even_if_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_does_not_count_even_if_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "a.sqlite", KEY)
     journal.start(RUN)
     journal.append(1, [b'{"entry":1}'])
@@ -111,7 +111,7 @@ def test_a_failed_write_does_not_count_even_if_it_is_on_disk(tmp_path: Path, mon
     assert found is not None and b"rejected" not in b"".join(record for _, record in found.entries)
 
 
-def test_a_short_write_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_write_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, journal = os.write, Journal(tmp_path / "a.sqlite", KEY)
     journal.start(RUN)
     journal.append(1, [b'{"entry":1}'])
@@ -174,7 +174,7 @@ def numbers_in(records: list[dict[str, Any]]) -> list[int]:
     return [each["n"] for each in records if each["kind"] == "test"]
 
 
-async def test_the_journal_of_a_killed_process_is_stored_once(
+async def test_journal_of_killed_process_is_stored_once(
     settings: AuditSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STORE_DELAY_S", 3600)
@@ -198,9 +198,7 @@ async def test_the_journal_of_a_killed_process_is_stored_once(
     assert segments(Path(settings.file)) == []
 
 
-async def test_an_intent_that_is_only_in_the_journal_is_recovered(
-    settings: AuditSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_intent_only_in_journal_is_recovered(settings: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORE_DELAY_S", 3600)
     writer = await opened(settings)
     await writer.commit(b"call.intent", encode_fields({"call": "c1", "server": "s", "tool": "t"}))
@@ -213,7 +211,7 @@ async def test_an_intent_that_is_only_in_the_journal_is_recovered(
     assert found == [("c2", "unknown")]
 
 
-async def test_the_journal_of_another_log_is_set_aside(settings: AuditSettings) -> None:
+async def test_journal_of_another_log_is_set_aside(settings: AuditSettings) -> None:
     log = Path(settings.file)
     await (await opened(settings)).close()
     filled(log)
@@ -223,7 +221,7 @@ async def test_the_journal_of_another_log_is_set_aside(settings: AuditSettings) 
     assert torn["moved_to"].endswith("00000001")
 
 
-async def test_a_changed_journal_prevents_the_start(settings: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_journal_prevents_start(settings: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORE_DELAY_S", 3600)
     writer = await opened(settings)
     for number in (1, 2, 3):
@@ -235,7 +233,7 @@ async def test_a_changed_journal_prevents_the_start(settings: AuditSettings, mon
         await opened(settings)
 
 
-async def test_a_log_that_fails_rejects_calls_and_loses_nothing(
+async def test_failing_log_rejects_calls_and_loses_nothing(
     settings: AuditSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = await opened(settings)
@@ -261,7 +259,7 @@ async def test_a_log_that_fails_rejects_calls_and_loses_nothing(
     assert "no space" in resumed["why"] and resumed["lost"] == 0
 
 
-async def test_a_full_disk_of_the_journal_rejects_calls_until_it_can_be_written(
+async def test_full_journal_disk_rejects_calls_until_writable(
     settings: AuditSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = await opened(settings)
@@ -278,9 +276,7 @@ async def test_a_full_disk_of_the_journal_rejects_calls_until_it_can_be_written(
     assert numbers_in(stored(settings)) == [2]
 
 
-async def test_a_slow_log_stops_the_journal_from_growing(
-    settings: AuditSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_log_limits_journal_growth(settings: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNSTORED", 10)
     monkeypatch.setattr(module, "STORE_DELAY_S", 3600)
     writer = await opened(settings)

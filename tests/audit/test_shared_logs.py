@@ -85,7 +85,7 @@ def _logs(settings: AuditSettings) -> list[str]:
     return [name.removeprefix(settings.name) for name in _read(settings)]
 
 
-def test_each_writer_has_its_own_log_and_the_next_one_continues_a_free_one(settings) -> None:
+def test_each_writer_has_its_own_log_and_reuses_a_free_one(settings) -> None:
     writers = [_begun(settings)[0] for _ in range(3)]
     for number, log in enumerate(writers):
         log.write([_intent(f"call-{number}")])
@@ -98,7 +98,7 @@ def test_each_writer_has_its_own_log_and_the_next_one_continues_a_free_one(setti
     assert _logs(settings) == ["", "#2", "#3"]
 
 
-def test_concurrent_writers_have_different_logs_and_one_creates_the_table(postgres: str) -> None:
+def test_concurrent_writers_get_different_logs_and_one_table(postgres: str) -> None:
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("CREATE DATABASE begun_at_once")
     head, _, query = postgres.partition("?")
@@ -121,7 +121,7 @@ def test_concurrent_writers_have_different_logs_and_one_creates_the_table(postgr
     assert _logs(settings) == ["", "#2", "#3", "#4", "#5"]
 
 
-def test_the_log_of_a_dead_gateway_is_recovered_by_the_next_one(settings) -> None:
+def test_log_of_dead_gateway_is_recovered_by_next_one(settings) -> None:
     log, sink = _begun(settings)
     other, _ = _begun(settings)
     log.write([_intent("cut-off")])
@@ -133,7 +133,7 @@ def test_the_log_of_a_dead_gateway_is_recovered_by_the_next_one(settings) -> Non
     other.close()
 
 
-def test_a_gateway_that_lost_its_log_starts_a_new_one_that_names_its_predecessor(settings) -> None:
+def test_gateway_that_lost_its_log_starts_a_new_linked_one(settings) -> None:
     log, sink = _begun(settings)
     log.write([_intent("first")])
     before = sink.head()
@@ -153,7 +153,7 @@ def test_a_gateway_that_lost_its_log_starts_a_new_one_that_names_its_predecessor
     log.close()
 
 
-def test_a_log_that_another_writer_continued_and_closed_is_lost_too(settings) -> None:
+def test_log_continued_and_closed_by_another_writer_is_lost(settings) -> None:
     log, sink = _begun(settings)
     _cut(sink)
     thief, _ = _begun(settings)
@@ -165,7 +165,7 @@ def test_a_log_that_another_writer_continued_and_closed_is_lost_too(settings) ->
     assert _logs(settings) == ["", "#2"]
 
 
-def test_a_lost_connection_does_not_lose_the_log(settings) -> None:
+def test_lost_connection_does_not_lose_the_log(settings) -> None:
     log, sink = _begun(settings)
     _cut(sink)
     with pytest.raises(psycopg.OperationalError):
@@ -175,7 +175,7 @@ def test_a_lost_connection_does_not_lose_the_log(settings) -> None:
     assert _logs(settings) == [""]
 
 
-def test_a_log_that_is_not_shared_is_not_switched(settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unshared_log_is_not_switched(settings, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = replace(settings, shared_name=False)
     log = AuditChain(create_sink(alone), RecordMacs.load(settings))
     log.open()
@@ -194,7 +194,7 @@ def test_a_log_that_is_not_shared_is_not_switched(settings, monkeypatch: pytest.
     log.sink.close()
 
 
-def test_the_number_of_logs_is_limited(settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_logs_is_limited(settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.audit.postgres.MAX_LOGS", 2)
     writers = [_begun(settings)[0] for _ in range(2)]
     third = SharedPostgresSink(settings.address, settings.name)
@@ -205,7 +205,7 @@ def test_the_number_of_logs_is_limited(settings, monkeypatch: pytest.MonkeyPatch
         log.close()
 
 
-def test_an_empty_log_does_not_hide_later_ones(settings) -> None:
+def test_empty_log_does_not_hide_later_ones(settings) -> None:
     first = SharedPostgresSink(settings.address, settings.name)
     first.open()  # and writes nothing yet
     second, _ = _begun(settings)
@@ -254,7 +254,7 @@ def two_gateways(postgres: str) -> AuditSettings:
     return settings
 
 
-def test_logs_of_two_processes_are_intact_and_their_digests_agree(two_gateways: AuditSettings) -> None:
+def test_logs_of_two_processes_are_intact_with_equal_digests(two_gateways: AuditSettings) -> None:
     found = _read(two_gateways)
     assert len(found) == 2
     for log in found.values():
@@ -278,7 +278,7 @@ def configured(two_gateways: AuditSettings, monkeypatch: pytest.MonkeyPatch, tmp
     return two_gateways
 
 
-def test_the_cli_reads_all_logs(configured: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_reads_all_logs(configured: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", f"{TENANT_KEY_PREFIX}default:{(b'k' * 32).hex()}")
 
     def toolway(*words: str) -> str:
@@ -299,7 +299,7 @@ def test_the_cli_reads_all_logs(configured: AuditSettings, monkeypatch: pytest.M
     assert len(lines) == 80
 
 
-def test_a_changed_record_in_any_log_is_detected(configured: AuditSettings) -> None:
+def test_changed_record_in_any_log_is_detected(configured: AuditSettings) -> None:
     named = "SELECT seq FROM toolway_audit WHERE log = %s AND body LIKE '%%counter%%' ORDER BY seq LIMIT 1 OFFSET 4"
     change = "UPDATE toolway_audit SET body = replace(body, %s, %s) WHERE log = %s AND seq = %s"
     log = f"{configured.name}#2"
@@ -313,7 +313,7 @@ def test_a_changed_record_in_any_log_is_detected(configured: AuditSettings) -> N
 
 
 @pytest.mark.attack("A2-NA3")
-def test_remove_one_log_of_a_cluster_altogether(settings: AuditSettings, tmp_path: Path) -> None:
+def test_removed_cluster_log_is_detected_by_checkpoints(settings: AuditSettings, tmp_path: Path) -> None:
     """It is found by checkpoints that were kept elsewhere, and a log that a node continues elsewhere is not refused."""
     signer = load_signer(settings)
     given = tmp_path / "received.jsonl"
@@ -337,7 +337,7 @@ def test_remove_one_log_of_a_cluster_altogether(settings: AuditSettings, tmp_pat
         verify()
 
 
-def test_a_log_that_a_node_continues_in_another_one_counts_as_whole(settings: AuditSettings) -> None:
+def test_log_continued_in_another_log_is_intact(settings: AuditSettings) -> None:
     first = AuditChain(create_sink(settings), RecordMacs.load(settings))
     first.open()
     named = {"seq": first.head.seq, "hash": first.head.hash}

@@ -47,7 +47,7 @@ def is_intact(data: bytes, key: PublicKey) -> bool:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 33])
-def test_the_root_and_the_paths_are_those_of_rfc_6962(count: int) -> None:
+def test_root_and_proofs_follow_rfc_6962(count: int) -> None:
     leaves = [hash_leaf(b"%d" % n) for n in range(count)]
     tree = MerkleTree()
     for leaf in leaves:
@@ -69,7 +69,7 @@ def test_the_root_and_the_paths_are_those_of_rfc_6962(count: int) -> None:
         assert not path or root_from_proof(leaf, index, count, path[:-1]) != tree.root()
 
 
-def test_the_example_of_rfc_6962_has_its_published_root() -> None:
+def test_rfc_6962_test_vectors() -> None:
     """The test vectors of certificate-transparency-go, for trees of 1, 2 and 3 leaves."""
     leaves = [b"", b"\x00", b"\x10"]
     roots = [
@@ -143,7 +143,7 @@ CHANGERS: list[Callable[[bytes, random.Random], bytes]] = [
 ]
 
 
-def test_every_change_of_an_export_is_found(signer: KeySigner) -> None:
+def test_every_change_of_an_export_is_detected(signer: KeySigner) -> None:
     data, rng = export(signer, lines(20)), random.Random(6962)
     assert is_intact(data, signer.public)
     tried = 0
@@ -159,7 +159,7 @@ def test_every_change_of_an_export_is_found(signer: KeySigner) -> None:
     assert tried > CHANGES * 0.9
 
 
-def test_every_change_of_a_proof_is_found(signer: KeySigner) -> None:
+def test_every_change_of_a_proof_is_detected(signer: KeySigner) -> None:
     data = export(signer, lines(20))
     [proof] = write_proofs(io.BytesIO(data), "c11")
     whole, rng = proof + b"\n", random.Random(1)
@@ -174,7 +174,7 @@ def test_every_change_of_a_proof_is_found(signer: KeySigner) -> None:
         assert not is_intact(forged, signer.public), name
 
 
-def test_an_export_of_another_key_or_without_a_signature_is_refused(signer: KeySigner) -> None:
+def test_export_without_valid_signature_is_rejected(signer: KeySigner) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     other = KeySigner(Ed25519PrivateKey.generate())

@@ -31,7 +31,7 @@ def filled(sink: AuditSink, count: int = 5) -> AuditSink:
     return sink
 
 
-def test_the_registry_has_a_sink_for_every_kind_of_log(tmp_path: Path) -> None:
+def test_registry_has_a_sink_for_every_kind_of_log(tmp_path: Path) -> None:
     assert set(AUDIT_SINKS) == set(AUDIT_LOG_KINDS)
     for kind in ("sqlite", "jsonl"):
         sink = filled(create_sink(AuditSettings(to=kind, file=str(tmp_path / kind))))
@@ -49,7 +49,7 @@ def test_appended_records_are_read_in_both_directions(make: Make) -> None:
     sink.close()
 
 
-def test_a_log_is_continued(make: Make) -> None:
+def test_reopened_log_continues(make: Make) -> None:
     filled(make()).close()
     sink = filled(make())
     assert verify_log(sink.read_forward()).head == sink.head()
@@ -57,7 +57,7 @@ def test_a_log_is_continued(make: Make) -> None:
     sink.close()
 
 
-def test_a_log_has_one_writer_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_has_one_writer_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.audit.postgres.LOCK_TIMEOUT_S", 0.1)
     first = filled(make())
     second = make()
@@ -73,7 +73,7 @@ def test_a_log_has_one_writer_at_a_time(make: Make, monkeypatch: pytest.MonkeyPa
     second.close()
 
 
-def test_an_empty_log_has_the_first_head(make: Make) -> None:
+def test_empty_log_has_the_first_head(make: Make) -> None:
     sink = make()
     sink.open()
     assert sink.head() == ChainHead()
@@ -92,7 +92,7 @@ def test_rows_are_appended_all_or_none(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", ["sqlite", "postgres"], indirect=True)
-def test_old_records_are_removed_and_the_removal_is_recorded(make: Make) -> None:
+def test_old_records_are_pruned_and_pruning_is_recorded(make: Make) -> None:
     sink = filled(make(), 10)
     log = AuditChain(sink, RecordMacs(b"k" * 32), wall_clock=lambda: 1_000_000_000.0 + 104)
     log._head = sink.head()
@@ -104,7 +104,7 @@ def test_old_records_are_removed_and_the_removal_is_recorded(make: Make) -> None
     log.close()
 
 
-def test_old_files_are_removed_and_the_removal_is_recorded(tmp_path: Path) -> None:
+def test_old_files_are_pruned_and_pruning_is_recorded(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "audit.jsonl", max_file_bytes=1)
     sink.open()
     for number in range(6):
@@ -123,7 +123,7 @@ def test_old_files_are_removed_and_the_removal_is_recorded(tmp_path: Path) -> No
     again.close()
 
 
-def test_a_manually_removed_beginning_is_detected(make: Make) -> None:
+def test_manually_removed_beginning_is_detected(make: Make) -> None:
     sink = filled(make(), 10)
     with pytest.raises(TamperedLog, match="the records before it are missing"):
         verify_log(sink.read_forward(4))
@@ -131,7 +131,7 @@ def test_a_manually_removed_beginning_is_detected(make: Make) -> None:
 
 
 @pytest.mark.parametrize("end", [b'{"seq":6,"prev":"00', b"\0" * 300, b'{"seq":6}\n', b"\n\n"])
-def test_a_partial_last_line_is_moved_away(end: bytes, tmp_path: Path) -> None:
+def test_partial_last_line_is_moved_away(end: bytes, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     filled(JsonlSink(path)).close()
     with path.open("ab") as file:
@@ -145,7 +145,7 @@ def test_a_partial_last_line_is_moved_away(end: bytes, tmp_path: Path) -> None:
     assert JsonlSink(path).open() is None
 
 
-def test_a_short_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = filled(JsonlSink(tmp_path / "audit.jsonl"))
     real = os.write
 
@@ -163,7 +163,7 @@ def test_a_short_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
     sink.close()
 
 
-def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "audit.sqlite").write_bytes(b"hello" * 1000)
     sink = SqliteSink(tmp_path / "audit.sqlite")
     with pytest.raises(SinkBroken, match="not a database"):
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_an_overwritten_database_page_is_detected(tmp_path: Path) -> None:
+def test_overwritten_database_page_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "audit.sqlite"
     filled(SqliteSink(path), 2000).close()
     with path.open("r+b") as file:
@@ -184,13 +184,13 @@ def test_an_overwritten_database_page_is_detected(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_the_files_are_private(tmp_path: Path) -> None:
+def test_log_files_are_private(tmp_path: Path) -> None:
     for sink in (SqliteSink(tmp_path / "a" / "audit.sqlite"), JsonlSink(tmp_path / "b" / "audit.jsonl")):
         filled(sink).close()
     assert {path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")} == {0}
 
 
-def test_a_group_is_on_disk_when_append_returns(tmp_path: Path) -> None:
+def test_group_is_on_disk_when_append_returns(tmp_path: Path) -> None:
     sink = SqliteSink(tmp_path / "audit.sqlite")
     filled(sink)
     db = sink._db

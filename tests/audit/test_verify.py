@@ -16,7 +16,7 @@ ROWS = link_records(
 )
 
 
-def test_an_unchanged_log_is_valid() -> None:
+def test_unchanged_log_is_valid() -> None:
     found = verify_log(ROWS)
     assert (found.record_count, found.first_seq, found.head.seq, found.intent_count, found.open_intents) == (
         20,
@@ -30,7 +30,7 @@ def test_an_unchanged_log_is_valid() -> None:
 
 @given(st.integers(0, 19), st.integers(0, 10_000), st.integers(0, 7))
 @settings(max_examples=300)
-def test_a_flipped_bit_is_detected_anywhere(index: int, place: int, bit: int) -> None:
+def test_flipped_bit_is_detected_anywhere(index: int, place: int, bit: int) -> None:
     row = ROWS[index]
     body = bytearray(row.body)
     body[place % len(body)] ^= 1 << bit
@@ -41,12 +41,12 @@ def test_a_flipped_bit_is_detected_anywhere(index: int, place: int, bit: int) ->
 
 
 @given(st.integers(0, 18))
-def test_a_removed_record_is_detected(index: int) -> None:
+def test_removed_record_is_detected(index: int) -> None:
     with pytest.raises(TamperedLog):
         verify_log(ROWS[:index] + ROWS[index + 1 :])
 
 
-def test_a_rewritten_record_with_a_valid_hash_is_detected() -> None:
+def test_rewritten_record_with_valid_hash_is_detected() -> None:
     forged = link_records(ChainHead(9, ROWS[8].hash), [encode_record("call.intent", 1e9, 1.0, {"call": "other"})])
     with pytest.raises(TamperedLog, match="is not the hash of record"):
         verify_log([*ROWS[:9], *forged, *ROWS[10:]])

@@ -75,7 +75,7 @@ async def until_well(ledger: AuditWriter) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_records_that_arrive_during_a_write_are_one_group() -> None:
+async def test_records_that_arrive_during_a_write_form_one_group() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
@@ -90,7 +90,7 @@ async def test_records_that_arrive_during_a_write_are_one_group() -> None:
     assert sink.kinds()[-1] == "log.close"
 
 
-async def test_a_record_without_waiter_joins_the_next_write() -> None:
+async def test_record_without_waiter_joins_next_write() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     for number in range(100):
@@ -103,7 +103,7 @@ async def test_a_record_without_waiter_joins_the_next_write() -> None:
     await ledger.close()
 
 
-async def test_a_full_buffer_rejects_intents_and_counts_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_buffer_rejects_intents_and_counts_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BUFFERED_RECORDS", 50)
     sink = MemorySink()
     ledger = await opened(sink)
@@ -125,7 +125,7 @@ async def test_a_full_buffer_rejects_intents_and_counts_lost_records(monkeypatch
 
 
 @pytest.mark.parametrize("stored", [False, True])
-async def test_a_retry_finds_out_if_a_failed_write_was_stored(stored: bool) -> None:
+async def test_retry_detects_whether_failed_write_was_stored(stored: bool) -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     sink.fault, sink.keeps_what_failed = OSError("fsync"), stored
@@ -138,7 +138,7 @@ async def test_a_retry_finds_out_if_a_failed_write_was_stored(stored: bool) -> N
     assert sink.kinds().count("test") == 1 + stored
 
 
-async def test_a_replaced_log_is_not_continued() -> None:
+async def test_replaced_log_is_not_continued() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     await ledger.commit(b"test", encode_fields({}))
@@ -156,7 +156,7 @@ async def test_a_replaced_log_is_not_continued() -> None:
     await ledger.close()
 
 
-async def test_a_removed_log_is_started_again_and_names_its_predecessor() -> None:
+async def test_removed_log_restarts_with_link_to_its_predecessor() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     await ledger.commit(b"test", encode_fields({}))
@@ -172,7 +172,7 @@ async def test_a_removed_log_is_started_again_and_names_its_predecessor() -> Non
     verify_log(sink.rows)
 
 
-async def test_a_cancelled_waiter_does_not_affect_others() -> None:
+async def test_cancelled_waiter_does_not_affect_others() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
@@ -186,7 +186,7 @@ async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     await ledger.close()
 
 
-async def test_a_callback_that_raises_does_not_affect_others() -> None:
+async def test_failing_callback_does_not_affect_others() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     written: list[Exception | None] = []
@@ -205,7 +205,7 @@ async def _await(future: asyncio.Future[None]) -> None:
     await future
 
 
-async def test_closing_does_not_wait_for_a_dead_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_does_not_wait_for_a_dead_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.2)
     sink = MemorySink()
     ledger = await opened(sink)

@@ -1,4 +1,4 @@
-"""A real authorization server, the SDK's on uvicorn, and a server that takes its tokens, in a process of their own.
+"""A real authorization server, the SDK's on uvicorn, and a server that takes its tokens, in their own process.
 
     async with real_issuer() as lab:
         hub = Hub({"guarded": lab.url}, login=lab.login)
@@ -82,7 +82,7 @@ class Provider:
         self.clients[client_info.client_id] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        """A person who agrees to everything."""
+        """A user who agrees to everything."""
         assert client.client_id is not None
         code = secrets.token_urlsafe(24)
         self.codes[code] = AuthorizationCode(
@@ -111,7 +111,7 @@ class Provider:
         found = self.refresh.get(refresh_token)
         if found is None:
             self.facts.refused += 1
-            if refresh_token in self.family:  # it worked once: somebody has stolen it, or us
+            if refresh_token in self.family:  # it worked once: someone has stolen it, or us
                 self.facts.reused += 1
                 self._end(self.family[refresh_token])
         return found

@@ -44,7 +44,7 @@ class Caller:
 
 @asynccontextmanager
 async def caller(url: str) -> AsyncIterator[Caller]:
-    """Ready for its first call, but it has called nobody."""
+    """Ready for its first call, but it has called no one."""
     pipe = asyncio.subprocess.PIPE
     root = Path(__file__).resolve().parents[2]
     process = await asyncio.create_subprocess_exec(

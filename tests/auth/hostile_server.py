@@ -1,4 +1,4 @@
-"""A server that nobody may talk to: it answers everything, and keeps every byte that it was ever sent.
+"""A server that no one may talk to: it answers everything, and keeps every byte that it was ever sent.
 
 It can also stand for a server that sends everybody on: `Trap(redirect=(307, "https://elsewhere"))`.
 """

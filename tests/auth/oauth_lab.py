@@ -36,7 +36,7 @@ class Issuer(FakeHttp):
         self.fault = ""  # of the token endpoint: status=…, slow, silent, wider, issuer, junk, huge
         self.lifetime: float = 3600
         self.scope: str | None = None  # granted instead of what is asked for
-        self.metadata: Json = {}  # said of itself, beside or instead of what is true
+        self.metadata: Json = {}  # said of itself, next to or instead of what is true
         self.clients: dict[str, str] = {}
         self.codes: dict[str, Json] = {}
         self.valid: dict[str, str] = {}  # access tokens and their scopes
@@ -148,7 +148,7 @@ class _IssuerEndpoint(Endpoint):
             scope = self.issuer.scope if self.issuer.scope is not None else asked.get("scope", "")
             return self.issuer.tokens(scope, client)
         token = form["refresh_token"]
-        if token in self.issuer.used:  # stolen: nobody who holds one of this family keeps it
+        if token in self.issuer.used:  # stolen: no one who holds one of this family keeps it
             self.issuer.refresh.clear()
         known = self.issuer.refresh.get(token)
         if known is None or known["client"] != client:

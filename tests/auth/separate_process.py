@@ -1,4 +1,4 @@
-"""An issuer and its guarded server in a process of their own, so that their work for many calls at once is not felt as
+"""An issuer and its guarded server in their own process, so their work for many calls at once is not felt as
 the hub's.
 
     async with apart(era="modern", effects=path) as pair:

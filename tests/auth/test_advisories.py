@@ -83,18 +83,18 @@ def _secrets(issuer: Issuer) -> list[str]:
     ],
 )
 @pytest.mark.attack("held-49")
-def test_row_1_what_is_no_web_address_reaches_no_browser(url: str) -> None:
+def test_row_1_non_web_url_is_rejected(url: str) -> None:
     with pytest.raises(AuthError):
         encode_url(url)
 
 
-def test_row_1_an_address_means_nothing_to_a_shell() -> None:
+def test_row_1_encoded_url_has_no_shell_characters() -> None:
     spelt = encode_url("""https://issuer.example/a?x=$(touch pwned)`id`'";|<>\\{}^!&y=1#z""".replace(" ", "%20"))
     assert shlex.split(spelt.replace("&", "")) == [spelt.replace("&", "")]
     assert not set("$`'\"()|<>\\{}^ ") & set(spelt)
 
 
-async def test_row_1_the_login_page_is_one_argument_of_the_browser_and_no_command(tmp_path: Path) -> None:
+async def test_row_1_login_url_is_one_argument_of_the_browser(tmp_path: Path) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         pwned = tmp_path / "pwned"
         issuer.metadata = {
@@ -108,10 +108,10 @@ async def test_row_1_the_login_page_is_one_argument_of_the_browser_and_no_comman
         assert not pwned.exists()
 
 
-# -- rows 22 and 23: what a server names is looked up once, and not gone to by way of somebody else -------------------
+# -- rows 22 and 23: what a server names is looked up once, and not gone to by way of someone else -------------------
 
 
-async def test_row_22_a_name_that_changes_its_answer_is_connected_to_as_it_was_checked() -> None:
+async def test_row_22_address_is_checked_at_every_connection() -> None:
     """The issuer's name leads to a good address when it is checked, and to a forbidden one a moment later."""
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         names = Names({"issuer.localhost": [HOME, "127.0.0.2"]})
@@ -130,7 +130,7 @@ async def test_row_22_a_name_that_changes_its_answer_is_connected_to_as_it_was_c
 @pytest.mark.parametrize("status", REDIRECTS)
 @pytest.mark.parametrize("hop", ["resource", "metadata", "registration", "token"])
 @pytest.mark.attack("held-50")
-async def test_rows_23_and_50_no_step_of_a_login_is_taken_elsewhere(hop: str, status: int) -> None:
+async def test_rows_23_and_50_login_follows_no_redirect(hop: str, status: int) -> None:
     """Each step is answered with a redirect to somewhere inside: nobody comes there, with or without a secret."""
     async with (
         Trap() as inside,
@@ -158,7 +158,7 @@ async def test_rows_23_and_50_no_step_of_a_login_is_taken_elsewhere(hop: str, st
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-async def test_row_50_a_refresh_token_is_not_sent_on(status: int) -> None:
+async def test_row_50_refresh_token_is_not_sent_to_redirect(status: int) -> None:
     store = MemoryTokenStore()
     async with (
         Trap() as elsewhere,
@@ -205,7 +205,7 @@ NASTY = (
 
 @pytest.mark.parametrize("value", NASTY)
 @pytest.mark.parametrize("argument", ["id", "order", "q", "X-Trace"])
-def test_rows_28_and_30_no_value_leaves_the_place_it_was_given_for(argument: str, value: str) -> None:
+def test_rows_28_and_30_value_cannot_escape_its_parameter(argument: str, value: str) -> None:
     [operation] = load_document(json.dumps(_DOCUMENT).encode(), source="here").operations
     known = {parameter.name: parameter.argument for parameter in operation.parameters}
     arguments = {known["id"]: "7", known["order"]: "9", known[argument]: value}
@@ -225,7 +225,7 @@ def test_rows_28_and_30_no_value_leaves_the_place_it_was_given_for(argument: str
 # -- row 41: what is for one server is for no other --------------------------------------------------------------------
 
 
-async def test_row_41_secrets_of_two_servers_never_meet_in_whatever_order_they_are_called() -> None:
+async def test_row_41_secrets_of_two_servers_are_never_mixed() -> None:
     async with Issuer() as one, Issuer() as two, Guarded(one) as first, Guarded(two) as second:
         issuers = {"first": one, "second": two}
 
@@ -257,7 +257,7 @@ async def test_row_41_secrets_of_two_servers_never_meet_in_whatever_order_they_a
 
 
 @pytest.mark.parametrize("way", ["refresh", "secret", "login"])
-async def test_row_49_a_swapped_authorization_server_gets_nothing_of_the_first(way: str) -> None:
+async def test_row_49_new_issuer_gets_no_secrets_of_the_old_one(way: str) -> None:
     store = MemoryTokenStore()
     async with Issuer() as issuer, Issuer() as evil, Guarded(issuer) as guarded:
         auth: dict[str, Any] = {}
@@ -272,7 +272,7 @@ async def test_row_49_a_swapped_authorization_server_gets_nothing_of_the_first(w
         secrets = [*_secrets(issuer), *filter(None, verifiers)]
         issuer.expire()
         guarded.trusts = evil.issuer
-        # A person may log in at the new one, if he wants to; what he gave the old one stays there.
+        # A user may log in at the new one, if he wants to; what he gave the old one stays there.
         login = evil.login if way == "login" else None
         async with _hub(guarded, login, token_store=store, entry=auth) as hub:
             with pytest.raises(CallError) as caught:
@@ -283,7 +283,7 @@ async def test_row_49_a_swapped_authorization_server_gets_nothing_of_the_first(w
         assert way == "login" or evil.made["authorization_code"] == 0
 
 
-async def test_row_49_mixed_up_answers_of_two_authorization_servers_are_not_exchanged() -> None:
+async def test_row_49_code_from_another_issuer_is_not_exchanged() -> None:
     """The browser comes back with a code of another issuer, by its own word or by the state of another login."""
     async with Issuer() as issuer, Issuer() as evil, Guarded(issuer) as guarded:
         issuer.metadata = {"authorization_response_iss_parameter_supported": True}
@@ -302,7 +302,7 @@ async def test_row_49_mixed_up_answers_of_two_authorization_servers_are_not_exch
 
 @pytest.mark.parametrize("claim", ["another server", "a part of it that is not its address", "no address"])
 @pytest.mark.attack("held-45")
-async def test_row_52_a_server_that_claims_to_be_another_gets_no_token_for_it(claim: str) -> None:
+async def test_row_52_server_claiming_another_resource_gets_no_token(claim: str) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, Guarded(issuer) as victim:
         guarded.resource = {
             "another server": victim.url,
@@ -313,7 +313,7 @@ async def test_row_52_a_server_that_claims_to_be_another_gets_no_token_for_it(cl
         assert issuer.made == {} and not any(guarded.sent) and not any(victim.sent)
 
 
-async def test_row_52_tokens_are_asked_for_and_renewed_for_the_server_they_are_sent_to() -> None:
+async def test_row_52_token_requests_name_their_server() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded, issuer.login) as hub:
         await hub.call_tool("guarded.echo")
         issuer.expire()

@@ -6,7 +6,7 @@ from toolway.types import AuthChallenge
 MORE = 'Bearer error="insufficient_scope", scope="a"'
 
 
-def test_a_401_is_answered_until_the_new_credential_is_refused_too() -> None:
+def test_401_is_answered_until_new_credential_is_rejected() -> None:
     patience, refusal = ChallengeLimiter(), AuthChallenge(401, "", "Bearer one")
     assert patience.allow(refusal, 0.0) and patience.allow(refusal, 1.0)
     patience.block("Bearer one", 2.0)
@@ -15,7 +15,7 @@ def test_a_401_is_answered_until_the_new_credential_is_refused_too() -> None:
     assert patience.allow(refusal, 2.0 + BLOCK_S)
 
 
-def test_more_scope_is_asked_for_a_few_times_for_each_tool() -> None:
+def test_more_scope_is_requested_a_few_times_per_tool() -> None:
     patience = ChallengeLimiter()
     for what in ("tools/call a", "tools/call b"):
         granted = [patience.allow(AuthChallenge(403, MORE, f"Bearer {n}", what), 0.0) for n in range(5)]
@@ -23,12 +23,12 @@ def test_more_scope_is_asked_for_a_few_times_for_each_tool() -> None:
     assert patience.allow(AuthChallenge(403, MORE, "Bearer x", "tools/call a"), BLOCK_S)
 
 
-def test_another_403_is_a_no() -> None:
+def test_other_403_is_not_answered() -> None:
     for challenge in ("", "Bearer", 'Bearer error="invalid_token"', 'Bearer realm="insufficient_scope"'):
         assert not ChallengeLimiter().allow(AuthChallenge(403, challenge, "Bearer x", "w"), 0.0)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_challenge_counts_are_bounded() -> None:
     patience = ChallengeLimiter()
     for number in range(MAX_COUNTED_OPERATIONS + 50):
         patience.allow(AuthChallenge(403, MORE, "Bearer x", f"tools/call {number}"), 0.0)

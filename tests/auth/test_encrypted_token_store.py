@@ -1,4 +1,4 @@
-"""The store of tokens on disk: sealed, bound to its place, shared, and never asked for where nobody has logged in."""
+"""The store of tokens on disk: sealed, bound to its place, shared, and never asked for where no one has logged in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _store() -> EncryptedTokenStore:
     return store
 
 
-async def test_what_is_put_is_had_by_another_process() -> None:
+async def test_stored_token_is_read_by_another_process() -> None:
     await _store().put(KEY, HELD)
     assert await _store().get(KEY) == HELD
     script = (
@@ -52,7 +52,7 @@ async def test_what_is_put_is_had_by_another_process() -> None:
     assert done.stdout == "canary-access\n", done.stderr
 
 
-async def test_nothing_of_it_can_be_read_on_disk_and_only_by_its_owner(tmp_path: Path) -> None:
+async def test_token_files_are_encrypted_and_private(tmp_path: Path) -> None:
     await _store().put(KEY, HELD)
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any(file.suffix == ".token" for file in files)
@@ -61,7 +61,7 @@ async def test_nothing_of_it_can_be_read_on_disk_and_only_by_its_owner(tmp_path:
         assert not file.stat().st_mode & 0o077, file
 
 
-async def test_a_file_opens_for_the_server_and_the_principal_it_was_made_for(tmp_path: Path) -> None:
+async def test_token_file_is_bound_to_server_and_principal(tmp_path: Path) -> None:
     """Whoever can write files cannot have the token of one server sent to another."""
     store = _store()
     await store.put(KEY, HELD)
@@ -72,7 +72,7 @@ async def test_a_file_opens_for_the_server_and_the_principal_it_was_made_for(tmp
         assert caught.value.code == "E-AUTH-STORE" and "canary" not in str(caught.value)
 
 
-async def test_a_damaged_file_is_told_and_a_new_login_replaces_it() -> None:
+async def test_damaged_file_raises_and_new_login_replaces_it() -> None:
     store = _store()
     await store.put(KEY, HELD)
     file = store.file_path(KEY.upstream, "")
@@ -84,7 +84,7 @@ async def test_a_damaged_file_is_told_and_a_new_login_replaces_it() -> None:
     assert await store.get(KEY) == HELD
 
 
-async def test_a_key_that_was_lost_costs_the_logins_and_nothing_else() -> None:
+async def test_lost_key_costs_only_the_logins() -> None:
     await _store().put(KEY, HELD)
     open_store(os.environ).delete(KEY_SECRET_NAME)
     with pytest.raises(AuthError):
@@ -94,7 +94,7 @@ async def test_a_key_that_was_lost_costs_the_logins_and_nothing_else() -> None:
     assert await store.get(KEY) == HELD
 
 
-async def test_a_store_with_another_key_is_opened_when_that_key_is_known() -> None:
+async def test_changed_store_key_is_picked_up() -> None:
     old = _store()
     await old.put(KEY, HELD)
     open_store(os.environ).delete(KEY_SECRET_NAME)
@@ -102,7 +102,7 @@ async def test_a_store_with_another_key_is_opened_when_that_key_is_known() -> No
     assert await old.get(KEY) == HELD
 
 
-async def test_the_last_issuer_comes_first_and_the_oldest_is_forgotten() -> None:
+async def test_issuers_are_newest_first_and_bounded() -> None:
     store = _store()
     for number in range(MAX_ISSUERS + 2):
         await store.put(KEY._replace(issuer=f"https://{number}.example"), HELD)
@@ -113,7 +113,7 @@ async def test_the_last_issuer_comes_first_and_the_oldest_is_forgotten() -> None
     assert store.version(KEY.upstream, "") is None
 
 
-async def test_many_writers_lose_nothing() -> None:
+async def test_concurrent_writers_lose_nothing() -> None:
     stores = [_store() for _ in range(4)]
     await stores[0].put(KEY, HELD)
     keys = [KEY._replace(principal=f"key:{number}") for number in range(20)]
@@ -121,7 +121,7 @@ async def test_many_writers_lose_nothing() -> None:
     assert all([await _store().get(key) == HELD for key in keys])
 
 
-def test_who_has_no_login_needs_no_key_and_no_cryptography() -> None:
+def test_hub_without_login_needs_no_key_and_no_cryptography() -> None:
     script = (
         "import asyncio, os, sys\n"
         "from toolway.auth.encrypted_token_store import default_token_store\n"
@@ -135,5 +135,5 @@ def test_who_has_no_login_needs_no_key_and_no_cryptography() -> None:
     assert not (Path(os.environ["XDG_DATA_HOME"]) / "toolway").exists()
 
 
-def test_where_there_is_no_home_there_is_no_store() -> None:
+def test_no_home_means_no_store() -> None:
     assert default_token_store({}) is None

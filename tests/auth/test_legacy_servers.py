@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("entry", [{}, {"type": "sse"}], ids=["found", "named"])
-async def test_an_old_server_that_wants_a_login_gets_one_by_itself(entry: dict[str, str]) -> None:
+async def test_legacy_server_login_happens_automatically(entry: dict[str, str]) -> None:
     async with Issuer() as issuer, Guarded(issuer, transport="sse") as guarded:
         async with Hub(
             {"old": {"url": guarded.url, **entry}}, login_callback=issuer.login, catalog_storage=None
@@ -24,7 +24,7 @@ async def test_an_old_server_that_wants_a_login_gets_one_by_itself(entry: dict[s
         assert len(set(guarded.sent)) == 1 and guarded.sent[0].startswith("Bearer ")
 
 
-async def test_a_token_that_is_refused_is_renewed_once_for_all_calls_and_the_stream_stays() -> None:
+async def test_rejected_token_is_refreshed_once_for_all_calls() -> None:
     async with Issuer() as issuer, Guarded(issuer, transport="sse") as guarded:
         async with Hub({"old": guarded.url}, login_callback=issuer.login, catalog_storage=None) as hub:
             await hub.call_tool("old.counter")
@@ -36,7 +36,7 @@ async def test_a_token_that_is_refused_is_renewed_once_for_all_calls_and_the_str
         assert guarded.stats.calls["counter"] == 51
 
 
-async def test_without_a_way_to_log_in_an_old_server_says_what_to_do() -> None:
+async def test_legacy_server_without_login_callback_hints_at_login() -> None:
     async with Issuer() as issuer, Guarded(issuer, transport="sse") as guarded:
         async with Hub({"old": {"url": guarded.url, "type": "sse"}}, catalog_storage=None) as hub:
             with pytest.raises(AccessDenied) as caught:

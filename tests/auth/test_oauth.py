@@ -39,7 +39,7 @@ async def _fails(hub: Hub, code: str) -> ToolwayError:
     return caught.value
 
 
-async def test_a_server_that_wants_a_login_gets_one_by_itself() -> None:
+async def test_server_login_happens_automatically() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         async with _hub(guarded, issuer.login) as hub:
             assert not (await hub.call_tool("guarded.echo")).is_error
@@ -49,7 +49,7 @@ async def test_a_server_that_wants_a_login_gets_one_by_itself() -> None:
         assert "code_challenge_method=S256" in asked and "resource=" in asked
 
 
-async def test_without_a_way_to_log_in_the_error_says_what_to_do() -> None:
+async def test_missing_login_callback_hints_at_login_command() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         plain = await _fails(_hub(guarded), "E-AUTH-LOGIN")
         configured = await _fails(_hub(guarded, auth={}), "E-AUTH-LOGIN")
@@ -57,7 +57,7 @@ async def test_without_a_way_to_log_in_the_error_says_what_to_do() -> None:
         assert not issuer.seen
 
 
-async def test_a_token_in_the_entry_is_used_as_it_is() -> None:
+async def test_static_token_is_used_as_is() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         token = issuer.tokens("base", "x")["access_token"]
         entry = {"url": guarded.url, "headers": {"Authorization": f"Bearer {token}"}}
@@ -66,7 +66,7 @@ async def test_a_token_in_the_entry_is_used_as_it_is() -> None:
         assert not issuer.seen
 
 
-async def test_a_registered_client_is_not_registered_again() -> None:
+async def test_configured_client_is_not_registered_again() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.clients["mine"] = "its secret/&"
         auth = {"clientId": "mine", "clientSecret": "its secret/&", "issuer": issuer.issuer, "scopes": "one two"}
@@ -76,7 +76,7 @@ async def test_a_registered_client_is_not_registered_again() -> None:
         assert list(issuer.valid.values()) == ["one two"]
 
 
-async def test_a_hub_with_a_secret_needs_nobody_to_log_in() -> None:
+async def test_client_credentials_need_no_user() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.clients["mine"] = "secret"
         auth = {"grant": "client_credentials", "clientId": "mine", "clientSecret": "secret", "issuer": issuer.issuer}
@@ -87,7 +87,7 @@ async def test_a_hub_with_a_secret_needs_nobody_to_log_in() -> None:
         assert issuer.made == {"client_credentials": 2}
 
 
-async def test_a_hub_with_a_key_signs_for_its_issuer() -> None:
+async def test_private_key_client_signs_its_assertion() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -101,7 +101,7 @@ async def test_a_hub_with_a_key_signs_for_its_issuer() -> None:
         assert (told["iss"], told["sub"], told["aud"]) == ("mine", "mine", issuer.issuer)
 
 
-async def test_a_secret_goes_to_its_issuer_alone() -> None:
+async def test_client_secret_goes_only_to_its_issuer() -> None:
     for grant, login in (("authorization_code", True), ("client_credentials", False)):
         async with Issuer() as issuer, Issuer() as other, Guarded(issuer) as guarded:
             guarded.trusts = other.issuer
@@ -112,7 +112,7 @@ async def test_a_secret_goes_to_its_issuer_alone() -> None:
 
 
 @pytest.mark.attack("held-46")
-async def test_an_issuer_that_calls_itself_something_else_is_not_believed() -> None:
+async def test_issuer_with_other_name_is_rejected() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.metadata = {"issuer": "https://other.example"}
         await _fails(_hub(guarded, issuer.login), "E-AUTH-FLOW")
@@ -135,7 +135,7 @@ async def test_an_issuer_that_calls_itself_something_else_is_not_believed() -> N
     ],
 )
 @pytest.mark.attack("held-47", "held-48", "held-49")
-async def test_an_issuer_that_cannot_be_trusted_is_left_alone(metadata: dict[str, Any], code: str) -> None:
+async def test_unsafe_issuer_metadata_gets_no_code(metadata: dict[str, Any], code: str) -> None:
     sent_to: list[str] = []
 
     async def login(server: str, url: str) -> str:
@@ -161,7 +161,7 @@ async def test_an_issuer_that_cannot_be_trusted_is_left_alone(metadata: dict[str
     ],
 )
 @pytest.mark.attack("held-47", "held-51")
-async def test_a_login_that_ends_otherwise_than_it_began_brings_no_token(change: dict[str, str | None]) -> None:
+async def test_login_with_altered_redirect_gets_no_token(change: dict[str, str | None]) -> None:
     async def login(server: str, url: str) -> str:
         ended = httpx2.URL(await issuer.login(server, url))
         kept = {name: value for name, value in {**dict(ended.params), **change}.items() if value is not None}
@@ -174,7 +174,7 @@ async def test_a_login_that_ends_otherwise_than_it_began_brings_no_token(change:
         assert issuer.made["login"] == 1
 
 
-async def test_somebody_who_does_not_log_in_is_not_asked_again_by_every_start() -> None:
+async def test_declined_login_is_not_repeated_by_every_start() -> None:
     asked = 0
 
     async def login(server: str, url: str) -> str:
@@ -187,7 +187,7 @@ async def test_somebody_who_does_not_log_in_is_not_asked_again_by_every_start() 
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded, login) as hub:
         with pytest.raises((AccessDenied, ServerUnavailable)):
             await hub.call_tool("guarded.echo")
-        await asyncio.sleep(1)  # starts are tried again meanwhile
+        await asyncio.sleep(1)  # starts are tried again in the meantime
         assert asked == 1
         hub.restart_server("guarded")
         await until(lambda: hub.status()["guarded"].state == "ready", 30)
@@ -195,7 +195,7 @@ async def test_somebody_who_does_not_log_in_is_not_asked_again_by_every_start() 
         assert asked == 2
 
 
-async def test_a_login_that_takes_its_time_costs_a_call_none_of_its_own() -> None:
+async def test_slow_login_does_not_use_up_call_timeout() -> None:
     async def login(server: str, url: str) -> str:
         await asyncio.sleep(6)
         return await issuer.login(server, url)
@@ -211,7 +211,7 @@ async def test_a_login_that_takes_its_time_costs_a_call_none_of_its_own() -> Non
         assert issuer.made["login"] == 2
 
 
-async def test_a_call_that_is_cancelled_does_not_end_the_login_for_others() -> None:
+async def test_cancelled_call_does_not_end_login_of_others() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def login(server: str, url: str) -> str:
@@ -230,7 +230,7 @@ async def test_a_call_that_is_cancelled_does_not_end_the_login_for_others() -> N
 
 
 @pytest.mark.attack("held-53")
-async def test_stored_tokens_are_used_by_the_next_hub_and_only_for_that_address() -> None:
+async def test_stored_tokens_are_reused_only_for_their_url() -> None:
     store = MemoryTokenStore()
     async with Issuer() as issuer, Guarded(issuer) as guarded, Guarded(issuer) as moved:
         async with _hub(guarded, issuer.login, token_store=store) as hub:
@@ -246,7 +246,7 @@ async def test_stored_tokens_are_used_by_the_next_hub_and_only_for_that_address(
         assert isinstance(held, Credential) and held.access in issuer.valid
 
 
-async def test_tokens_of_two_servers_never_meet() -> None:
+async def test_tokens_of_two_servers_are_never_mixed() -> None:
     async with Issuer() as one, Issuer() as two, Guarded(one) as first, Guarded(two) as second:
 
         async def login(server: str, url: str) -> str:
@@ -259,7 +259,7 @@ async def test_tokens_of_two_servers_never_meet() -> None:
         assert {value.removeprefix("Bearer ") for value in second.sent} == set(two.valid)
 
 
-async def test_no_secret_is_logged_or_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded, issuer.login) as hub:
         await hub.call_tool("guarded.echo")
@@ -276,7 +276,7 @@ async def test_no_secret_is_logged_or_told(caplog: pytest.LogCaptureFixture) -> 
         assert secrets and not [secret for secret in secrets if secret and secret.removeprefix("Bearer ") in text]
 
 
-def test_a_hub_without_oauth_does_not_load_it() -> None:
+def test_hub_without_oauth_does_not_import_it() -> None:
     script = "import sys, toolway.hub{}; print(*sys.modules)"
     for more, unwanted in (("", {"mcp.client", "httpx2", "jwt"}), (f", {HTTP}", {"mcp.client.auth", "jwt"})):
         command = [sys.executable, "-c", script.format(more)]

@@ -59,7 +59,7 @@ async def _killed(lab: RealIssuer, first: Caller, others: list[Caller], moment: 
     assert (facts.logins, facts.refreshes - before, facts.reused) == (1, 1, 0)
 
 
-async def test_100_calls_in_each_of_4_processes_make_one_refresh_and_who_is_killed_at_it_locks_nobody_out() -> None:
+async def test_many_processes_refresh_once_despite_a_kill() -> None:
     async with real_issuer() as lab, AsyncExitStack() as stack:
         await _logged_in(lab)
         callers = await _callers(stack, lab, PROCESSES)
@@ -70,7 +70,7 @@ async def test_100_calls_in_each_of_4_processes_make_one_refresh_and_who_is_kill
 
 @long
 @pytest.mark.parametrize("how", ["by its own word", "by the server's"])
-async def test_an_expired_token_makes_one_refresh_however_it_ended(how: str) -> None:
+async def test_expired_token_is_refreshed_once(how: str) -> None:
     async with real_issuer() as lab, AsyncExitStack() as stack:
         await lab.tell("lifetime", "1" if how == "by its own word" else "3600")
         await _logged_in(lab)
@@ -85,7 +85,7 @@ async def test_an_expired_token_makes_one_refresh_however_it_ended(how: str) -> 
 
 @long
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_who_is_killed_while_renewing_locks_nobody_out(moment: float | None) -> None:
+async def test_process_killed_during_refresh_locks_out_no_other(moment: float | None) -> None:
     async with real_issuer() as lab, AsyncExitStack() as stack:
         await _logged_in(lab)
         first, *others = await _callers(stack, lab, 3)
@@ -112,7 +112,7 @@ async def _until_code(hub: Hub, code: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_after_a_login_elsewhere_a_hub_that_runs_has_the_token_and_after_a_logout_none() -> None:
+async def test_running_hub_follows_login_and_logout_elsewhere() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded) as hub, _hub(guarded) as other:
         with pytest.raises(AccessDenied) as caught:
             await hub.call_tool("guarded.echo")
@@ -127,7 +127,7 @@ async def test_after_a_login_elsewhere_a_hub_that_runs_has_the_token_and_after_a
         assert await _code(hub) == "ok"
 
 
-async def test_another_login_cuts_off_no_call() -> None:
+async def test_new_login_interrupts_no_call() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded) as hub:
         await hub.login("guarded", issuer.login)
         slow = asyncio.create_task(hub.call_tool("guarded.sleep", {"seconds": 0.5}))
@@ -138,7 +138,7 @@ async def test_another_login_cuts_off_no_call() -> None:
         assert len(set(guarded.sent)) == 2
 
 
-async def test_a_login_that_has_ended_is_told_once_by_its_issuer_and_by_us_to_everybody() -> None:
+async def test_ended_login_is_reported_to_all_calls_after_one_refresh() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded) as one, _hub(guarded) as two:
         await one.login("guarded", issuer.login)
         assert await _code(one) == "ok"  # at once
@@ -151,7 +151,7 @@ async def test_a_login_that_has_ended_is_told_once_by_its_issuer_and_by_us_to_ev
         assert {tool.qualified_name for tool in one.known_tools()} >= {"guarded.echo"}  # no tool has vanished
 
 
-async def test_a_token_by_a_secret_is_had_once_for_all_hubs() -> None:
+async def test_client_credentials_token_is_shared_by_hubs() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.clients["mine"] = "secret"
         auth = {"grant": "client_credentials", "clientId": "mine", "clientSecret": "secret", "issuer": issuer.issuer}

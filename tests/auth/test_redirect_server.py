@@ -34,7 +34,7 @@ async def _send(callback: RedirectServer, target: str, host: str | None = None, 
     return answer
 
 
-async def test_the_end_of_the_login_that_was_begun_is_told_as_it_came() -> None:
+async def test_redirect_of_pending_login_is_returned() -> None:
     async with _waiting() as (callback, task):
         page = await _send(callback, "/callback?code=c%2Fd&state=the-state&iss=x")
         assert page.startswith("HTTP/1.1 200") and "default-src 'none'" in page
@@ -44,7 +44,7 @@ async def test_the_end_of_the_login_that_was_begun_is_told_as_it_came() -> None:
 @pytest.mark.parametrize(
     ("target", "host", "method"),
     [
-        ("/callback?code=x&state=another", None, "GET"),  # of a login that somebody else began
+        ("/callback?code=x&state=another", None, "GET"),  # of a login that someone else began
         ("/callback?code=x", None, "GET"),
         ("/?code=x&state=the-state", None, "GET"),
         ("/callback/?code=x&state=the-state", None, "GET"),
@@ -54,7 +54,7 @@ async def test_the_end_of_the_login_that_was_begun_is_told_as_it_came() -> None:
         ("/callback?code=<script>alert(1)</script>&state=x", None, "GET"),
     ],
 )
-async def test_nobody_else_ends_it_and_nothing_is_repeated(target: str, host: str | None, method: str) -> None:
+async def test_other_requests_do_not_end_the_login(target: str, host: str | None, method: str) -> None:
     async with _waiting() as (callback, task):
         page = await _send(callback, target, host, method)
         assert page.startswith("HTTP/1.1 4") and "code=" not in page and "script" not in page.partition("\r\n\r\n")[2]
@@ -64,7 +64,7 @@ async def test_nobody_else_ends_it_and_nothing_is_repeated(target: str, host: st
         assert (await _send(callback, "/callback?code=late&state=the-state")).startswith("HTTP/1.1 400")
 
 
-async def test_what_is_no_request_costs_nothing() -> None:
+async def test_invalid_requests_are_ignored() -> None:
     async with _waiting() as (callback, task):
         port = int(callback.uri.rpartition(":")[2].partition("/")[0])
         for nonsense in (b"\x16\x03\x01", b"G" * 70_000 + b"\r\n\r\n", b"\r\n\r\n", b"GET\r\n\r\n"):
@@ -79,7 +79,7 @@ async def test_what_is_no_request_costs_nothing() -> None:
         assert not task.done()
 
 
-async def test_a_port_that_is_taken_is_not_shared() -> None:
+async def test_taken_port_is_not_shared() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         uri = f"http://127.0.0.1:{taken.getsockname()[1]}/callback"
         async with open_redirect_server(uri, any_port=True) as callback:
@@ -90,7 +90,7 @@ async def test_a_port_that_is_taken_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize("uri", ["https://127.0.0.1/x", "http://0.0.0.0:1/x", "http://example.com/x", "x", ""])
-async def test_a_login_ends_on_this_machine(uri: str) -> None:
+async def test_redirect_url_must_be_local(uri: str) -> None:
     with pytest.raises(ValueError, match="this machine"):
         async with open_redirect_server(uri, any_port=True):
             pass

@@ -25,13 +25,13 @@ def _after(status: int = 200, **answer: Any) -> Credential:
     return parse_refresh_response(HELD, status, json.dumps({**GOOD, **answer}).encode(), 1000.0)
 
 
-def test_what_the_issuer_leaves_out_stays_as_it_was() -> None:
+def test_missing_fields_keep_their_old_value() -> None:
     new = _after()
     assert (new.access, new.refresh, new.scope) == ("new", "canary-refresh", "read write")
     assert (new.renew_at, new.expires_at) == (1075.0, 1100.0)
 
 
-def test_a_rotated_refresh_token_and_less_scope_are_taken() -> None:
+def test_rotated_refresh_token_and_narrower_scope_are_used() -> None:
     new = _after(refresh_token="next", scope="read")
     assert (new.refresh, new.scope) == ("next", "read")
 
@@ -50,14 +50,14 @@ def test_a_rotated_refresh_token_and_less_scope_are_taken() -> None:
         {"access_token": "a\r\nX-Header: b"},
     ],
 )
-def test_an_answer_that_is_not_for_us_replaces_nothing(answer: dict[str, Any]) -> None:
+def test_invalid_refresh_response_is_rejected(answer: dict[str, Any]) -> None:
     with pytest.raises(AuthError) as caught:
         _after(**answer)
     assert caught.value.code == "E-AUTH-ANSWER"
 
 
 @pytest.mark.parametrize(("error", "code"), [("invalid_grant", "E-AUTH-LOGIN"), ("server_error", "E-AUTH-SERVER")])
-def test_a_refusal_is_told_by_its_code_and_repeats_nothing_that_was_sent(error: str, code: str) -> None:
+def test_refresh_error_repeats_no_secret(error: str, code: str) -> None:
     with pytest.raises(AuthError) as caught:
         _after(400, error=error, error_description="canary-refresh was sent by canary-secret")
     assert caught.value.code == code
@@ -68,12 +68,12 @@ def test_a_refusal_is_told_by_its_code_and_repeats_nothing_that_was_sent(error: 
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"access_token"'])
-def test_what_is_no_object_is_no_answer(body: bytes) -> None:
+def test_non_object_refresh_response_is_rejected(body: bytes) -> None:
     with pytest.raises(AuthError):
         parse_refresh_response(HELD, 200, body, 0.0)
 
 
-def test_the_client_shows_itself_as_it_was_registered() -> None:
+def test_client_authenticates_as_registered() -> None:
     form, headers = refresh_request(HELD)
     assert "client_secret" not in form and headers["Authorization"].startswith("Basic ")
     form, headers = refresh_request(Credential("i", "t", OAuthClient("me", "secret", "client_secret_post"), "a", "r"))
@@ -82,12 +82,12 @@ def test_the_client_shows_itself_as_it_was_registered() -> None:
     assert form == {"grant_type": "refresh_token", "refresh_token": "r", "client_id": "me"}
 
 
-def test_no_secret_is_in_the_text_of_a_credential() -> None:
+def test_credential_repr_has_no_secret() -> None:
     assert "canary" not in repr(HELD)
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"), [(5, 5.0), ("60", 60.0), (None, None), (-1, None), (True, None), ("x", None), (1e300, None)]
 )
-def test_how_long_a_token_lives(value: object, seconds: float | None) -> None:
+def test_expires_in_is_parsed(value: object, seconds: float | None) -> None:
     assert parse_expires_in(value) == seconds

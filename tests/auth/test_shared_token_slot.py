@@ -51,7 +51,7 @@ async def _shelf() -> AsyncIterator[tuple[Issuer, SharedTokenSlot, Credential]]:
 
 
 @pytest.mark.parametrize("trouble", ["", "no program", "another program", "no code"])
-async def test_a_renewal_is_an_errand_where_one_can_be_sent(
+async def test_refresh_works_with_and_without_subprocess(
     trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if trouble == "no program":
@@ -67,7 +67,7 @@ async def test_a_renewal_is_an_errand_where_one_can_be_sent(
         assert issuer.made["refresh_token"] == 1
 
 
-async def test_who_leaves_does_not_end_the_errand() -> None:
+async def test_cancelled_refresh_is_completed() -> None:
     async with _shelf() as (issuer, shelf, held):
         leaving = asyncio.create_task(shelf.refresh(held, HERE))
         while not issuer.made["refresh_token"]:
@@ -77,7 +77,7 @@ async def test_who_leaves_does_not_end_the_errand() -> None:
         assert new.access in issuer.valid and issuer.made["refresh_token"] == 1
 
 
-async def test_a_new_login_goes_before_a_renewal_that_was_under_way() -> None:
+async def test_new_login_wins_over_running_refresh() -> None:
     async with _shelf() as (issuer, shelf, held):
         renewing = asyncio.create_task(shelf.refresh(held, HERE))
         while not issuer.made["refresh_token"]:
@@ -88,7 +88,7 @@ async def test_a_new_login_goes_before_a_renewal_that_was_under_way() -> None:
         assert await shelf.load() == login
 
 
-async def test_a_lock_that_nobody_lets_go_of_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_a_held_lock_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_token_slot, "LOCK_TIMEOUT_S", 0.2)
     async with _shelf() as (issuer, shelf, held), SharedTokenSlot(_store(), UPSTREAM, "").exclusive():
         with pytest.raises(AuthError) as caught:
@@ -96,7 +96,7 @@ async def test_a_lock_that_nobody_lets_go_of_is_not_waited_for_for_ever(monkeypa
         assert caught.value.code == "E-AUTH-SERVER" and not issuer.made
 
 
-async def test_the_arguments_and_the_environment_of_an_errand_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refresh_process_has_no_secret_in_args_or_env(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
     start = shared_token_slot._start_refresh_process
 

@@ -10,7 +10,7 @@ from toolway.types import AuthError
     "url",
     ["https://issuer.example/a?b=c", "http://localhost:1/", "http://127.0.0.1:8000", "http://[::1]:1/x"],
 )
-def test_https_and_this_machine_may_be_asked(url: str) -> None:
+def test_https_and_local_urls_are_accepted(url: str) -> None:
     check_oauth_url(url)
 
 
@@ -22,7 +22,7 @@ def test_https_and_this_machine_may_be_asked(url: str) -> None:
         *("https://user:word@issuer.example/", "https://issuer.example/\r\nHost: x", "https://[::1", "$(id)"),
     ],
 )
-def test_nothing_else_is_opened(url: str) -> None:
+def test_other_urls_are_rejected(url: str) -> None:
     with pytest.raises(AuthError) as caught:
         check_oauth_url(url)
     assert caught.value.code == "E-AUTH-URL"

@@ -46,7 +46,7 @@ def _response(status: int, headers: dict[str, str], body: bytes) -> Response:
 
 
 @pytest.mark.promise("D4")
-async def test_a_websocket_server_that_wants_a_login_gets_one_by_itself() -> None:
+async def test_websocket_server_login_happens_automatically() -> None:
     async with Issuer() as issuer, GuardedSocket(issuer) as guarded:
         async with Hub({"ws": guarded.url}, login_callback=issuer.login, catalog_storage=None) as hub:
             assert (await hub.call_tool("ws.echo", {"text": "hi"})).text == "hi"
@@ -54,7 +54,7 @@ async def test_a_websocket_server_that_wants_a_login_gets_one_by_itself() -> Non
         assert guarded.shown[0] == "" and guarded.shown[-1].startswith("Bearer ")
 
 
-async def test_without_a_way_to_log_in_a_websocket_server_says_what_to_do() -> None:
+async def test_websocket_server_without_login_hints_at_login() -> None:
     async with Issuer() as issuer, GuardedSocket(issuer) as guarded:
         async with Hub({"ws": guarded.url}, catalog_storage=None) as hub:
             with pytest.raises(AccessDenied) as caught:

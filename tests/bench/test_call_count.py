@@ -31,9 +31,9 @@ MOST = {"modern": 170, "legacy": 192, "audited": 240}  # 170 is the goal
 async def count(calls: int, era: wire.Era, *, audited: bool = False) -> float:
     """Return the number of function calls of one MCP call, with authentication, metrics and dashboard.
 
-    With an audit log, those of its threads are not counted.
+    With an audit log, the calls of its threads are not counted.
 
-    It is the median of many calls: what runs in the background meanwhile is not counted.
+    It is the median of many calls: what runs in the background is not counted.
     """
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Dialer, "dial", in_process._dial):
         keyring = FileApiKeyStore(Path(folder) / "keys.json", "tw_" + "a" * 40)
@@ -75,10 +75,10 @@ async def count(calls: int, era: wire.Era, *, audited: bool = False) -> float:
 
 @pytest.mark.skipif(sys.getprofile() is not None, reason="a profiler is at work")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-def test_a_call_makes_no_more_function_calls_than_before(era: wire.Era) -> None:
+def test_call_makes_no_more_function_calls_than_before(era: wire.Era) -> None:
     assert asyncio.run(count(CALLS, era)) <= MOST[era]
 
 
 @pytest.mark.skipif(sys.getprofile() is not None, reason="a profiler is at work")
-def test_an_audited_call_makes_no_more_function_calls_than_before() -> None:
+def test_audited_call_makes_no_more_function_calls() -> None:
     assert asyncio.run(count(CALLS, "modern", audited=True)) <= MOST["audited"]

@@ -59,24 +59,24 @@ def test_figures_are_written_one_row_per_line():
     assert sum(line.startswith('{"peer"') for line in text.splitlines()) == len(RATES)
 
 
-def test_a_cell_contains_calls_per_second_and_cpu():
+def test_cell_contains_calls_per_second_and_cpu():
     text = page.page(result(*RATES))
     assert "| Toolway 1 | 20,000 (50.0) | 0.70 / 1.20 | 80 | 0 |" in text
     assert "| Litellm 1 | 20.0 (50,000) | 50.00 / 90.00 | 300 | 3 |" in text
 
 
-def test_the_page_lists_the_settings_of_each_peer():
+def test_page_lists_settings_of_each_peer():
     assert "| Envoy 1 | settings of envoy |" in section(page.page(result(*RATES)), "Settings of the peers")
 
 
-def test_a_peer_that_is_better_by_either_figure_is_listed_but_not_the_lower_bounds():
+def test_peer_better_by_either_figure_is_listed():
     wins = section(page.page(result(*RATES)), "Cases in which another peer is better")
     assert "- Envoy: echo × 16, modern client, http: 10,000 (45.0) against 20,000 (50.0)" in wins
     assert "Litellm:" not in wins
     assert "Bare:" not in wins
 
 
-def test_a_peer_that_starts_faster_or_needs_less_memory_is_listed():
+def test_peer_with_faster_start_or_less_memory_is_listed():
     starts = [
         cell("toolway", "first call", connections=1, seconds=0.9),
         cell("toolway", "memory", connections=1, mb=80.0),
@@ -93,13 +93,13 @@ def test_failures_are_listed_with_their_first_error():
     assert "- envoy: list × 16, modern client, http: none finished" in failures
 
 
-def test_a_peer_that_could_not_be_installed_is_named():
+def test_peer_that_could_not_be_installed_is_named():
     assert "- zed could not be installed for this run: no wheel" in page.page(
         {**result(), "absent": {"zed": "no wheel"}}
     )
 
 
-def test_the_chart_is_svg_with_the_cheapest_peer_first_and_shortest():
+def test_chart_is_svg_with_cheapest_peer_first():
     chart = ET.fromstring(report.chart(result(*RATES)))
     bars = [float(one.get("width", "")) for one in chart.iter("{http://www.w3.org/2000/svg}rect") if one.get("class")]
     assert len(bars) == 4
@@ -108,7 +108,7 @@ def test_the_chart_is_svg_with_the_cheapest_peer_first_and_shortest():
     assert words.index("Bare") < words.index("Envoy") < words.index("Toolway") < words.index("Litellm")
 
 
-def test_a_line_is_printed_for_every_kind_of_row():
+def test_line_is_printed_for_every_kind_of_row():
     assert report.line(cell("envoy", "first call", seconds=0.5)).endswith(": 0.500 s")
     assert report.line(cell("envoy", "memory", mb=70.0)).endswith(": 70.00 MB")
     assert report.line(cell("envoy", failed="it did not start")).endswith("FAILED it did not start")

@@ -10,7 +10,7 @@ from bench.quick import _PLANNED, ACCEPTED, CHECKS, TOLERANCE, compare
 COSTS = {measurement: 10.0 for check in CHECKS for measurement in (check.own, check.other)}
 
 
-def test_a_ratio_that_fell_by_more_than_the_tolerance_is_a_regression():
+def test_ratio_below_tolerance_is_a_regression():
     check = CHECKS[0]
     accepted = dict.fromkeys((one.name for one in CHECKS), 1.0)
     assert [one.name for one in compare(COSTS, accepted) if one.regressed] == []
@@ -20,7 +20,7 @@ def test_a_ratio_that_fell_by_more_than_the_tolerance_is_a_regression():
     assert check.name not in [one.name for one in compare(noisy, accepted) if one.regressed]
 
 
-def test_a_check_without_an_accepted_figure_cannot_regress():
+def test_check_without_accepted_figure_cannot_regress():
     assert not any(one.regressed for one in compare(COSTS, {}))
 
 
@@ -36,7 +36,7 @@ def test_every_check_has_an_accepted_figure():
     assert set(json.loads(ACCEPTED.read_text())) == {check.name for check in CHECKS}
 
 
-def test_a_turn_without_measured_cpu_time_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turn_without_cpu_time_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ("toolway", "http", "echo × 16")
     monkeypatch.setattr(quick, "_libraries", lambda: ())
     monkeypatch.setattr(quick, "_gateways", lambda: ((own, 0.0), (own, 50.0), (own, 40.0)))

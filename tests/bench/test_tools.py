@@ -60,13 +60,13 @@ def test_correct_results_of_both_eras_are_counted(server, tmp_path, era, work):
     assert 0 < figures["p50"] <= figures["p99"] <= figures["max"] * 1.05
 
 
-def test_a_result_without_the_sent_text_is_an_error(server, tmp_path):
+def test_result_without_sent_text_is_an_error(server, tmp_path):
     port = server()
     figures = run_load(tmp_path, port, wire.call(wire.Endpoint(port), "modern", "big", big=True), work="echo")
     assert (figures["calls"], figures["errors"] in ABOUT_50) == (0, True)
 
 
-def test_an_error_response_is_counted_and_its_text_is_kept(server, tmp_path):
+def test_error_response_is_counted_and_its_text_kept(server, tmp_path):
     port = server("--era", "legacy")
     figures = run_load(tmp_path, port, wire.call(wire.Endpoint(port), "modern", "echo"))
     assert (figures["calls"], figures["errors"] in ABOUT_50) == (0, True)
@@ -82,7 +82,7 @@ def test_connections_take_the_calls_in_turn(server, tmp_path):
     assert figures["errors"] > 0  # results of the second call do not contain the text of the first
 
 
-def test_a_run_waits_for_the_minimum_number_of_results_within_a_limit(server, tmp_path):
+def test_run_waits_for_minimum_number_of_results(server, tmp_path):
     port = server()
     call = wire.call(wire.Endpoint(port), "modern", "echo")
     few = run_load(tmp_path, port, call, options=("--seconds", "0.01", "--least", "2000"))
@@ -91,7 +91,7 @@ def test_a_run_waits_for_the_minimum_number_of_results_within_a_limit(server, tm
     assert 0.2 <= many["seconds"] < 2
 
 
-def test_the_list_has_the_requested_number_of_tools_at_every_port(server):
+def test_list_has_requested_number_of_tools_at_every_port(server):
     port = server("--tools", "7")
     for each_port in (port, port + 1):
         listed = list_pages(wire.Endpoint(each_port))
@@ -99,7 +99,7 @@ def test_the_list_has_the_requested_number_of_tools_at_every_port(server):
         assert listed[0].size > 7 * 100
 
 
-def test_an_error_response_is_not_a_result(server):
+def test_error_response_is_not_a_result(server):
     port = server()
     with pytest.raises(ValueError, match="Method not found"):
         send_request(wire.Endpoint(port), "nonsense", {})

@@ -1,4 +1,4 @@
-"""The requests of the load generator match those of a client of the era."""
+"""The requests of the load generator match what a client of the era sends."""
 
 import json
 
@@ -17,21 +17,21 @@ def parts(request):
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("big", [False, True])
-def test_the_content_length_is_correct_and_the_api_key_is_sent(era, big):
+def test_content_length_is_correct_and_api_key_is_sent(era, big):
     _, headers, message, size = parts(wire.call(ENDPOINT, era, "s00__echo", big))
     assert headers["Content-Length"] == str(size)
     assert headers["Authorization"] == "Bearer x"
     assert message["params"]["name"] == "s00__echo"
 
 
-def test_a_modern_request_needs_no_initialization():
+def test_modern_request_needs_no_initialization():
     _, headers, message, _ = parts(wire.call(ENDPOINT, "modern", "s00__echo"))
     assert (headers["Mcp-Method"], headers["Mcp-Name"]) == ("tools/call", "s00__echo")
     assert message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == headers["MCP-Protocol-Version"]
     assert wire.hellos(ENDPOINT, "modern") == []
 
 
-def test_a_legacy_client_initializes_first():
+def test_legacy_client_initializes_first():
     methods = [parts(hello)[2]["method"] for hello in wire.hellos(ENDPOINT, "legacy")]
     assert methods == ["initialize", "notifications/initialized"]
     assert "_meta" not in parts(wire.call(ENDPOINT, "legacy", "echo"))[2]["params"]
@@ -43,6 +43,6 @@ def test_rest_clients_name_the_tool_in_the_path():
     assert message == {"text": wire.TEXT}
 
 
-def test_the_expected_text_is_part_of_the_sent_text():
+def test_expected_text_is_part_of_sent_text():
     assert wire.expected("echo") in wire.TEXT
     assert 180 <= len(wire.TEXT) <= 260

@@ -21,7 +21,7 @@ def tool(name: Any, **more: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": SCHEMA, **more}
 
 
-def test_one_malformed_tool_is_set_aside_with_its_reason_and_the_rest_stay() -> None:
+def test_malformed_tool_is_skipped_with_reason() -> None:
     deep: Any = {}
     for _ in range(80):
         deep = {"properties": {"x": deep}}
@@ -43,16 +43,16 @@ def test_one_malformed_tool_is_set_aside_with_its_reason_and_the_rest_stay() -> 
     assert any("refers to another document" in p for p in made.problems("s"))
 
 
-def test_unknown_fields_of_a_tool_stay() -> None:
+def test_unknown_fields_of_a_tool_are_kept() -> None:
     raw = tool("t", annotations={"readOnlyHint": True, "category": "x", "n": None}, future=[1])
     assert catalog(raw).tools()[0].raw == raw
 
 
-def test_a_local_reference_is_fine() -> None:
+def test_local_schema_reference_is_accepted() -> None:
     assert catalog(tool("t", inputSchema={"$ref": "#/$defs/a", "$defs": {"a": {}}})).problems("s") == ()
 
 
-def test_a_tool_is_found_by_each_of_its_names() -> None:
+def test_tool_is_found_by_each_of_its_names() -> None:
     made = catalog(tool("x" * 100), tool("plain"))
     long = made.tools()[0]
     assert made.parse_name(long.model_name) == long.ref
@@ -60,7 +60,7 @@ def test_a_tool_is_found_by_each_of_its_names() -> None:
     assert made.parse_name("plain") is None
 
 
-def test_a_change_names_what_was_added_removed_and_changed() -> None:
+def test_change_lists_added_removed_and_changed_tools() -> None:
     made = catalog(tool("a"), tool("b"), tool("c"))
     changed = made.replace("s", "tools", [tool("b"), tool("c", description="new"), tool("d")])
     assert changed is not None
@@ -68,7 +68,7 @@ def test_a_change_names_what_was_added_removed_and_changed() -> None:
     assert made.replace("s", "tools", [tool("b"), tool("c", description="new"), tool("d")]) is None
 
 
-def test_stale_lists_are_served_and_marked_until_the_server_answers() -> None:
+def test_stale_lists_are_served_until_the_server_answers() -> None:
     made = Catalog()
     made.add_server("s")
     made.replace("s", "tools", [tool("a")], stale=True)
@@ -79,21 +79,21 @@ def test_stale_lists_are_served_and_marked_until_the_server_answers() -> None:
     assert made.is_complete("s", "tools")
 
 
-def test_a_removed_server_leaves_nothing() -> None:
+def test_removed_server_leaves_no_tools() -> None:
     made = catalog(tool("a"))
     made.remove_server("s")
     assert made.tools() == []
     assert made.tool(ToolRef("s", "a")) is None
 
 
-def test_a_tool_that_its_transport_cannot_carry_is_set_aside() -> None:
+def test_tool_its_transport_cannot_carry_is_skipped() -> None:
     made = catalog(tool("a"))
     made.replace("s", "tools", [tool("a"), tool("b")], check_item=lambda t: "no" if t["name"] == "b" else None)
     assert [t.name for t in made.tools()] == ["a"]
     assert made.problems("s") == ("tool 'b' skipped: no",)
 
 
-def test_what_a_name_means_is_found_out_again_when_the_lists_change() -> None:
+def test_name_lookup_follows_changed_lists() -> None:
     made = catalog(tool("x" * 100))
     [long] = made.tools()
     name = long.model_name
@@ -106,7 +106,7 @@ def test_what_a_name_means_is_found_out_again_when_the_lists_change() -> None:
     assert made.parse_name(name) == taken  # by its form alone
 
 
-def test_a_list_that_is_fetched_again_and_is_the_same_changes_nothing() -> None:
+def test_unchanged_list_changes_nothing() -> None:
     catalog = Catalog()
     catalog.add_server("s")
     raw = [{"name": "a", "inputSchema": {}}, {"name": "b", "inputSchema": {}}]

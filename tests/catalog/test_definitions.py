@@ -23,7 +23,7 @@ ELSEWHERE = {"$ref": "https://example.com/x.json"}
         {"unknown": {"default": {}, "x": ELSEWHERE}},
     ],
 )
-def test_a_reference_to_another_document_is_found(schema: Any) -> None:
+def test_reference_to_another_document_is_found(schema: Any) -> None:
     assert check_schema(schema) == "its schema refers to another document"
 
 
@@ -39,12 +39,12 @@ def test_a_reference_to_another_document_is_found(schema: Any) -> None:
         None,
     ],
 )
-def test_a_value_that_looks_like_one_is_none(schema: Any) -> None:
+def test_value_that_looks_like_a_reference_is_ignored(schema: Any) -> None:
     assert check_schema(schema) is None
 
 
 @pytest.mark.parametrize("key", ["items", "default", "properties"])
-def test_depth_and_size_count_everywhere(key: str) -> None:
+def test_depth_and_size_limits_apply_everywhere(key: str) -> None:
     deep: Any = {}
     for _ in range(MAX_SCHEMA_DEPTH * 2 + 1):
         deep = {key: deep}

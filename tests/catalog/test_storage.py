@@ -10,7 +10,7 @@ import pytest
 from toolway.catalog.storage import LATE_MEMORY_S, FileCatalogStorage, ForgedListsError
 
 
-def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> None:
+def test_saved_lists_load_for_the_same_server_only(tmp_path: Path) -> None:
     store = FileCatalogStorage(tmp_path / "new" / "folder", tmp_path / "state" / "key")
     store.save("s", "identity", "modern", {"tools": [{"name": "a", "x": None}]})
     stored = store.load("s", "identity")
@@ -23,7 +23,7 @@ def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> N
     "content",
     [b"{", b"[]", b'{"format":99,"era":"modern","lists":{}}', b'{"format":1,"era":"odd","lists":{}}', b"\xff"],
 )
-def test_a_file_of_another_version_is_no_file(tmp_path: Path, content: bytes) -> None:
+def test_file_of_another_version_is_ignored(tmp_path: Path, content: bytes) -> None:
     store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
     store.save("s", "i", "modern", {})
     (path,) = (tmp_path / "lists").iterdir()
@@ -32,7 +32,7 @@ def test_a_file_of_another_version_is_no_file(tmp_path: Path, content: bytes) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"00" * 32 + b"\n{}", "é\n".encode()])
-def test_a_file_without_a_valid_mac_is_forged(tmp_path: Path, content: bytes) -> None:
+def test_file_without_valid_mac_is_forged(tmp_path: Path, content: bytes) -> None:
     store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
     store.save("s", "i", "modern", {})
     (path,) = (tmp_path / "lists").iterdir()
@@ -41,20 +41,20 @@ def test_a_file_without_a_valid_mac_is_forged(tmp_path: Path, content: bytes) ->
         store.load("s", "i")
 
 
-def test_a_key_that_is_no_key_stores_nothing(tmp_path: Path) -> None:
+def test_invalid_key_stores_nothing(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"short")
     store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
     store.save("s", "i", "modern", {})
     assert store.load("s", "i") is None and not (tmp_path / "lists").exists()
 
 
-def test_a_disk_that_refuses_is_not_an_error(tmp_path: Path) -> None:
+def test_disk_error_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     FileCatalogStorage(tmp_path / "file" / "below", tmp_path / "key").save("s", "i", "modern", {})
 
 
 @pytest.mark.user_trial("1")
-def test_a_server_that_was_late_is_remembered_for_a_while_or_until_it_answers(tmp_path: Path) -> None:
+def test_late_server_is_remembered_until_it_answers(tmp_path: Path) -> None:
     store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
     now = time.time()
     assert store.late_for("s", "i", now) == 0

@@ -42,12 +42,12 @@ def visible(allow: list[str] | None, deny: list[str], server: str = "fs") -> lis
         ([], [], []),
         (None, ["fs.write_file", "fs__delete_*"], ["read_file"]),  # with the server's name
         (["fs.*"], [], list(TOOLS)),
-        (None, ["f*"], list(TOOLS)),  # the name of the server is no part of a tool's name
+        (None, ["f*"], list(TOOLS)),  # the name of the server is not part of a tool's name
         (None, ["WRITE_FILE", "write", "write_file "], list(TOOLS)),
         (None, ["[rw]*"], list(TOOLS)),  # brackets are not special
     ],
 )
-def test_the_deny_list_wins_and_patterns_match_whole_names(
+def test_deny_list_wins_and_patterns_match_whole_names(
     allow: list[str] | None, deny: list[str], expected: list[str]
 ) -> None:
     assert visible(allow, deny) == expected
@@ -57,7 +57,7 @@ def raw(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
-def test_a_change_of_the_lists_needs_no_new_list_of_the_server() -> None:
+def test_changed_lists_apply_without_a_new_listing() -> None:
     catalog = Catalog()
     catalog.add_server("fs", ToolAccess("fs", None, ["write_file"]))
     changed = catalog.replace("fs", "tools", raw(*TOOLS))
@@ -75,7 +75,7 @@ def test_a_change_of_the_lists_needs_no_new_list_of_the_server() -> None:
     assert catalog.generation == before + 1
 
 
-def test_a_tool_that_a_complete_list_lacks_is_unknown_and_not_denied() -> None:
+def test_tool_missing_from_a_complete_list_is_not_denied() -> None:
     catalog = Catalog()
     catalog.add_server("fs", ToolAccess("fs", ["read_file"], []))
     assert catalog.denied_by(ToolRef("fs", "raed_file")) == "tools.allow"  # nothing is known yet
@@ -85,7 +85,7 @@ def test_a_tool_that_a_complete_list_lacks_is_unknown_and_not_denied() -> None:
     assert catalog.suggest("fs.write_fil") == [] or "fs.write_file" not in catalog.suggest("fs.write_fil")
 
 
-def test_entries_that_match_no_tool_are_found() -> None:
+def test_unmatched_entries_are_found() -> None:
     assert unmatched_entries("fs", ["wirte_file", "delete_*", "fs.read_file", "x*"], TOOLS) == ["wirte_file", "x*"]
 
 
@@ -117,7 +117,7 @@ def test_entries_that_match_no_tool_are_found() -> None:
         ({}, None, ()),
     ],
 )
-def test_every_spelling_of_a_list_is_in_force(
+def test_every_spelling_of_a_list_is_applied(
     keys: dict[str, Any], allowed: tuple[str, ...] | None, denied: tuple[str, ...]
 ) -> None:
     server, issues = parse_entry_with_issues({"command": "x", **keys}, {})
@@ -139,18 +139,18 @@ def test_every_spelling_of_a_list_is_in_force(
         {"enabledTools": ["a"], "tools": {"allow": ["b"]}},
     ],
 )
-def test_an_invalid_list_leaves_the_server_out(keys: dict[str, Any]) -> None:
+def test_invalid_list_is_rejected(keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_entry({"command": "x", **keys})
     assert caught.value.code == "E-CONFIG-KEY"
 
 
-def test_confirmation_lists_are_no_allow_lists() -> None:
+def test_confirmation_lists_are_not_allow_lists() -> None:
     server = parse_entry({"command": "x", "alwaysAllow": ["a"], "autoApprove": ["a"]})
     assert server.allowed_tools is None and server.extras == {"alwaysAllow": ["a"], "autoApprove": ["a"]}
 
 
-def test_one_text_is_no_list_of_names() -> None:
+def test_string_is_not_a_list_of_names() -> None:
     with pytest.raises(ConfigError):
         Server(command="x", denied_tools="write_file")  # type: ignore[arg-type]
     assert Server(command="x", denied_tools=["a"]).denied_tools == ("a",)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ OWN_SPELLINGS = {name: client.dialect for name, client in CLIENTS.items() if not
 
 @pytest.mark.promise("E2")
 @pytest.mark.parametrize("name", OWN_SPELLINGS)
-def test_each_client_gets_the_lists_in_its_spelling_or_a_warning(name: str) -> None:
+def test_export_uses_client_spelling_or_warns(name: str) -> None:
     dialect, title = OWN_SPELLINGS[name], CLIENTS[name].title
     value = {"url": "https://a.example/mcp", "tools": {"allow": ["a", "b"], "deny": ["b"]}}
     if "http" not in dialect.urls:
@@ -181,14 +181,14 @@ def test_each_client_gets_the_lists_in_its_spelling_or_a_warning(name: str) -> N
 
 
 @pytest.mark.promise("E2")
-def test_spellings_of_our_file_are_exported_too() -> None:
+def test_own_spellings_are_exported() -> None:
     dialect = CLIENTS["codex"].dialect
     value = {"command": "x", "disabledTools": ["b"], "tools": {"c": {"enabled": False}, "d": {"effect": "read"}}}
     written, issues = denormalize_entry("codex", "Codex", dialect, "fs", value)
     assert written is not None and written["disabled_tools"] == ["b", "c"] and not issues
 
 
-def test_a_client_without_patterns_is_warned_about() -> None:
+def test_unsupported_patterns_are_reported() -> None:
     value = {"command": "x", "tools": {"deny": ["delete_*"]}}
     written, issues = denormalize_entry("codex", "Codex", CLIENTS["codex"].dialect, "fs", value)
     assert written is not None and written["disabled_tools"] == ["delete_*"]
@@ -196,7 +196,7 @@ def test_a_client_without_patterns_is_warned_about() -> None:
 
 
 @pytest.mark.promise("E2")
-def test_tools_that_opencode_denies_outside_of_an_entry_are_imported(tmp_path: Path) -> None:
+def test_opencode_denials_outside_entries_are_imported(tmp_path: Path) -> None:
     off = {"fs_write_file": False, "fs_delete_*": False, "fs_read_file": True, "bash": False, "web*": False}
     mcp = {name: {"type": "local", "command": ["x"]} for name in ("fs", "web", "other")}
     path = tmp_path / "opencode.json"
@@ -207,7 +207,7 @@ def test_tools_that_opencode_denies_outside_of_an_entry_are_imported(tmp_path: P
     assert [issue.message for issue in found.issues] == ["OpenCode denies all tools of web outside of its entry"]
 
 
-def test_a_list_in_the_spelling_of_another_client_is_imported_and_kept() -> None:
+def test_list_in_another_clients_spelling_is_imported() -> None:
     value, _ = normalize_entry("cursor", CLIENTS["cursor"].dialect, "fs", {"command": "x", "disabledTools": ["a"]})
     assert value["tools"] == {"deny": ["a"]} and value["extras"] == {"cursor": {"disabledTools": ["a"]}}
     goose = {"type": "stdio", "cmd": "x", "available_tools": []}

@@ -1,4 +1,4 @@
-"""A machine of its own for each test: a home, a project, and the command line in it."""
+"""A new machine for each test: a home, a project, and the command line in it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A command in a real pseudo-terminal, in which a person types."""
+"""A command in a real pseudo-terminal, in which a user types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLORS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """`toolway` with these words in a terminal of its own. stdout is a pipe with `pipe_stdout`."""
+    """`toolway` with these words in its own terminal. stdout is a pipe with `pipe_stdout`."""
 
     def __init__(self, *words: str, env: Mapping[str, str], cwd: Path, columns: int = 100) -> None:
         self._main, other = pty.openpty()
@@ -73,7 +73,7 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """Make the terminal the one of this session, so that Ctrl-C reaches the process.
+    """Make the terminal the one of this session, so Ctrl-C reaches the process.
 
     A test run in the background of a script ignores Ctrl-C, and the process would inherit that.
     """

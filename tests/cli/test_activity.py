@@ -38,7 +38,7 @@ def made(toolway, *words):
     return json.loads(toolway("calls", "--json", "-q").stdout)["calls"][0]
 
 
-def test_calls_are_listed_and_chosen(toolway):
+def test_calls_are_listed_and_filtered(toolway):
     made(toolway, "fake.echo", "text=hello")
     made(toolway, "broken.nothing")
     made(toolway, "fake.fail")
@@ -52,7 +52,7 @@ def test_calls_are_listed_and_chosen(toolway):
     assert toolway("calls", "--slow", "soon").exit_code == 3
 
 
-def test_a_call_is_drawn_as_a_waterfall(toolway):
+def test_calls_show_draws_waterfall(toolway):
     call = made(toolway, "fake.echo", "text=hello")
     shown = toolway("calls", "show", call["id"]).stdout
     assert shown.startswith("fake.echo") and "attempt 1  ok" in shown and re.search(r"server +·*█+", shown)
@@ -63,7 +63,7 @@ def test_a_call_is_drawn_as_a_waterfall(toolway):
 
 
 @pytest.mark.user_trial("10")
-def test_a_call_is_made_again_but_only_as_meant(toolway):
+def test_replay_repeats_a_call_and_unsafe_one_needs_yes(toolway):
     call = made(toolway, "fake.echo", "text=once more")
     result = toolway("calls", "replay", call["id"], "--yes")
     assert result.stdout == "once more\n" and "toolway calls show" in result.stderr
@@ -76,7 +76,7 @@ def test_a_call_is_made_again_but_only_as_meant(toolway):
         assert refused.exit_code == 3 and "E-REPLAY" in refused.stderr
 
 
-def test_top_shows_every_server_and_why(toolway):
+def test_top_shows_every_server_with_reason(toolway):
     shown = toolway("top").stdout
     assert "servers are healthy" in shown.splitlines()[0]
     assert re.search(r"(down|starting) +broken", shown)
@@ -88,7 +88,7 @@ def test_top_shows_every_server_and_why(toolway):
     }
 
 
-def test_the_link_of_the_dashboard_works_once(toolway, gateway):
+def test_dashboard_link_works_once(toolway, gateway):
     link = json.loads(toolway("ui", "--json", "-q").stdout)["url"]
     address, code = link.split("/dashboard/#code=")
     assert address == gateway.url
@@ -104,13 +104,13 @@ def test_the_link_of_the_dashboard_works_once(toolway, gateway):
         hand_in()
 
 
-def test_without_a_gateway_it_is_said_how_to_start_one(machine):
+def test_commands_without_gateway_hint_at_serve(machine):
     for words in (("top",), ("calls",), ("calls", "show", "x"), ("calls", "replay", "x"), ("ui",)):
         result = machine.toolway(*words)
         assert result.exit_code == 4 and "toolway serve" in result.stderr, words
 
 
-def test_a_browser_is_sent_by_a_file_that_only_its_owner_reads(monkeypatch, tmp_path, capsys):
+def test_browser_opens_private_redirect_file(monkeypatch, tmp_path, capsys):
     opened: list[str] = []
     monkeypatch.setenv("TOOLWAY_STATE", str(tmp_path))
     monkeypatch.setattr("toolway.cli.dashboard_link.can_open_browser", lambda: True)
@@ -130,7 +130,7 @@ def test_numbers_are_short():
     assert sparkline([0, 1, 8]) == " ▁█" and sparkline([]) == "" and sparkline([0, 0]) == "  "
 
 
-def test_a_call_that_was_never_tried_says_so():
+def test_waterfall_without_attempts_has_a_note():
     call: dict[str, Any] = dict.fromkeys(("code", "message", "detail", "hint", "trace", "source"), "")
     call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "owner"}
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)

@@ -40,7 +40,7 @@ def log(request, machine):
     return settings
 
 
-def test_a_whole_log_is_said_to_be_whole(log, machine):
+def test_intact_log_verifies(log, machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 0
     assert result.stdout.startswith("intact: ")
@@ -49,7 +49,7 @@ def test_a_whole_log_is_said_to_be_whole(log, machine):
     assert machine.toolway("audit", "verify", "--head", facts["head"]).exit_code == 0
 
 
-def test_records_that_are_only_in_the_journal_are_counted(log, machine):
+def test_journal_only_records_are_listed_and_exported(log, machine):
     sink = {"sqlite": SqliteSink, "jsonl": JsonlSink}[log.to](log.file, read_only=True)
     sink.open()
     run = next(row.fields()["run"] for row in sink.read_forward() if "run" in row.fields())
@@ -72,7 +72,7 @@ def test_records_that_are_only_in_the_journal_are_counted(log, machine):
     assert machine.toolway("audit", "verify").exit_code == 9
 
 
-def test_a_flipped_bit_is_found_and_named(log, machine):
+def test_flipped_bit_is_reported(log, machine):
     data = bytearray(Path(log.file).read_bytes())
     data[data.index(b'"kind":"call.intent"') + 9] ^= 4
     Path(log.file).write_bytes(data)
@@ -83,7 +83,7 @@ def test_a_flipped_bit_is_found_and_named(log, machine):
     assert error["code"] == "E-AUDIT-ALTERED"
 
 
-def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machine):
+def test_truncated_log_is_detected_with_known_head(log, machine):
     head = json.loads(machine.toolway("audit", "verify", "--json").stdout)["head"]
     if log.to == "sqlite":
         with closing(sqlite3.connect(log.file)) as db, db:
@@ -91,7 +91,7 @@ def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machi
     else:
         lines = Path(log.file).read_bytes().splitlines(keepends=True)
         Path(log.file).write_bytes(b"".join(lines[:5]))
-    found = machine.toolway("audit", "verify")  # by the checkpoint that was noted beside the key
+    found = machine.toolway("audit", "verify")  # by the checkpoint that was noted next to the key
     assert found.exit_code == 9 and "its end was removed" in found.stderr
     for note in Path(log.signing_key_file).parent.glob("*.checkpoints-*"):
         note.unlink()
@@ -102,7 +102,7 @@ def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machi
     assert machine.toolway("audit", "verify", "--head", "nonsense").exit_code == 2
 
 
-def test_records_are_listed_and_chosen(log, machine):
+def test_records_are_listed_and_filtered(log, machine):
     def listed(*words):
         return json.loads(machine.toolway("audit", "ls", "--json", *words).stdout)["records"]
 
@@ -120,7 +120,7 @@ def test_records_are_listed_and_chosen(log, machine):
     assert "no record matches" in machine.toolway("audit", "ls", "--server", "other").stderr
 
 
-def test_an_export_has_every_record_with_its_hash(log, machine, tmp_path):
+def test_export_has_every_record_with_its_hash(log, machine, tmp_path):
     lines = machine.toolway("audit", "export").stdout.splitlines()
     records = [json.loads(line) for line in lines]
     assert [each["seq"] for each in records] == list(range(1, len(records) + 1))
@@ -132,7 +132,7 @@ def test_an_export_has_every_record_with_its_hash(log, machine, tmp_path):
     assert moved.exit_code == 2 and "--output FILE" in moved.stderr
 
 
-def test_a_signed_export_is_checked_with_the_public_key_alone(log, machine, tmp_path):
+def test_signed_export_verifies_with_public_key_alone(log, machine, tmp_path):
     file, key = str(tmp_path / "out.jsonl"), str(tmp_path / "public.pem")
     Path(key).write_text(machine.toolway("audit", "key").stdout)
     span = ("--from", "2020-01-01", "--to", "2100-01-01T00:00:00+01:00")
@@ -152,7 +152,7 @@ def test_a_signed_export_is_checked_with_the_public_key_alone(log, machine, tmp_
     assert machine.toolway("audit", "prove", file, call).exit_code == 9
 
 
-def test_without_a_key_there_is_no_signed_file(log, machine, tmp_path):
+def test_export_without_signing_key_writes_no_file(log, machine, tmp_path):
     file = tmp_path / "out.jsonl"
     Path(log.signing_key_file).unlink()
     result = machine.toolway("audit", "export", "--sign", "-o", str(file))
@@ -161,7 +161,7 @@ def test_without_a_key_there_is_no_signed_file(log, machine, tmp_path):
     assert machine.toolway("audit", "export", "--sign").stdout == ""
 
 
-def test_an_altered_log_is_not_signed(log, machine, tmp_path):
+def test_altered_log_is_not_signed(log, machine, tmp_path):
     data = bytearray(Path(log.file).read_bytes())
     data[data.index(b'"kind":"call.intent"') + 9] ^= 4
     Path(log.file).write_bytes(data)
@@ -169,14 +169,14 @@ def test_an_altered_log_is_not_signed(log, machine, tmp_path):
     assert result.exit_code == 9 and not (tmp_path / "out.jsonl").exists()
 
 
-def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):
+def test_missing_log_hints_at_configuration(machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 3
     assert "E-AUDIT-NONE" in result.stderr
 
 
-def test_the_log_of_a_running_gateway_is_that_of_its_own_file(log, machine):
-    """The commands run in a folder with a project file that is not trusted, as beside `serve -c mcp.json`."""
+def test_running_gateways_config_file_locates_the_log(log, machine):
+    """The commands run in a folder with a project file that is not trusted, as with `serve -c mcp.json`."""
     named = machine.write("named.json", {"mcpServers": {}, "toolway": {"audit": {"to": log.to}}})
     (machine.project / "mcp.json").write_text('{"mcpServers": {"x": {"command": "x"}}}')
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
@@ -193,7 +193,7 @@ def audit_check(machine, name="audit"):
     return checks[0] if checks else None
 
 
-def test_the_doctor_looks_at_the_log(log, machine):
+def test_doctor_checks_the_log(log, machine):
     found = audit_check(machine)
     assert found["state"] == "ok" and "intact" in found["message"]
     data = bytearray(Path(log.file).read_bytes())
@@ -203,7 +203,7 @@ def test_the_doctor_looks_at_the_log(log, machine):
     assert (found["state"], found["code"], found["copy"]) == ("fail", "E-AUDIT-ALTERED", "toolway audit verify")
 
 
-def test_the_doctor_says_what_will_be_and_what_waits(machine):
+def test_doctor_reports_future_log_and_open_alerts(machine):
     block = {"audit": True, "alerts": True}
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": block})
     assert "will be created" in audit_check(machine)["message"]

@@ -17,7 +17,7 @@ def entry(machine):
 
 
 @pytest.mark.promise("A2", "C2")
-def test_a_server_from_the_template_is_called(entry):
+def test_bare_server_can_be_called(entry):
     called = entry.toolway("call", "mail.create_issue", "title=x")
     assert called.exit_code == 0, called.output
     assert json.loads(called.stdout) == {"url": "https://tracker.example/x", "number": 123}
@@ -25,7 +25,7 @@ def test_a_server_from_the_template_is_called(entry):
     assert whole["data"] == {"result_field": "value"}
 
 
-def test_its_era_is_shown_and_advice_is_given(entry):
+def test_bare_era_is_shown_with_advice(entry):
     (listed,) = json.loads(entry.toolway("ls", "--json").stdout)["servers"]
     assert (listed["state"], listed["era"], listed["protocol"]) == ("ready", "bare", None)
     assert "bare" in entry.toolway("ls").stdout
@@ -35,7 +35,7 @@ def test_its_era_is_shown_and_advice_is_given(entry):
     assert "era bare" in examined.stdout and '"era": "bare"' in examined.stdout
 
 
-def test_the_era_is_remembered_by_the_next_command(entry):
+def test_bare_era_is_remembered_by_next_command(entry):
     for _ in range(2):
         assert entry.toolway("ls").exit_code == 0
     files = (entry.home / "cache").rglob("mail-*.lists")
@@ -43,12 +43,12 @@ def test_the_era_is_remembered_by_the_next_command(entry):
     assert [each["era"] for each in stored] == ["bare"]
 
 
-def test_the_page_of_a_refused_start_knows_this_cause(entry):
+def test_explain_page_covers_missing_handshake(entry):
     shown = entry.toolway("explain", "E-START-REFUSED").stdout
     assert "-32601" in shown and "tools/list" in shown
 
 
-def test_a_server_that_knows_neither_method_says_so(entry):
+def test_server_without_handshake_or_tools_hints_at_explain(entry):
     answer = "{'id': json.loads(line).get('id'), 'error': {'code': -32601, 'message': 'no'}}"
     script = f"import json, sys\nfor line in sys.stdin: print(json.dumps({answer}), flush=True)"
     entry.write(

@@ -78,14 +78,14 @@ def test_calls_with_typed_arguments_record_no_failure(gateway, monkeypatch, tmp_
 
 
 @pytest.mark.user_trial("8")
-def test_only_texts_that_the_schema_rejects_are_converted():
+def test_only_strings_that_schema_rejects_are_converted():
     assert convert_texts({"n": "5", "t": "5", "odd-name": "[1]"}, TYPES) == {"n": 5, "t": "5", "odd-name": [1]}
     assert convert_texts({"n": "five"}, TYPES) == {"n": "five"}
     assert convert_texts({"n": 5, "other": "x"}, TYPES) == {"n": 5, "other": "x"}
 
 
 @pytest.mark.user_trial("8")
-def test_a_tool_without_a_known_schema_is_called_with_text_and_says_so(gateway, monkeypatch, tmp_path):
+def test_call_without_schema_sends_text_with_a_note(gateway, monkeypatch, tmp_path):
     monkeypatch.setenv("TOOLWAY_STATE", str(gateway.state))
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["call", "broken.anything", "a=1"])

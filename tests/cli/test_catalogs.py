@@ -57,7 +57,7 @@ def tool(schema, name="create_issue"):
     return Tool("git", name, {"name": name, "inputSchema": schema})
 
 
-def test_arguments_are_shown_with_type_need_and_default():
+def test_argument_rows_show_type_required_and_default():
     assert list(argument_rows(SCHEMA)) == [
         ("labels", 'array of "bug" | "idea"', "yes", ""),
         ("title", "string", "yes", "One line. No more."),
@@ -74,16 +74,16 @@ def test_arguments_are_shown_with_type_need_and_default():
         ({"const": 1}, "1"),
     ],
 )
-def test_every_schema_has_a_type_in_words(schema, text):
+def test_every_schema_has_a_readable_type(schema, text):
     assert type_text(schema) == text
 
 
-def test_the_call_to_copy_has_the_required_arguments_and_is_valid():
+def test_example_call_has_required_arguments_and_is_valid():
     words = shlex.split(example_words(SCHEMA))
     assert parse_arguments(words) == {"title": "TITLE", "labels": []}
 
 
-def test_a_misspelt_argument_is_unknown_and_the_nearest_is_named():
+def test_misspelled_argument_suggests_nearest_name():
     error = check_names(tool(SCHEMA), ["titel", "labels"])
     assert error is not None and error.executed == "no"
     assert str(error.violations[0]) == "$.titel is unknown (did you mean 'title'?)"
@@ -91,23 +91,23 @@ def test_a_misspelt_argument_is_unknown_and_the_nearest_is_named():
 
 
 @pytest.mark.parametrize("more", [{"additionalProperties": True}, {"patternProperties": {"^x": {}}}, {"allOf": [{}]}])
-def test_a_schema_that_speaks_of_further_names_accepts_them(more):
+def test_open_schema_accepts_unknown_names(more):
     assert check_names(tool({**SCHEMA, **more}), ["titel"]) is None
 
 
-def test_a_search_shows_a_list_and_a_name_shows_one_tool():
+def test_search_shows_a_list_and_full_name_shows_one_tool():
     found = [tool(SCHEMA, "add"), tool(SCHEMA, "add_all")]
     assert find_shown(found, "add") is None
     assert find_shown(found, "git.add") is found[0]
     assert find_shown(found[:1], "add") is found[0]
 
 
-def test_the_generated_client_is_the_one_that_mypy_checks():
+def test_generated_client_is_the_one_mypy_checks():
     source = client_source("my-issues", TOOLS, "0")
     assert source == CLIENT.read_text()
 
 
-def test_the_generated_client_has_no_code_of_the_server():
+def test_generated_client_contains_no_server_code():
     hostile = [
         {"name": 'x"):\n    import os #', "description": '"""\nimport os\n"""', "inputSchema": {"type": "object"}}
     ]
@@ -132,7 +132,7 @@ def ready(machine):
     return machine
 
 
-def test_tools_prompts_resources_and_clients_of_a_configured_server(ready):
+def test_tools_prompts_resources_and_codegen_of_a_server(ready):
     shown = ready.toolway("tools", "fake.add").stdout
     assert re.search(r"^a +number", shown, re.MULTILINE) and "\ntoolway call fake.add a:=1 b:=1\n" in shown
     refused = ready.toolway("call", "fake.echo", "txt=hello")
@@ -148,7 +148,7 @@ def test_tools_prompts_resources_and_clients_of_a_configured_server(ready):
     assert ready.toolway("tools", "codegen", "cobol", "fake").exit_code == 2
 
 
-def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
+def test_server_can_be_used_by_url_without_config(machine, monkeypatch):
     monkeypatch.setenv("TOOLWAY_TOKEN", "the-gateways-own")
     words = [sys.executable, "-m", "toolway.testing.http_server"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -171,11 +171,11 @@ def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
     assert f"find the cause and a fix: toolway doctor {url}\n" in failed
     report = machine.toolway("doctor", url)
     assert report.exit_code == 4 and "connection refused" in report.stdout and f"toolway doctor {url}" in report.stdout
-    other = "http://127.0.0.1:9/mcp"  # it was never asked, so that no list of it is cached
+    other = "http://127.0.0.1:9/mcp"  # it was never asked, so no list of it is cached
     assert f"toolway doctor {other}" in machine.toolway("tools", "codegen", "python", other).stderr
 
 
-def test_a_url_and_files_are_not_checked_together(machine):
+def test_doctor_does_not_combine_url_with_files(machine):
     assert machine.toolway("doctor", "http://127.0.0.1:1/mcp", "--all").exit_code == 2
     assert machine.toolway("doctor", "git", "-H", "A: b").exit_code == 2
 
@@ -190,5 +190,5 @@ def test_a_url_and_files_are_not_checked_together(machine):
         ("toolway login acme2", "toolway login acme2"),
     ],
 )
-def test_hints_about_a_server_that_no_file_names_have_its_url(hint, shown):
+def test_hints_for_unnamed_server_use_its_url(hint, shown):
     assert hint_for_url(hint, "acme", "https://a.example/mcp?x=1") == shown

@@ -36,7 +36,7 @@ def same(machine, before):
     return {name: (machine.home / name).read_bytes() for name in before} == before
 
 
-def test_init_takes_over_what_clients_have_and_changes_none_of_them(machine):
+def test_init_imports_client_servers_without_changing_clients(machine):
     before = clients(machine)
     result = machine.toolway("init", "--yes")
     entries = machine.entries()
@@ -51,7 +51,7 @@ def test_init_takes_over_what_clients_have_and_changes_none_of_them(machine):
 
 
 @pytest.mark.promise("C14")
-def test_import_names_the_keys_that_it_keeps_and_that_have_no_effect(machine):
+def test_import_reports_keys_without_effect(machine):
     email = {"command": "python", "args": ["/srv/email_mcp/server.py"], "env": {"SMTP_HOST": "smtp.example"}}
     machine.write(".config/claude-code/mcp.json", {"mcpServers": {"email": {**email, "headersHelper": "get-headers"}}})
     machine.write(
@@ -74,7 +74,7 @@ def test_import_names_the_keys_that_it_keeps_and_that_have_no_effect(machine):
     assert "key 'headersHelper' has no effect" in checked and "key 'autoApprove' of cursor has no effect" in checked
 
 
-def test_init_again_finds_nothing_new(machine):
+def test_second_init_finds_nothing_new(machine):
     clients(machine)
     machine.toolway("init", "--yes")
     before = machine.own.read_bytes()
@@ -83,13 +83,13 @@ def test_init_again_finds_nothing_new(machine):
     assert machine.own.read_bytes() == before
 
 
-def test_init_without_any_client_says_what_to_do(machine):
+def test_init_without_clients_suggests_add(machine):
     result = machine.toolway("init")
     assert "toolway add" in result.stderr
     assert result.exit_code == 0
 
 
-def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
+def test_import_of_one_client_can_keep_plain_tokens(machine):
     clients(machine)
     machine.toolway("clients", "import", "cursor", "--plain", "--yes")
     assert machine.entries()["github"]["env"] == {"GITHUB_TOKEN": TOKEN}
@@ -98,20 +98,20 @@ def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
     assert result.exit_code == 3
 
 
-def test_where_nobody_can_be_asked_a_token_is_not_copied_into_one_more_file(machine):
+def test_import_without_terminal_does_not_copy_tokens(machine):
     clients(machine)
     result = machine.toolway("clients", "import", "cursor", "--yes")
     assert TOKEN not in machine.own.read_text() + result.output
 
 
-def test_a_client_may_have_a_name_inside_and_what_it_needs_here_is_said(machine):
+def test_import_of_private_host_hints_at_addresses(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"build": {"url": "http://build.internal:8000/mcp"}}})
     result = machine.toolway("clients", "import", "cursor", "--yes")
     assert result.exit_code == 0 and machine.entries()["build"]["url"] == "http://build.internal:8000/mcp"
     assert '"toolway": {"addresses": {"allow": ["build.internal"]}}' in " ".join(result.stderr.split())
 
 
-def test_two_accounts_of_one_server_are_two_servers(machine):
+def test_two_accounts_of_one_server_become_two_servers(machine):
     clients(machine)
     entry = {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": TOKEN[::-1]}}
     machine.write(".claude.json", {"mcpServers": {"github": entry}})
@@ -120,7 +120,7 @@ def test_two_accounts_of_one_server_are_two_servers(machine):
     assert tokens == {"github": TOKEN[::-1], "github-cursor": TOKEN}
 
 
-def test_a_project_s_file_is_taken_only_when_that_is_said(machine):
+def test_project_file_is_imported_only_on_request(machine):
     machine.write("project/.cursor/mcp.json", {"mcpServers": {"local": {"command": "./run"}}})
     machine.toolway("clients", "import")
     assert not machine.own.exists()
@@ -129,7 +129,7 @@ def test_a_project_s_file_is_taken_only_when_that_is_said(machine):
     assert machine.entries()["local"] == {"command": "./run", "cwd": str(machine.project)}
 
 
-def test_an_export_is_shown_asked_about_and_then_made(machine):
+def test_export_shows_diff_then_needs_yes(machine):
     before = clients(machine)
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"files": {"command": "npx", "args": ["-y", "files"]}}})
     shown = machine.toolway("clients", "export", "cursor", "--dry-run")
@@ -147,7 +147,7 @@ def test_an_export_is_shown_asked_about_and_then_made(machine):
     assert Path(copy).read_text() == CURSOR
 
 
-def test_what_a_client_cannot_be_told_is_named(machine):
+def test_export_reports_values_it_leaves_out(machine):
     clients(machine)
     machine.toolway("add", "k", "-e", f"API_KEY={TOKEN}", "--", "x")
     result = machine.toolway("clients", "export", "cursor", "-n")
@@ -157,7 +157,7 @@ def test_what_a_client_cannot_be_told_is_named(machine):
     assert facts["changed"] is False
 
 
-def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
+def test_connect_replaces_entries_behind_the_hub(machine):
     clients(machine)
     machine.toolway("clients", "import", "cursor", "--yes")
     machine.toolway("connect", "cursor", "-y")
@@ -169,7 +169,7 @@ def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
     assert json.loads(result.stdout)["found"] == []  # we do not take ourselves
 
 
-def test_a_yaml_file_is_not_changed_and_the_lines_to_add_are_printed(machine):
+def test_yaml_file_is_not_changed_but_snippet_is_printed(machine):
     text = "extensions: # mine\n  github: {type: stdio, cmd: npx, args: [-y, server-github]}\n"
     file = machine.write(".config/goose/config.yaml", text)
     machine.toolway("clients", "import", "goose", "--yes")
@@ -186,7 +186,7 @@ def test_a_yaml_file_is_not_changed_and_the_lines_to_add_are_printed(machine):
     assert "up to date" in machine.toolway("connect", "goose", "--yes").stderr
 
 
-def test_sync_gives_everybody_everything_once(machine):
+def test_sync_gives_each_client_every_server_once(machine):
     clients(machine)
     machine.toolway("clients", "sync", "--yes")
     claude = json.loads((machine.home / ".claude.json").read_text())
@@ -201,13 +201,13 @@ def test_sync_gives_everybody_everything_once(machine):
     assert [client["changed"] for client in again["clients"]] == [False, False]
 
 
-def test_without_a_client_it_is_asked_which(machine):
+def test_export_without_a_client_needs_all(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
     assert machine.toolway("clients", "export").exit_code == 2
     assert machine.toolway("clients", "export", "--all").exit_code == 0
 
 
-def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
+def test_connect_passes_named_config_to_the_hub(machine):
     clients(machine)
     file = machine.write("mine.json", {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}})
     machine.toolway("connect", "cursor", "-y", "-c", str(file))
@@ -217,7 +217,7 @@ def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
     assert json.loads(text)["mcpServers"].keys() == {"github", "toolway"}  # what is not behind it stays
 
 
-def test_a_server_with_an_environment_is_not_the_one_without(machine):
+def test_servers_with_different_env_stay_separate(machine):
     memory = {"command": "npx", "args": ["-y", "memory"]}
     machine.write(".claude.json", {"mcpServers": {"memory": {**memory, "env": {"MEMORY_FILE": "/a.json"}}}})
     machine.write(".cursor/mcp.json", {"mcpServers": {"memory": memory}})
@@ -232,7 +232,7 @@ def test_a_server_with_an_environment_is_not_the_one_without(machine):
     assert kept["memory"] == memory  # our file has no such server, so nothing replaces it
 
 
-def test_a_changed_environment_changes_the_entry_of_the_client(machine):
+def test_changed_env_updates_client_entry(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"a": {"command": "x", "env": {"DEBUG": "1"}}}})
     machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}}})
     machine.toolway("clients", "export", "cursor", "--yes")
@@ -241,7 +241,7 @@ def test_a_changed_environment_changes_the_entry_of_the_client(machine):
     }
 
 
-def test_sync_does_not_bring_a_removed_server_back(machine):
+def test_sync_does_not_restore_removed_server(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}})
     machine.toolway("init", "--yes")
     machine.toolway("rm", "a")

@@ -17,13 +17,13 @@ from toolway.cluster.keys import derive_tenant_key
 KEY = "5f" * 32
 
 
-def test_a_key_is_made_shown_and_another_each_time(machine):
+def test_keygen_prints_a_new_key_each_time(machine):
     first, second = (machine.toolway("cluster", "keygen").stdout for _ in range(2))
     assert re.fullmatch("[0-9a-f]{64}\n", first) and first != second
     assert len(json.loads(machine.toolway("cluster", "keygen", "--json").stdout)["key"]) == 64
 
 
-def test_a_key_in_a_file_is_for_its_owner_alone_and_is_never_overwritten(machine):
+def test_keygen_file_is_private_and_never_overwritten(machine):
     file = machine.project / "cluster.key"
     result = machine.toolway("cluster", "keygen", "--out", str(file))
     key = file.read_text()
@@ -33,7 +33,7 @@ def test_a_key_in_a_file_is_for_its_owner_alone_and_is_never_overwritten(machine
     assert (again.exit_code, "E-CLUSTER-KEY" in again.stderr, file.read_text()) == (3, True, key)
 
 
-def test_the_key_of_a_tenant_is_derived_and_no_cluster_key(machine, monkeypatch):
+def test_tenant_key_is_derived_and_not_a_cluster_key(machine, monkeypatch):
     file = machine.project / "cluster.key"
     file.write_text(KEY)
     first = machine.toolway("cluster", "tenant-key", "acme", "--cluster-key-file", str(file)).stdout
@@ -45,7 +45,7 @@ def test_the_key_of_a_tenant_is_derived_and_no_cluster_key(machine, monkeypatch)
     assert (refused.exit_code, "key of one tenant" in refused.stderr) == (3, True)
 
 
-def test_rows_of_a_database_are_shown_before_they_are_kept_or_deleted(machine, monkeypatch):
+def test_trust_shows_rows_before_keeping_or_deleting_them(machine, monkeypatch):
     record = machine.project / "record"
     asyncio.run(_make_database(f"sqlite:///{record}"))
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
@@ -73,7 +73,7 @@ async def _make_database(url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [("cluster", "nodes"), ("cluster", "drain", "one")])
-def test_without_a_gateway_there_is_nobody_to_ask(machine, words):
+def test_cluster_commands_need_a_gateway(machine, words):
     error = json.loads((result := machine.toolway(*words, "--json")).stdout)["error"]
     assert (result.exit_code, error["code"], "--gateway" in error["hint"]) == (4, "E-GATEWAY", True)
     assert "no running gateway is registered in" in error["detail"] and "no gateway is running here" in error["message"]
@@ -81,14 +81,14 @@ def test_without_a_gateway_there_is_nobody_to_ask(machine, words):
     assert silent["code"] == "E-GATEWAY" and all(silent[part] for part in ("message", "detail", "hint"))
 
 
-def test_a_gateway_of_a_cluster_does_not_serve_pipes(machine, monkeypatch):
+def test_cluster_gateway_does_not_serve_stdio(machine, monkeypatch):
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
     result = machine.toolway("serve", "--stdio", "--cluster", "nats://token@x", "--database", "postgresql://x/y")
     assert (result.exit_code, "--stdio was combined with --cluster" in result.stderr) == (2, True)
 
 
-def test_what_a_cluster_needs_may_be_missing_and_is_named(machine, monkeypatch):
+def test_missing_cluster_packages_are_named(machine, monkeypatch):
     from importlib.util import find_spec
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "nats" else find_spec(name))
@@ -98,6 +98,6 @@ def test_what_a_cluster_needs_may_be_missing_and_is_named(machine, monkeypatch):
     assert "missing packages: nats" in result.stderr and "pip install 'toolway[cluster]'" in result.stderr
 
 
-def test_the_words_of_others_lead_to_ours(machine):
+def test_common_command_names_lead_to_cluster_commands(machine):
     assert "toolway cluster nodes" in machine.toolway("nodes").stderr
     assert "toolway cluster drain" in machine.toolway("cordon").stderr

@@ -43,7 +43,7 @@ def test_list_shows_every_server_with_era_and_tools(toolway):
     assert result.exit_code == 0
 
 
-def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
+def test_failing_server_does_not_hide_others_and_is_explained(toolway):
     result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}, "ls")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert states["fake"] == "ready"
@@ -69,7 +69,7 @@ def test_list_with_check_asks_every_server_now(toolway):
     assert toolway({"fake": FAKE}, "ls", "--check", "--watch").exit_code == 2
 
 
-def test_list_as_json_is_one_document_with_stable_keys(toolway):
+def test_list_json_is_one_document_with_stable_keys(toolway):
     result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "ls", "--json")
     document = json.loads(result.stdout)
     assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
@@ -94,7 +94,7 @@ def test_list_as_json_is_one_document_with_stable_keys(toolway):
     assert result.exit_code == 8
 
 
-def test_a_slow_server_is_waited_for_only_so_long(toolway):
+def test_list_waits_for_slow_server_only_so_long(toolway):
     slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=20"]}
     result = toolway({"fake": FAKE, "slow": slow}, "ls", "--wait", "3", "--json")
     states = {server["server"]: server["state"] for server in json.loads(result.stdout)["servers"]}
@@ -102,12 +102,12 @@ def test_a_slow_server_is_waited_for_only_so_long(toolway):
     assert result.exit_code == 8
 
 
-def test_where_no_server_works_the_exit_code_says_so(toolway):
+def test_exit_code_when_no_server_works(toolway):
     assert toolway({"absent": ABSENT}, "ls").exit_code == 4
     assert toolway({"bad": {"command": 5}}, "ls").exit_code == 3
 
 
-def test_a_file_without_servers_is_no_error(toolway):
+def test_empty_config_is_not_an_error(toolway):
     result = toolway({}, "ls")
     assert "no servers in" in result.stderr
     assert result.exit_code == 0
@@ -121,13 +121,13 @@ def test_invalid_entry_is_reported_without_no_servers(toolway, command):
     assert result.exit_code == 3
 
 
-def test_a_disabled_server_is_shown_and_not_started(toolway):
+def test_disabled_server_is_shown_and_not_started(toolway):
     result = toolway({"fake": FAKE, "off": {**ABSENT, "enabled": False}}, "ls", "--json")
     assert [server["state"] for server in json.loads(result.stdout)["servers"]] == ["ready", "disabled"]
     assert result.exit_code == 0
 
 
-def test_status_of_one_server_starts_no_other(toolway, tmp_path):
+def test_show_starts_no_other_server(toolway, tmp_path):
     trap = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'started')!r}, 'w')"]}
     result = toolway({"fake": FAKE, "trap": trap}, "show", "fake")
     assert result.stdout.startswith("fake: ready\n")
@@ -137,7 +137,7 @@ def test_status_of_one_server_starts_no_other(toolway, tmp_path):
     assert result.exit_code == 0
 
 
-def test_status_of_a_broken_server_tells_all(toolway):
+def test_show_broken_server_has_all_details(toolway):
     result = toolway({"broken": BROKEN, "fake": FAKE}, "show", "broken", "--json")
     [server] = json.loads(result.stdout)["servers"]
     assert server["state"] in ("starting", "down")
@@ -147,13 +147,13 @@ def test_status_of_a_broken_server_tells_all(toolway):
     assert result.exit_code == 4
 
 
-def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
+def test_misspelled_server_gets_suggestion(toolway):
     result = toolway({"github": FAKE}, "show", "githib")
     assert "did you mean github?" in result.stderr
     assert result.exit_code == 1
 
 
-def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(toolway):
+def test_unusable_entry_is_explained_when_named(toolway):
     servers = {"My Server": {"type": "odd", "url": "https://x"}}
     for words in (("show", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
         result = toolway(servers, *words)
@@ -162,7 +162,7 @@ def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(too
         assert result.exit_code == 3
 
 
-def test_tools_are_found_by_all_words_and_names_go_first(toolway):
+def test_tools_match_all_words_with_names_first(toolway):
     result = toolway({"a": FAKE, "b": OLD}, "tools", "server", "counters", "--json")
     assert [tool["name"] for tool in json.loads(result.stdout)["tools"]] == ["a.stats", "b.stats"]
     result = toolway({"a": FAKE}, "tools", "text", "-s", "a")
@@ -180,7 +180,7 @@ def test_tools_of_one_server(toolway):
     assert result.exit_code == 0
 
 
-def test_tools_mentions_the_servers_that_are_down(toolway):
+def test_tools_mentions_servers_that_are_down(toolway):
     result = toolway({"a": FAKE, "absent": ABSENT}, "tools", "echo")
     assert "a.echo" in result.stdout
     assert "absent is down: command not found: /no/such/program" in result.stderr
@@ -199,7 +199,7 @@ def test_tools_mentions_the_servers_that_are_down(toolway):
         (("resources",), "fake://text"),
     ],
 )
-def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it(toolway, words, known, monkeypatch):
+def test_lists_name_hung_server_and_next_command_waits_less(toolway, words, known, monkeypatch):
     waited = []
     wait = asyncio.wait
 
@@ -221,12 +221,12 @@ def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it
     assert list_waits.LATE_LIST_WAIT_S in waited
 
 
-def test_no_tool_found_is_said(toolway):
+def test_search_without_match_prints_a_note(toolway):
     result = toolway({"a": FAKE}, "tools", "zzz")
     assert (result.stdout, "no tool found" in result.stderr, result.exit_code) == ("", True, 0)
 
 
-def test_call_prints_the_text_and_nothing_else(toolway):
+def test_call_prints_only_the_text(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.add", "a:=1", "b:=2")
     assert (result.stdout, result.stderr, result.exit_code) == ("3\n", "", 0)
 
@@ -244,7 +244,7 @@ def test_call_as_json_and_raw(toolway):
     assert "content" in raw
 
 
-def test_progress_is_shown_on_stderr_when_asked_for(toolway):
+def test_verbose_call_shows_progress_on_stderr(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.progress", "n:=3", "-v")
     assert result.stdout == "3 steps\n"
     assert "fake.progress: 2/3 step 2\n" in result.stderr
@@ -263,14 +263,14 @@ def test_progress_is_shown_on_stderr_when_asked_for(toolway):
         (("broken.x",), 4, "missing GITHUB_TOKEN ***"),
     ],
 )
-def test_each_failure_of_a_call_has_its_exit_code_and_its_words(toolway, words, code, part):
+def test_each_call_failure_has_its_exit_code_and_message(toolway, words, code, part):
     result = toolway({"fake": FAKE, "absent": ABSENT, "broken": BROKEN}, "call", *words)
     assert part in result.stderr
     assert result.exit_code == code
 
 
 @pytest.mark.promise("C13")
-def test_arguments_that_do_not_match_the_schema_are_listed_and_end_with_2(toolway):
+def test_invalid_arguments_are_listed_with_exit_code_2(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.add", "a=one", "b:=true")
     assert result.exit_code == 2
     lines = [" ".join(line.split()) for line in result.stderr.splitlines()]
@@ -284,14 +284,14 @@ def test_arguments_that_do_not_match_the_schema_are_listed_and_end_with_2(toolwa
     assert error["violations"] == [found]
 
 
-def test_an_error_of_a_call_as_json_says_whether_it_was_executed(toolway):
+def test_call_error_json_has_executed(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds:=30", "--timeout", "5", "--json")
     error = json.loads(result.stdout)["error"]
     assert (error["code"], error["executed"], error["exit"]) == ("E-TIMEOUT", "unknown", 7)
     assert result.stderr == ""
 
 
-def test_a_file_that_is_no_json_is_told_with_its_line(tmp_path):
+def test_invalid_json_file_is_reported_with_line(tmp_path):
     file = tmp_path / "bad.json"
     file.write_text('{\n"mcpServers": {,}\n}')
     result = CliRunner().invoke(app, ["ls", "-c", str(file)])
@@ -301,20 +301,20 @@ def test_a_file_that_is_no_json_is_told_with_its_line(tmp_path):
     assert json.loads(result.stdout)["error"]["line"] == 2
 
 
-def test_without_a_file_the_error_says_where_it_looked(tmp_path, monkeypatch):
+def test_missing_config_error_names_searched_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["ls"])
     assert str(tmp_path / "mcp.json") in result.stderr
     assert result.exit_code == 3
 
 
-def test_usage_errors_end_with_2():
+def test_usage_errors_exit_with_2():
     assert CliRunner().invoke(app, ["call"]).exit_code == 2
     assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("toolway ")
 
 
-def test_a_text_where_the_schema_wants_a_number_is_read_as_one(toolway):
+def test_text_is_converted_to_number_by_schema(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds=0", "--json")
     assert result.exit_code == 0, result.stderr
     refused = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds=soon")
@@ -322,7 +322,7 @@ def test_a_text_where_the_schema_wants_a_number_is_read_as_one(toolway):
 
 
 @pytest.mark.user_trial("19")
-def test_one_tool_is_shown_whatever_other_servers_do(toolway, tmp_path, monkeypatch):
+def test_one_tool_is_shown_despite_broken_servers(toolway, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     servers = {"fake": FAKE, "broken": BROKEN, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}
     for _ in range(2):  # the second time the list of fake is stored

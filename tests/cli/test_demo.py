@@ -14,7 +14,7 @@ def ask(url: str, **headers: str):
         return json.load(response)
 
 
-def test_the_demo_lives_without_any_file_and_leaves_nothing(tmp_path):
+def test_demo_runs_without_config_and_leaves_no_files(tmp_path):
     env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "TOOLWAY_STATE", "TOOLWAY_CONFIG"):
         env.pop(name, None)

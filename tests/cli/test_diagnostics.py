@@ -19,7 +19,7 @@ def servers(machine, **entries):
     machine.write(".config/toolway/mcp.json", {"mcpServers": entries, "toolway": {"gateway": {"reload": "all"}}})
 
 
-def test_toolway_alone_starts_nothing_and_says_what_to_do(machine):
+def test_bare_command_starts_nothing_and_suggests_next_step(machine):
     begin = machine.toolway()
     assert "toolway init" in begin.stderr
     servers(machine, trap={"command": sys.executable, "args": ["-c", f"open({str(machine.home / 'started')!r}, 'w')"]})
@@ -30,7 +30,7 @@ def test_toolway_alone_starts_nothing_and_says_what_to_do(machine):
     assert not (machine.home / "started").exists()
 
 
-def test_toolway_alone_knows_what_earlier_runs_saw(machine):
+def test_bare_command_shows_results_of_earlier_runs(machine):
     servers(machine, fake=FAKE, off={"command": "x", "enabled": False})
     machine.toolway("ls")
     document = json.loads(machine.toolway("--json").stdout)
@@ -42,21 +42,21 @@ def test_toolway_alone_knows_what_earlier_runs_saw(machine):
     assert (rows[1][2], rows[2][2]) == ("idle", "disabled")
 
 
-def test_a_project_s_file_that_waits_is_the_first_thing_to_look_at(machine):
+def test_untrusted_project_file_is_the_first_next_step(machine):
     (machine.project / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     assert "toolway trust" in machine.toolway().stderr
     servers(machine, off={"command": "x", "enabled": False})
     assert json.loads(machine.toolway("--json").stdout)["next"]["command"] == "toolway trust"
 
 
-def test_an_entry_that_cannot_be_used_is_shown_and_the_next_step(machine):
+def test_unusable_entry_makes_validate_the_next_step(machine):
     servers(machine, bad={"command": 5}, off={"command": "x", "enabled": False})
     result = machine.toolway("--json")
     assert json.loads(result.stdout)["next"]["command"] == "toolway config validate"
     assert result.exit_code == 8
 
 
-def test_tools_come_from_the_disk_and_the_servers_are_asked_only_where_nothing_is_kept(machine):
+def test_tools_come_from_cache_and_servers_start_only_without_it(machine):
     servers(machine, fake=FAKE)
     first = machine.toolway("tools", "--json")
     gone = {**FAKE, "env": {"PYTHONHOME": "/no/such/folder"}}  # it can be started no more, and is the same server
@@ -68,7 +68,7 @@ def test_tools_come_from_the_disk_and_the_servers_are_asked_only_where_nothing_i
     assert (again.exit_code, machine.toolway("tools", "--refresh").exit_code) == (0, 4)
 
 
-def test_lists_that_are_old_are_said_to_be(machine):
+def test_stale_tool_lists_are_marked(machine):
     servers(machine, fake=FAKE, off={"command": "x", "enabled": False})
     assert "--refresh" not in machine.toolway("tools").stderr
     [kept] = (machine.home / "cache/toolway/catalog").glob("*.lists")
@@ -78,14 +78,14 @@ def test_lists_that_are_old_are_said_to_be(machine):
     assert "toolway enable off" in machine.toolway("tools", "-s", "off").stderr
 
 
-def test_the_cost_of_tools_is_shown(machine):
+def test_token_cost_of_tools_is_shown(machine):
     servers(machine, fake=FAKE)
     result = machine.toolway("tools", "echo", "--tokens")
     assert result.stdout.splitlines()[0].split() == ["tool", "tokens", "(OpenAI)", "description"]
     assert int(result.stdout.splitlines()[1].split()[1]) > 10
 
 
-def test_the_tools_are_looked_at_for_what_models_refuse(machine):
+def test_doctor_tools_counts_tools_and_tokens(machine):
     servers(machine, fake=FAKE)
     result = machine.toolway("doctor", "--tools", "fake", "--json")
     [server] = json.loads(result.stdout)["servers"]
@@ -93,7 +93,7 @@ def test_the_tools_are_looked_at_for_what_models_refuse(machine):
     assert machine.toolway("doctor", "--tools", "fkae").exit_code == 1
 
 
-def test_lint_ends_with_9_where_a_provider_would_refuse_a_tool(machine):
+def test_doctor_tools_exits_with_9_for_a_schema_problem(machine):
     program = (
         "import json, sys\n"
         "tool = {'name': 't', 'inputSchema': {'type': 'object', 'properties': {'a': {'type': 'array'}}}}\n"
@@ -114,14 +114,14 @@ def test_lint_ends_with_9_where_a_provider_would_refuse_a_tool(machine):
     assert result.exit_code == 9
 
 
-def test_what_a_server_writes_to_stderr_is_shown(machine):
+def test_server_stderr_is_shown_in_logs(machine):
     servers(machine, talker=TALKER, fake=FAKE)
     assert machine.toolway("logs", "talker").stdout == "here\n"
     assert "talker | here" in machine.toolway("logs").stdout
     assert machine.toolway("logs", "talkr").exit_code == 1
 
 
-def test_logs_are_followed_until_ctrl_c(machine):
+def test_logs_follow_until_ctrl_c(machine):
     program = "import sys, time\nfor n in range(100): print('line', n, file=sys.stderr, flush=True); time.sleep(0.2)"
     servers(machine, talker={"command": sys.executable, "args": ["-c", program]})
     process = subprocess.Popen(
@@ -139,7 +139,7 @@ def test_logs_are_followed_until_ctrl_c(machine):
     assert ("Traceback" in stderr, process.returncode) == (False, 130)
 
 
-def test_a_list_is_shown_again_when_something_changes(machine):
+def test_watched_list_updates_on_change(machine):
     slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=2"]}
     servers(machine, slow=slow)
     process = subprocess.Popen(
@@ -162,7 +162,7 @@ def test_a_list_is_shown_again_when_something_changes(machine):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
-def test_a_process_that_nobody_needs_any_more_is_found_and_ended(machine):
+def test_orphaned_process_is_found_and_killed(machine):
     script = machine.home / "server.py"
     script.write_text("import time\ntime.sleep(60)\n")
     servers(machine, left={"command": sys.executable, "args": [str(script)]})
@@ -191,7 +191,7 @@ def _runs(pid):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_script(machine, shell):
+def test_each_shell_has_a_completion_script(machine, shell):
     text = machine.toolway("completion", shell).stdout
     assert "_TOOLWAY_COMPLETE" in text
     assert machine.toolway("completion", "bsh").exit_code == 2
@@ -209,7 +209,7 @@ def complete(*words):
     return result.stdout.split()
 
 
-def test_names_of_commands_servers_and_tools_are_completed(machine):
+def test_commands_servers_and_tools_are_completed(machine):
     servers(machine, fake=FAKE, other={"command": "x"})
     assert complete("dis") == ["disable"]
     assert complete("li") == []  # no old name is completed
@@ -233,12 +233,12 @@ def test_names_of_commands_servers_and_tools_are_completed(machine):
     assert "revoke" in complete("keys", "")
 
 
-def test_completion_says_nothing_where_something_is_wrong(machine):
+def test_completion_is_silent_with_broken_config(machine):
     machine.write(".config/toolway/mcp.json", "{,")
     assert complete("show", "f") == []
 
 
-def test_a_program_is_told_everything_on_one_page(machine):
+def test_help_agents_is_one_complete_page(machine):
     text = machine.toolway("help", "agents").stdout
     assert all(word in text for word in ("toolway call", "--json", "executed", "toolway explain", "130"))
     facts = json.loads(machine.toolway("help", "agents", "--json").stdout)
@@ -247,7 +247,7 @@ def test_a_program_is_told_everything_on_one_page(machine):
 
 
 @pytest.mark.user_trial("12")
-def test_doctor_lint_and_tools_show_the_same_tokens_of_a_server(machine):
+def test_doctor_lint_and_tools_show_the_same_token_count(machine):
     servers(machine, fake=FAKE)
     shown = {
         "doctor": machine.toolway("doctor", "--json").stdout,
@@ -263,7 +263,7 @@ def test_doctor_lint_and_tools_show_the_same_tokens_of_a_server(machine):
 
 
 @pytest.mark.user_trial("11")
-def test_toolway_alone_does_not_contradict_the_last_check(machine):
+def test_bare_command_agrees_with_last_check(machine):
     missing = {"command": "/nonexistent/program"}
     servers(machine, missing=missing, fake=FAKE)
     before = machine.toolway()

@@ -1,4 +1,4 @@
-"""One behaviour everywhere: `--json` is one document, `-q` is silent, no colour in a pipe, and secrets stay secret."""
+"""One behavior everywhere: `--json` is one document, `-q` is silent, no color in a pipe, and secrets stay secret."""
 
 import json
 import sys
@@ -68,9 +68,9 @@ WORDS = {
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("trust tools diff", "trust tools accept"), 1)  # nothing waits
-WRONG |= {"trust sandbox": 1, "trust update": 1}  # there is no such server
+WRONG |= {"trust sandbox": 1, "trust update": 1}  # no such server
 WRONG |= dict.fromkeys(("policy check", "policy why", "policy test"), 3)  # the file names no policy
-WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
+WRONG |= dict.fromkeys(("login", "logout"), 6)  # no one can log in to a command
 WRONG |= dict.fromkeys(
     (
         "top",
@@ -89,10 +89,10 @@ WRONG |= dict.fromkeys(
 WRONG["keys budgets"] = 4  # as those
 WRONG |= dict.fromkeys((f"policy flows {name}" for name in ("suggest", "show", "reset")), 4)  # as those
 WRONG |= dict.fromkeys((f"approvals {name}" for name in ("show", "approve", "deny")), 4)  # a call waits at a gateway
-WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
+WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export", "audit restart"), 3)  # none is kept
-WRONG |= dict.fromkeys(("audit check", "audit prove"), 2)  # there is no such file
-WRONG |= dict.fromkeys(("workflow run", "workflow check"), 3)  # there is no such file
+WRONG |= dict.fromkeys(("audit check", "audit prove"), 2)  # no such file
+WRONG |= dict.fromkeys(("workflow run", "workflow check"), 3)  # no such file
 WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "answer", "settle", "resume", "cancel")), 1)
 WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "resume", "replay")), 1)
 ENDLESS = {"serve"}
@@ -120,7 +120,7 @@ def run(machine, name, *more):
 
 
 @pytest.mark.parametrize("name", list(commands()))
-def test_with_json_stdout_is_one_document_and_errors_are_in_it(ready, name):
+def test_json_output_is_one_document_including_errors(ready, name):
     result = run(ready, name, "--json")
     document = json.loads(result.stdout)
     assert isinstance(document, dict)
@@ -131,7 +131,7 @@ def test_with_json_stdout_is_one_document_and_errors_are_in_it(ready, name):
 
 
 @pytest.mark.parametrize("name", list(commands()))
-def test_with_q_nothing_but_data_and_errors_is_written(ready, name):
+def test_quiet_prints_only_data_and_errors(ready, name):
     result = run(ready, name, "-q")
     assert (result.stderr == "") == (name not in WRONG)
     assert result.exit_code == WRONG.get(name, 0)
@@ -141,7 +141,7 @@ def test_with_q_nothing_but_data_and_errors_is_written(ready, name):
 
 
 @pytest.mark.parametrize("name", ["ls", "tools", "show", "rm", "enable", "disable", "config validate", "call"])
-def test_a_file_that_cannot_be_read_ends_with_3_wherever_it_is_needed(machine, name):
+def test_unreadable_config_exits_with_3(machine, name):
     machine.write(".config/toolway/mcp.json", BROKEN)
     result = run(machine, name)
     assert (result.exit_code, "E-CONFIG-SYNTAX" in result.stderr) == (3, True)
@@ -149,13 +149,13 @@ def test_a_file_that_cannot_be_read_ends_with_3_wherever_it_is_needed(machine, n
 
 
 @pytest.mark.parametrize("name", ["show", "rm", "enable", "disable", "edit", "logs", "doctor"])
-def test_a_misspelt_server_is_answered_with_the_right_name(ready, name):
+def test_misspelled_server_gets_suggestion(ready, name):
     result = ready.toolway(name, "fkae")
     assert "did you mean fake?" in result.stderr
     assert result.exit_code == 1
 
 
-def test_an_entry_that_cannot_be_used_can_be_removed(machine):
+def test_unusable_entry_can_be_removed(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"bad": {"command": 5}, "good": {"command": "x"}}})
     assert machine.toolway("rm", "bad").exit_code == 0
     assert machine.entries() == {"good": {"command": "x"}}

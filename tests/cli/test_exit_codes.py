@@ -43,11 +43,11 @@ def status(state):
         (["down", "starting", "disabled"], ExitCode.UNREACHABLE),
     ],
 )
-def test_the_exit_code_tells_whether_all_some_or_none_work(states, code):
+def test_exit_code_shows_if_all_some_or_no_servers_work(states, code):
     assert exit_code_for_statuses([status(state) for state in states]) == code
 
 
-def test_an_entry_that_cannot_be_used_counts_as_a_server_that_is_down():
+def test_unusable_entry_counts_as_a_down_server():
     bad, note = ConfigIssue("b", "wrong"), ConfigIssue("b", "renamed", severity="note")
     assert exit_code_for_statuses([status("ready")], [bad]) == ExitCode.PARTIAL
     assert exit_code_for_statuses([status("ready")], [note]) == ExitCode.OK

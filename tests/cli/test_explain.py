@@ -12,31 +12,31 @@ def toolway(*words):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-def test_a_code_is_explained_however_it_is_written():
+def test_code_is_explained_in_any_spelling():
     for spelling in ("E-STDIO-ENOENT", "e-stdio-enoent", "stdio-enoent"):
         text = toolway("explain", spelling).stdout
         assert text.startswith("# E-STDIO-ENOENT\n")
         assert "## How to fix it" in text
 
 
-def test_all_codes_are_listed_with_what_they_mean():
+def test_all_codes_are_listed_with_meaning():
     codes = json.loads(toolway("explain", "--json").stdout)["codes"]
     assert len(codes) > 100
     assert {"code": "E-USAGE", "meaning": "The command line is invalid."} in codes
 
 
-def test_a_code_that_does_not_exist_is_answered_with_the_nearest():
+def test_unknown_code_suggests_nearest():
     result = toolway("explain", "E-STDIO-ENOENTT")
     assert "did you mean E-STDIO-ENOENT" in result.stderr
     assert result.exit_code == 1
 
 
-def test_every_error_says_how_to_have_it_explained():
+def test_every_error_names_the_explain_command():
     assert "toolway explain E-USAGE" in toolway("nonsense").stderr
 
 
 @pytest.mark.user_trial("20")
-def test_a_word_that_is_like_no_code_is_answered_with_none():
+def test_unrelated_word_gets_no_suggestion():
     result = toolway("explain", "nosuch")
     assert "did you mean" not in result.stderr and "toolway explain" in result.stderr
     assert result.exit_code == 1

@@ -32,14 +32,14 @@ def toolway(*words):
 
 
 @pytest.mark.parametrize(("path", "command", "entry"), list(every_command()))
-def test_every_command_can_be_loaded_and_talks_in_the_same_way(path, command, entry):
+def test_every_command_loads_with_shared_options(path, command, entry):
     options = {opt for param in command.params for opt in param.opts}
     assert {"--json", "--quiet", "-q", "--verbose", "-v", "--no-color"} <= options
     assert entry.options <= {param.name for param in command.params}
 
 
 @pytest.mark.parametrize(("path", "command", "entry"), list(every_command()))
-def test_the_help_of_every_command_fits_in_80_columns(path, command, entry):
+def test_help_of_every_command_fits_80_columns(path, command, entry):
     result = toolway(*path, "--help")
     assert result.exit_code == 0
     assert entry.help in " ".join(result.stdout.split())
@@ -47,7 +47,7 @@ def test_the_help_of_every_command_fits_in_80_columns(path, command, entry):
 
 
 @pytest.mark.user_trial("27")
-def test_the_first_page_fits_in_a_small_terminal():
+def test_first_help_page_fits_small_terminal():
     lines = toolway("--help").stdout.splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 80
@@ -55,7 +55,7 @@ def test_the_first_page_fits_in_a_small_terminal():
     assert toolway("help").stdout.splitlines() == lines
 
 
-def test_the_first_page_shows_14_commands_in_four_groups():
+def test_first_help_page_has_14_commands_in_4_groups():
     text = toolway("-h").stdout
     names = [name for commands in FIRST_COMMANDS.values() for name in commands]
     assert (len(FIRST_COMMANDS), len(names)) == (4, 14)
@@ -82,7 +82,7 @@ def test_help_all_names_every_command_once():
             assert name in listed.split(", "), path
 
 
-def test_help_of_a_command_is_that_of_its_option():
+def test_help_command_matches_help_option():
     for path, _ in all_commands():
         assert toolway("help", *path.split()).stdout == toolway(*path.split(), "--help").stdout
     assert toolway("help", "--json").exit_code == 0
@@ -92,11 +92,11 @@ def test_help_of_a_command_is_that_of_its_option():
     assert toolway("help", "ls", "--all").exit_code == 2
 
 
-def test_help_has_no_colour_where_nobody_sees_it():
+def test_help_in_a_pipe_has_no_color():
     assert "\x1b" not in toolway("--help").stdout
 
 
-def test_shared_options_may_stand_before_the_command(tmp_path, monkeypatch):
+def test_shared_options_may_precede_the_command(tmp_path, monkeypatch):
     (tmp_path / "mine.json").write_text('{"mcpServers": {"off": {"command": "x", "enabled": false}}}')
     before = toolway("--json", "-c", str(tmp_path / "mine.json"), "ls")
     after = toolway("ls", "--json", "-c", str(tmp_path / "mine.json"))
@@ -104,7 +104,7 @@ def test_shared_options_may_stand_before_the_command(tmp_path, monkeypatch):
     assert [server["server"] for server in json.loads(before.stdout)["servers"]] == ["off"]
 
 
-def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
+def test_unsupported_shared_option_is_rejected():
     result = toolway("--gateway", "http://127.0.0.1:1", "trust")
     assert "toolway trust does not accept --gateway" in result.stderr
     assert result.exit_code == 2
@@ -135,7 +135,7 @@ def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
         (("doctor", "--gateway", "http://127.0.0.1:1"), "--gateway requires --tools"),
     ],
 )
-def test_a_command_line_that_is_wrong_is_told_in_parts_and_ends_with_2(words, part):
+def test_invalid_command_line_is_explained_with_exit_code_2(words, part):
     result = toolway(*words)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert result.stderr.startswith("✗ ")
@@ -143,12 +143,12 @@ def test_a_command_line_that_is_wrong_is_told_in_parts_and_ends_with_2(words, pa
     assert "E-USAGE" in result.stderr
 
 
-def test_a_command_line_that_is_wrong_is_json_where_json_is_wanted():
+def test_invalid_command_line_is_json_with_json_option():
     result = toolway("toools", "--json")
     assert (json.loads(result.stdout)["error"]["code"], result.stderr, result.exit_code) == ("E-USAGE", "", 2)
 
 
-def test_the_words_of_others_lead_to_commands_that_exist():
+def test_aliases_lead_to_existing_commands():
     for ours in ALIASES.values():
         assert toolway(*ours.split(), "--help").exit_code == 0
     assert not ALIASES.keys() & COMMANDS.keys()
@@ -156,7 +156,7 @@ def test_the_words_of_others_lead_to_commands_that_exist():
 
 
 @pytest.mark.parametrize(("old", "new"), renamed_commands().items())
-def test_an_old_name_is_refused_with_the_new_one(old, new):
+def test_old_command_name_is_rejected_with_new_one(old, new):
     assert find_command(old) is None
     for words in (old.split(), [*old.split(), "x"]):
         result = toolway(*words)
@@ -168,7 +168,7 @@ def test_an_old_name_is_refused_with_the_new_one(old, new):
     assert shown[-1] == "--help" and toolway(*shown).exit_code == 0
 
 
-def test_every_command_before_the_renaming_is_kept_or_renamed():
+def test_every_former_command_is_kept_or_renamed():
     before = "init add new import export sync ls status get rm enable disable edit restart tools search tokens call"
     before += " prompts resources codegen workflow agent doctor config secrets login logout trust pins policy sandbox"
     before += " lock update top calls trace logs ps explain serve ui keys who sessions budgets flows approvals audit"
@@ -177,14 +177,14 @@ def test_every_command_before_the_renaming_is_kept_or_renamed():
 
 
 @pytest.mark.parametrize(("old", "new"), renamed_options().items(), ids=lambda each: "".join(each))
-def test_an_old_option_is_refused_with_the_new_command(old, new):
+def test_old_option_is_rejected_with_new_command(old, new):
     command, option = old
     result = toolway(*command.split(), "x", option)
     assert result.exit_code == 2
     assert f"use `toolway {new}`" in " ".join(result.stderr.split())
 
 
-def test_a_word_after_a_command_with_subcommands_may_be_either(machine):
+def test_word_after_command_may_be_subcommand_or_argument(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"lock": {"command": "x", "enabled": False}}})
     assert "unknown server" not in toolway("trust", "lock", "--check").stderr
     assert json.loads(toolway("tools", "--json", "cost").stdout).keys() >= {"endpoints", "servers"}
@@ -196,19 +196,19 @@ def test_a_word_after_a_command_with_subcommands_may_be_either(machine):
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0.5s", 0.5), ("20s", 20), ("2m", 120), ("250ms", 0.25), ("5", 5)])
-def test_the_timeout_of_a_call_is_a_time_as_in_the_file(text, seconds):
+def test_call_timeout_accepts_durations(text, seconds):
     from toolway.cli.commands.tools import parse_timeout
 
     assert parse_timeout(text) == seconds
 
 
-def test_a_group_alone_shows_what_it_has():
+def test_command_group_alone_prints_help():
     result = toolway("keys")
     assert "revoke" in result.stdout
     assert result.exit_code == 2
 
 
-def test_help_loads_no_command_and_nothing_heavy():
+def test_help_loads_no_command_modules():
     program = (
         "import sys; sys.argv[1:] = ['--help']\n"
         "from toolway.cli import main\n"

@@ -25,7 +25,7 @@ GROUPS = {"sums": {"tools": ["fake.add"]}}
 
 
 class Gateway:
-    """A gateway in a process of its own, and commands that are run beside it."""
+    """A gateway in its own process, and commands that are run next to it."""
 
     def __init__(self, folder, **settings):
         self.state = folder / "state"
@@ -64,7 +64,7 @@ def toolway(gateway, monkeypatch, tmp_path):
     return lambda *words: CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
+def test_list_uses_running_gateway_and_says_so(toolway, gateway):
     result = toolway("ls")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
@@ -74,19 +74,19 @@ def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
     assert result.exit_code == 8
 
 
-def test_status_is_that_of_the_running_server(toolway):
+def test_show_reports_the_running_server(toolway):
     first, second = (json.loads(toolway("show", "fake", "--json", "-q").stdout)["servers"][0] for _ in range(2))
     assert first["pid"] == second["pid"]
     assert second["since"] >= first["since"] > 0
 
 
-def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
+def test_misspelled_server_gets_suggestion(toolway):
     result = toolway("show", "faek")
     assert "did you mean fake?" in result.stderr
     assert result.exit_code == 1
 
 
-def test_secrets_of_a_server_stay_with_the_gateway(toolway, gateway):
+def test_server_secrets_stay_with_gateway(toolway, gateway):
     result = toolway("show", "broken", "--gateway", gateway.url + "/mcp", "--token", gateway.token, "--json")
     [server] = json.loads(result.stdout)["servers"]
     assert "missing GITHUB_TOKEN ***" in server["stderr"]
@@ -94,7 +94,7 @@ def test_secrets_of_a_server_stay_with_the_gateway(toolway, gateway):
     assert result.exit_code == 4
 
 
-def test_tools_have_the_names_that_they_have_in_the_file(toolway):
+def test_tools_keep_their_names_from_the_file(toolway):
     document = json.loads(toolway("tools", "server", "counters", "--json").stdout)
     assert [tool["name"] for tool in document["tools"]] == ["fake.stats", "old.stats"]
     assert document["tools"][0]["input_schema"]["type"] == "object"
@@ -103,14 +103,14 @@ def test_tools_have_the_names_that_they_have_in_the_file(toolway):
 
 
 @pytest.mark.parametrize("server", ["fake", "old"])
-def test_a_call_goes_through_the_gateway(toolway, server):
+def test_call_goes_through_gateway(toolway, server):
     result = toolway("call", f"{server}.add", "a:=1", "b:=2", "--quiet")
     assert (result.stdout, result.stderr, result.exit_code) == ("3\n", "", 0)
     document = json.loads(toolway("call", f"{server}.echo", "text=hé", "--json").stdout)
     assert (document["server"], document["tool"], document["text"]) == (server, "echo", "hé")
 
 
-def test_progress_comes_through(toolway):
+def test_progress_passes_through_gateway(toolway):
     result = toolway("call", "old.progress", "n:=3", "-v")
     assert result.stdout == "3 steps\n"
     assert "old.progress: 2/3 step 2\n" in result.stderr
@@ -129,13 +129,13 @@ def test_progress_comes_through(toolway):
         (("broken.x",), 4, "missing GITHUB_TOKEN ***"),
     ],
 )
-def test_each_failure_has_the_exit_code_and_the_words_that_it_has_with_a_file(toolway, words, code, part):
+def test_each_call_failure_has_same_exit_code_as_without_gateway(toolway, words, code, part):
     result = toolway("call", *words)
     assert part in result.stderr
     assert result.exit_code == code
 
 
-def test_whether_it_was_executed_is_what_the_gateway_knows(toolway):
+def test_executed_comes_from_the_gateway(toolway):
     result = toolway("call", "fake.sleep", "seconds:=30", "--timeout", "0.3", "--json")
     error = json.loads(result.stdout)["error"]
     assert (error["code"], error["executed"], error["server"], error["tool"]) == (
@@ -154,7 +154,7 @@ def test_whether_it_was_executed_is_what_the_gateway_knows(toolway):
 
 
 @pytest.mark.promise("C13")
-def test_arguments_that_the_gateway_refuses_are_listed_as_if_it_were_local(toolway):
+def test_invalid_arguments_are_listed_as_without_gateway(toolway):
     result = toolway("call", "fake.add", "a=one", "--json")
     error = json.loads(result.stdout)["error"]
     assert (result.exit_code, error["code"], error["server"], error["tool"]) == (2, "E-ARGUMENTS", "fake", "add")
@@ -165,7 +165,7 @@ def test_arguments_that_the_gateway_refuses_are_listed_as_if_it_were_local(toolw
 # -- which gateway -----------------------------------------------------------------------------------------------------
 
 
-def test_another_file_or_no_gateway_is_not_that_gateway(toolway, tmp_path):
+def test_other_config_or_no_gateway_option_skips_gateway(toolway, tmp_path):
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"mcpServers": {"off": {"command": "x", "enabled": False}}}))
     for words in (["-c", str(other)], ["--no-gateway", "-c", str(other)]):
@@ -174,7 +174,7 @@ def test_another_file_or_no_gateway_is_not_that_gateway(toolway, tmp_path):
         assert result.stderr == ""
 
 
-def test_the_file_of_the_gateway_named_is_the_gateway(toolway, gateway):
+def test_config_file_of_gateway_selects_the_gateway(toolway, gateway):
     assert "using the gateway" in toolway("tools", "-c", os.path.relpath(gateway.config)).stderr
 
 
@@ -186,7 +186,7 @@ def test_the_file_of_the_gateway_named_is_the_gateway(toolway, gateway):
         (("--token", "wrong"), 6, "E-GATEWAY-TOKEN"),
     ],
 )
-def test_a_gateway_that_cannot_be_used_is_told_in_four_parts(toolway, words, code, part):
+def test_unusable_gateway_has_code_and_hint(toolway, words, code, part):
     for command in (["ls"], ["call", "fake.add", "a:=1", "b:=2"], ["keys", "ls"]):
         result = toolway(*command, *words)
         assert part in result.stderr
@@ -197,7 +197,7 @@ def test_a_gateway_that_cannot_be_used_is_told_in_four_parts(toolway, words, cod
 # -- keys and clients --------------------------------------------------------------------------------------------------
 
 
-def test_a_key_opens_what_it_was_made_for_until_it_is_revoked(toolway, gateway):
+def test_key_is_limited_to_its_toolset_until_revoked(toolway, gateway):
     made = json.loads(toolway("keys", "create", "bob", "--scope", "sums", "--json").stdout)
     listed = json.loads(toolway("keys", "ls", "--json").stdout)["keys"]
     assert [(key["id"], key["name"], key["scopes"]) for key in listed] == [(made["id"], "bob", ["sums"])]
@@ -214,7 +214,7 @@ def test_a_key_opens_what_it_was_made_for_until_it_is_revoked(toolway, gateway):
     assert toolway("keys", "revoke", made["id"]).exit_code == 1
 
 
-def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
+def test_keys_are_stored_in_file_without_gateway(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def toolway(*words):
@@ -239,7 +239,7 @@ def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
     assert "everything, no rate limit" in toolway("keys", "ls").stdout
 
 
-def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
+def test_key_over_its_rate_limit_is_rejected(toolway, gateway):
     made = json.loads(toolway("keys", "create", "bot", "--rate", "1/h", "--json").stdout)
     assert made["rate"] == "1/h" and "everything, 1/h" in toolway("keys", "ls").stdout
 
@@ -254,7 +254,7 @@ def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
     assert wrong.exit_code == 2 and "600/min" in wrong.stderr and "or none" in wrong.stderr
 
 
-def test_connect_prints_what_each_client_wants(toolway, gateway):
+def test_connect_prints_config_for_each_client(toolway, gateway):
     url, bearer = f"{gateway.url}/mcp", f"Bearer {gateway.token}"
     command = toolway("connect", "claude-code", "--print").stdout
     assert command == f"claude mcp add --transport http toolway {url} --header 'Authorization: {bearer}'\n"
@@ -281,19 +281,19 @@ def test_connect_prints_what_each_client_wants(toolway, gateway):
         ("cursor", "--gateway", "http://tools.example:1"),
     ],
 )
-def test_connect_refuses_options_that_do_not_fit_together(toolway, words):
+def test_connect_rejects_conflicting_options(toolway, words):
     result = toolway("connect", *words)
     assert (result.exit_code, "toolway connect CLIENT --print" in result.stderr) == (2, True)
 
 
-def test_what_codex_is_shown_is_toml_that_says_the_same(toolway, gateway):
+def test_connect_prints_valid_toml_for_codex(toolway, gateway):
     import tomllib
 
     server = tomllib.loads(toolway("connect", "codex", "--print").stdout)["mcp_servers"]["toolway"]
     assert server == {"url": f"{gateway.url}/mcp", "http_headers": {"Authorization": f"Bearer {gateway.token}"}}
 
 
-def test_connect_before_the_gateway_runs_prints_its_later_url(tmp_path, monkeypatch):
+def test_connect_before_start_prints_configured_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "toolway": {"gateway": {"port": 9999}}}')
     monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
@@ -302,7 +302,7 @@ def test_connect_before_the_gateway_runs_prints_its_later_url(tmp_path, monkeypa
     assert "toolway serve" in result.stderr
 
 
-def test_a_server_of_the_gateway_is_started_again(toolway):
+def test_restart_restarts_server_of_gateway(toolway):
     first = json.loads(toolway("show", "old", "--json", "-q").stdout)["servers"][0]
     assert json.loads(toolway("restart", "old", "--json", "-q").stdout) == {"restarting": "old"}
     toolway("call", "old.add", "a:=1", "b:=2")
@@ -313,14 +313,14 @@ def test_a_server_of_the_gateway_is_started_again(toolway):
     assert missing.exit_code == 1
 
 
-def test_without_a_gateway_there_is_nothing_to_start_again(tmp_path, monkeypatch):
+def test_restart_needs_a_gateway(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["restart", "fake"])
     assert "toolway serve" in result.stderr
     assert result.exit_code == 4
 
 
-def test_toolway_alone_shows_the_servers_of_the_gateway_and_the_next_step(toolway):
+def test_bare_command_shows_gateway_servers_and_next_step(toolway):
     document = json.loads(toolway("--json", "-q").stdout)
     states = {server["server"]: server["state"] for server in document["servers"]}
     assert states["fake"] == "ready"
@@ -330,20 +330,20 @@ def test_toolway_alone_shows_the_servers_of_the_gateway_and_the_next_step(toolwa
     assert result.exit_code == 8
 
 
-def test_the_processes_of_the_gateway_are_shown(toolway):
+def test_gateway_processes_are_shown(toolway):
     rows = json.loads(toolway("ps", "--json", "-q").stdout)["processes"]
     assert {"fake", "old"} <= {row["server"] for row in rows}
     assert all(isinstance(row["pid"], int) for row in rows)
 
 
-def test_what_a_server_of_the_gateway_writes_is_shown_without_secrets(toolway):
+def test_gateway_logs_mask_secrets(toolway):
     result = toolway("logs", "broken", "-q", "-n", "1")
     assert result.stdout == "missing GITHUB_TOKEN ***\n"
     everything = json.loads(toolway("logs", "--json", "-q").stdout)["logs"]
     assert everything.keys() == SERVERS.keys()
 
 
-def test_a_key_without_admin_rights_lists_what_it_may_call(toolway, gateway):
+def test_key_without_admin_rights_lists_its_tools(toolway, gateway):
     key = json.loads(toolway("keys", "create", "ana", "--scope", "sums", "--json").stdout)["token"]
     as_ana = ("--gateway", gateway.url, "--token", key)
     listed = json.loads(toolway("tools", *as_ana, "--json").stdout)
@@ -354,20 +354,20 @@ def test_a_key_without_admin_rights_lists_what_it_may_call(toolway, gateway):
     assert "E-GATEWAY-ADMIN" in toolway("ls", *as_ana).stderr
 
 
-def test_prompts_and_resources_come_through_the_gateway(toolway):
+def test_prompts_and_resources_pass_through_gateway(toolway):
     assert toolway("prompts", "fake.greet", "name=Bo", "-q").stdout == "user: Greet Bo in a warm tone.\n"
     assert "fake://text" in toolway("resources").stdout
 
 
 @pytest.mark.parametrize("address", ["https://t.example/toolway", "https://t.example/a/b/mcp", "http://h:1/x/"])
-def test_a_gateway_may_be_below_a_path(address):
+def test_gateway_url_may_have_a_path(address):
     from toolway.cli.gateway_client import gateway_from_url
 
     url = gateway_from_url(TargetOptions(gateway=address, token="t")).url
     assert url == address.removesuffix("/").removesuffix("/mcp")
 
 
-def test_who_says_whose_token_it_is_and_until_when_it_is_valid(toolway):
+def test_whoami_shows_owner_and_expiry_of_token(toolway):
     assert "the owner of this machine's token" in toolway("whoami").stdout
     made = json.loads(toolway("keys", "create", "ci", "--scope", "sums", "--expires", "90d", "--json").stdout)
     result = toolway("whoami", "--token", made["token"])
@@ -381,17 +381,17 @@ def test_who_says_whose_token_it_is_and_until_when_it_is_valid(toolway):
 
 
 @pytest.mark.parametrize("when", ["yesterday", "0d", "-5d", "2020-01-31", "10x", "d", ""])
-def test_a_key_needs_an_end_that_can_be_read_and_is_to_come(toolway, when):
+def test_invalid_key_expiry_is_rejected(toolway, when):
     assert toolway("keys", "create", "ci", "--expires", when).exit_code == 2
 
 
-def test_a_gateway_without_a_login_has_no_sessions(toolway):
+def test_gateway_without_login_has_no_sessions(toolway):
     for words in (("users", "ls"), ("users", "logout", "alice")):
         result = toolway(*words)
         assert result.exit_code == 3 and "E-LOGIN-NONE" in result.stderr
 
 
-def test_sessions_are_listed_and_ended_by_the_gateway(toolway, monkeypatch):
+def test_sessions_are_listed_and_ended(toolway, monkeypatch):
     from toolway.cli.gateway_client import GatewayClient
 
     sent = []
@@ -411,7 +411,7 @@ def test_sessions_are_listed_and_ended_by_the_gateway(toolway, monkeypatch):
 
 
 @pytest.mark.user_trial("20")
-def test_only_on_the_machine_of_the_gateway_its_own_token_is_named(toolway):
+def test_local_token_is_suggested_only_on_gateway_machine(toolway):
     from toolway.cli.gateway_client import _error_from_response
 
     assert "toolway keys local-token" in toolway("ls", "--token", "wrong").stderr

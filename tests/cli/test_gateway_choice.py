@@ -45,7 +45,7 @@ def register(machine, config="", url=URL):
 
 @pytest.mark.user_trial("14")
 @pytest.mark.parametrize("command", COMMANDS_OF_SERVERS, ids=" ".join)
-def test_a_registered_gateway_that_does_not_answer_is_named(own, command):
+def test_unresponsive_registered_gateway_is_reported(own, command):
     register(own, own.own)
     result = own.toolway(*command, "-q")
     assert result.exit_code == 4
@@ -56,7 +56,7 @@ def test_a_registered_gateway_that_does_not_answer_is_named(own, command):
 
 @pytest.mark.user_trial("14")
 @pytest.mark.parametrize("command", COMMANDS_OF_SERVERS, ids=" ".join)
-def test_a_state_folder_without_a_gateway_is_named(own, command, monkeypatch):
+def test_state_folder_without_gateway_is_reported(own, command, monkeypatch):
     monkeypatch.setenv("TOOLWAY_STATE", str(own.home / "node"))
     result = own.toolway(*command, "-q")
     assert result.exit_code == 4
@@ -65,7 +65,7 @@ def test_a_state_folder_without_a_gateway_is_named(own, command, monkeypatch):
 
 
 @pytest.mark.user_trial("14")
-def test_no_gateway_uses_the_file(own, monkeypatch):
+def test_no_gateway_option_uses_the_file(own, monkeypatch):
     register(own, own.own)
     monkeypatch.setenv("TOOLWAY_STATE", str(own.home / "node"))
     own.toolway("ls", "--no-gateway", "-q")
@@ -74,7 +74,7 @@ def test_no_gateway_uses_the_file(own, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.user_trial("14")
-def test_an_untrusted_certificate_is_named_with_the_fix(own, monkeypatch):
+def test_untrusted_certificate_is_reported_with_fix(own, monkeypatch):
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
     pem = certificate(own.home / "gateway.pem")
@@ -114,7 +114,7 @@ def test_an_untrusted_certificate_is_named_with_the_fix(own, monkeypatch):
 
 @pytest.fixture
 def team(own):
-    """A gateway that was started with a file of its own is registered."""
+    """A gateway that was started with its own file is registered."""
     entry = {"command": "touch", "args": [str(own.mark)]}
     file = own.write("team.json", {"mcpServers": {"shared": entry}, "toolway": {"policy": "team.cedar"}})
     own.write("team.cedar", "permit (principal, action, resource);\n")
@@ -129,7 +129,7 @@ def used_file(machine, *words):
 
 
 @pytest.mark.user_trial("15")
-def test_every_command_reads_the_file_of_the_running_gateway_and_names_it(team):
+def test_every_command_uses_config_of_running_gateway(team):
     named = f"using {team.team}, the file of the gateway at {URL}"
     validated = team.toolway("config", "validate")
     assert "team.json: 1 server can be used" in validated.stdout
@@ -151,7 +151,7 @@ def test_every_command_reads_the_file_of_the_running_gateway_and_names_it(team):
 
 
 @pytest.mark.user_trial("15")
-def test_a_named_file_comes_first_and_the_own_files_without_a_named_one_last(team, monkeypatch):
+def test_named_config_wins_and_default_files_come_last(team, monkeypatch):
     other = team.write("other.json", {"mcpServers": {}})
     assert used_file(team) == str(team.team)
     assert used_file(team, "-c", str(other)) == str(other)

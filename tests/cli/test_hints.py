@@ -57,7 +57,7 @@ def find_mentions() -> list[tuple[str, int, str]]:
 
 
 def problem_with(text: str) -> str:
-    """Why the words behind `toolway` are no command line; "" if they are one."""
+    """Why the words behind `toolway` are not a command line; "" if they are one."""
     group: Any = typer.main.get_command(app)
     command, options = group, _options(group)
     path: list[str] = []
@@ -119,12 +119,12 @@ def test_every_command_in_a_hint_exists_with_its_options():
         "status github.",
     ],
 )
-def test_a_hint_with_an_old_or_unknown_command_is_found(text):
+def test_hint_with_unknown_command_is_found(text):
     assert problem_with(text)
 
 
 @pytest.mark.parametrize(
     "text", ["trust tools diff {name}, then look", "tools cost", "trust {name}", "-g URL whoami", "show NAME --entry"]
 )
-def test_a_hint_with_a_command_that_exists_passes(text):
+def test_hint_with_existing_command_passes(text):
     assert problem_with(text) == ""

@@ -23,7 +23,7 @@ def init(machine, *words):
     return Terminal("init", *words, env=machine.env, cwd=machine.project)
 
 
-def test_a_terminal_asks_whether_to_import_and_where_tokens_go(home):
+def test_terminal_asks_to_import_and_to_store_tokens(home):
     terminal = init(home)
     terminal.expect("Import 2 servers? [Y/n] ")
     assert not home.own.exists()
@@ -36,7 +36,7 @@ def test_a_terminal_asks_whether_to_import_and_where_tokens_go(home):
     assert home.entries()["github"]["env"] == {"GITHUB_TOKEN": "${keyring:github.GITHUB_TOKEN}"}
 
 
-def test_a_no_writes_nothing(home):
+def test_answering_no_writes_nothing(home):
     terminal = init(home)
     terminal.expect("Import 2 servers? [Y/n] ")
     terminal.type("n")
@@ -44,7 +44,7 @@ def test_a_no_writes_nothing(home):
     assert not home.own.exists()
 
 
-def test_without_a_terminal_only_yes_writes(home):
+def test_import_without_terminal_needs_yes(home):
     for words in (["init"], ["init", "--json"], ["clients", "import"]):
         result = home.toolway(*words)
         assert result.exit_code == 2

@@ -23,11 +23,11 @@ def interrupt(machine, tool, *words, after):
     return terminal.text
 
 
-def test_a_call_that_was_sent_may_have_run(machine):
+def test_interrupted_sent_call_may_have_run(machine):
     """The server asks in the middle of the call, so it has certainly begun."""
     shown = interrupt(machine, "asking.confirm", after="Accept? ")
     assert "interrupted: asking.confirm may have run; check before you call it again" in shown
 
 
-def test_a_call_whose_server_never_started_did_not_run(machine):
+def test_interrupted_call_before_start_did_not_run(machine):
     assert "interrupted: hanging.tool did not run" in interrupt(machine, "hanging.tool", after="calling hanging.tool")

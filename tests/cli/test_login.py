@@ -29,7 +29,7 @@ BROWSER = ROOT / "tests" / "auth" / "browser.py"
 
 
 class Shell:
-    """Runs `toolway` as a person would."""
+    """Runs `toolway` as a user would."""
 
     def __init__(self, folder: Path, servers: dict[str, object]) -> None:
         self.notes = folder / "browser.txt"
@@ -57,7 +57,7 @@ def _shell(folder: Path, guarded: Guarded) -> Shell:
     return Shell(folder, {"guarded": {"url": guarded.url}})
 
 
-async def test_login_opens_a_browser_and_every_later_command_has_the_token(tmp_path: Path) -> None:
+async def test_login_opens_browser_and_later_commands_use_token(tmp_path: Path) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         shell = _shell(tmp_path, guarded)
         code, _, err = await shell.run("call", "guarded.echo")
@@ -72,7 +72,7 @@ async def test_login_opens_a_browser_and_every_later_command_has_the_token(tmp_p
         assert issuer.made["login"] == 0 and issuer.made["authorization_code"] == 1
 
 
-async def test_without_a_browser_the_address_where_it_ended_is_pasted(tmp_path: Path) -> None:
+async def test_login_without_browser_accepts_pasted_redirect_url(tmp_path: Path) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         shell = _shell(tmp_path, guarded)
         process = await shell.start("login", "guarded", "--no-browser", "--json")
@@ -90,7 +90,7 @@ async def test_without_a_browser_the_address_where_it_ended_is_pasted(tmp_path: 
         assert not [token for token in (*issuer.valid, *issuer.refresh) if token.encode() in out + err]
 
 
-async def test_logout_forgets_the_login_and_the_tools_stay_listed(tmp_path: Path) -> None:
+async def test_logout_deletes_token_and_keeps_tools_listed(tmp_path: Path) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.metadata = {"revocation_endpoint": f"{issuer.issuer}/revoke"}
         async with Hub({"guarded": guarded.url}) as hub:
@@ -106,7 +106,7 @@ async def test_logout_forgets_the_login_and_the_tools_stay_listed(tmp_path: Path
         assert {tool["name"] for tool in json.loads(out)["tools"]} == before and before
 
 
-async def test_with_a_key_of_a_gateway_the_gateway_keeps_the_login(tmp_path: Path) -> None:
+async def test_gateway_key_stores_login_at_gateway(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this-gateway")
     key, _ = keyring.create_key_sync("one", None, False, 0.0)
     async with (
@@ -146,7 +146,7 @@ def _name(upstream: str, principal: str) -> str:
         "other": "unknown server",
     }.items(),
 )
-async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path, name: str, said: str) -> None:
+async def test_login_to_unsupported_server_is_explained(tmp_path: Path, name: str, said: str) -> None:
     entry = {"url": "http://127.0.0.1:9/mcp"}
     secret = {"grant": "client_credentials", "clientId": "c", "clientSecret": "s", "issuer": "http://127.0.0.1:9"}
     secret["redirectUri"] = "http://127.0.0.1:0/callback"  # any port: the usual one may be taken on a busy machine

@@ -51,7 +51,7 @@ def bundle(machine, manifest=MANIFEST, **files):
     return str(path)
 
 
-def test_a_bundle_is_unpacked_and_its_secret_named(machine):
+def test_bundle_is_unpacked_and_its_secret_is_referenced(machine):
     result = machine.toolway("add", bundle(machine), "--set", "folder=/my/notes", "--yes")
     assert result.exit_code == 0, result.stderr
     (folder,) = (machine.home / ".local/share/toolway/bundles").glob("notes-server-1.2.0-*")
@@ -62,7 +62,7 @@ def test_a_bundle_is_unpacked_and_its_secret_named(machine):
     assert "toolway secrets set notes-server.token" in result.stderr
 
 
-def test_what_a_bundle_asks_for_must_be_known_before_anything_is_unpacked(machine):
+def test_bundle_inputs_are_required_before_unpacking(machine):
     result = machine.toolway("add", bundle(machine))
     assert (result.exit_code, "--set folder=VALUE" in result.stderr) == (2, True)
     wrong = machine.toolway("add", bundle(machine), "--set", "folder=/a", "--set", "nonsense=1")
@@ -73,19 +73,19 @@ def test_what_a_bundle_asks_for_must_be_known_before_anything_is_unpacked(machin
     assert not machine.own.exists()
 
 
-def test_a_bundle_that_leads_out_of_its_folder_is_refused(machine):
+def test_bundle_with_path_traversal_is_rejected(machine):
     result = machine.toolway("add", bundle(machine, **{"../../out.py": "x"}), "--set", "folder=/a")
     assert (result.exit_code, "E-CONFIG-BUNDLE" in result.stderr) == (3, True)
     assert not machine.own.exists()
 
 
-def test_a_dry_run_unpacks_nothing(machine):
+def test_dry_run_unpacks_nothing(machine):
     result = machine.toolway("add", "mine", bundle(machine), "--set", "folder=/a", "--dry-run")
     assert '+    "mine": {' in result.stdout
     assert not (machine.home / ".local/share/toolway/bundles").exists()
 
 
-def test_a_description_of_the_registry_becomes_the_offer_that_is_chosen(machine):
+def test_registry_description_becomes_the_chosen_offer(machine):
     file = str(machine.write("server.json", DESCRIBED))
     result = machine.toolway("add", file, "--set", "PLACE=Berlin", "--yes")
     assert result.exit_code == 0, result.stderr
@@ -100,7 +100,7 @@ def test_a_description_of_the_registry_becomes_the_offer_that_is_chosen(machine)
     assert (missing.exit_code, "2 https://weather.example.com/mcp" in missing.stderr) == (2, True)
 
 
-def test_a_file_that_describes_nothing_is_told(machine):
+def test_empty_description_is_rejected(machine):
     result = machine.toolway("add", str(machine.write("server.json", {"packages": []})))
     assert (result.exit_code, "E-CONFIG-SERVER-JSON" in result.stderr) == (3, True)
     assert machine.toolway("add", "no-such-server.json").exit_code == 3

@@ -52,7 +52,7 @@ def made(request, machine):
     return http, machine.project / "my-notes", json.loads(result.stdout)
 
 
-def test_its_own_tests_pass(made):
+def test_generated_tests_pass(made):
     _, folder, _ = made
     done = run(folder, "pytest", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,7 +72,7 @@ def test_doctor_finds_no_problem(made):
 
 
 @pytest.mark.slow
-def test_it_has_the_style_and_the_types_of_strict_projects(made, tmp_path_factory):
+def test_generated_project_passes_ruff_and_mypy(made, tmp_path_factory):
     _, folder, _ = made
     cache = str(tmp_path_factory.getbasetemp().parent / "mypy")  # both projects use the same libraries
     for words in (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy", "--strict", ".")):
@@ -80,7 +80,7 @@ def test_it_has_the_style_and_the_types_of_strict_projects(made, tmp_path_factor
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_document_names_files_entry_and_next_steps(made):
+def test_json_lists_files_entry_and_next_steps(made):
     http, folder, document = made
     assert document["files"] == sorted(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
@@ -93,7 +93,7 @@ def test_the_document_names_files_entry_and_next_steps(made):
     assert loaded.issues == () and loaded.servers["my-notes"].transport == ("http" if http else "stdio")
 
 
-def test_people_see_the_entry_and_what_to_do_next(machine):
+def test_output_shows_entry_and_next_steps(machine):
     result = machine.toolway("new", "my-notes")
     assert json.loads(result.stdout) == {
         "my-notes": {"command": sys.executable, "args": ["-m", "my_notes_server"]},
@@ -101,7 +101,7 @@ def test_people_see_the_entry_and_what_to_do_next(machine):
     assert "cd my-notes" in result.stderr and "toolway doctor" in result.stderr
 
 
-def test_the_entry_is_trusted_at_once_and_a_change_is_not(machine):
+def test_new_entry_is_trusted_but_a_change_is_not(machine):
     machine.toolway("new", "my-notes", "--dir", ".")
     assert "my-notes" in machine.toolway("config", "--json").stdout
     file = machine.project / ".mcp.json"
@@ -110,7 +110,7 @@ def test_the_entry_is_trusted_at_once_and_a_change_is_not(machine):
 
 
 @pytest.mark.parametrize("name", ["Notes", "my_notes", "a b", "../up", "-x", "x-", "", "a" * 65, "ü"])
-def test_a_bad_name_is_rejected_with_a_better_one(machine, name):
+def test_invalid_name_is_rejected_with_suggestion(machine, name):
     result = machine.toolway("new", "--json", "--", name)
     error = json.loads(result.stdout)["error"]
     assert (error["code"], result.exit_code) == ("E-CONFIG-NAME", 3)
@@ -130,14 +130,14 @@ def test_a_bad_name_is_rejected_with_a_better_one(machine, name):
         ("3d-print", "server_3d_print"),
     ],
 )
-def test_the_package_is_importable_and_hides_no_other(name, package):
+def test_package_name_is_importable_and_shadows_no_module(name, package):
     assert NewServer(name).package == package
     assert package.isidentifier()
 
 
 @pytest.mark.parametrize("http", [False, True])
 @pytest.mark.parametrize("name", ["a", "x" * 64, "3d-print"])
-def test_every_name_gives_valid_python_and_no_placeholder_is_left(name, http):
+def test_every_name_renders_valid_files(name, http):
     for path, text in NewServer(name, http).render().items():
         assert "{{" not in text, path
         if path.endswith(".py"):
@@ -146,7 +146,7 @@ def test_every_name_gives_valid_python_and_no_placeholder_is_left(name, http):
             json.loads(text)
 
 
-def test_the_guide_names_every_file():
+def test_guide_names_every_file():
     guide = (Path(__file__).resolve().parents[2] / "docs/howto/new-server.md").read_text()
     for path in NewServer("my-notes", http=True).render():
         assert f"`{path}`" in guide or path.startswith("tests/") or path.endswith("__init__.py"), path
@@ -170,7 +170,7 @@ def test_existing_files_are_never_changed(machine):
     assert [path.name for path in kept.parent.iterdir()] == ["README.md"] and kept.read_text() == "mine"
 
 
-def test_an_empty_folder_is_used_and_a_link_or_a_file_is_not(machine, tmp_path):
+def test_empty_folder_is_used_but_not_a_link_or_file(machine, tmp_path):
     empty = machine.project / "empty"
     empty.mkdir()
     assert machine.toolway("new", "a", "--dir", str(empty)).exit_code == 0
@@ -181,12 +181,12 @@ def test_an_empty_folder_is_used_and_a_link_or_a_file_is_not(machine, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_with_a_hint(machine):
+def test_unwritable_folder_is_an_error_with_hint(machine):
     (machine.project / "file").write_text("")
     result = machine.toolway("new", "a", "--dir", "file/below")
     assert (result.exit_code, "--dir" in result.stderr) == (2, True)
 
 
-def test_the_files_are_written_below_the_folder_alone(tmp_path, machine):
+def test_files_are_written_only_below_the_folder(tmp_path, machine):
     create_project(NewServer("a", http=True), tmp_path / "deep/er")
     assert all(path.is_relative_to(tmp_path / "deep/er") for path in tmp_path.rglob("*.py"))

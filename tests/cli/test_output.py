@@ -9,7 +9,7 @@ from toolway.errors import CallTimeout, ConfigError, ServerUnavailable
 from toolway.types import Certainty
 
 
-def test_an_error_has_its_four_parts_on_stderr(capsys):
+def test_error_has_its_parts_on_stderr(capsys):
     error = ServerUnavailable("github is not available", detail="exit code 1", hint="set TOKEN", server="github")
     error.add_note("missing token")
     Output().print_error(error)
@@ -25,7 +25,7 @@ def test_an_error_has_its_four_parts_on_stderr(capsys):
     ]
 
 
-def test_an_error_as_json_is_alone_on_stdout(capsys):
+def test_json_error_is_the_only_output(capsys):
     Output(as_json=True).print_error(
         CallTimeout("too slow", server="s", tool="t", phase="server", certainty=Certainty.UNKNOWN)
     )
@@ -49,12 +49,12 @@ def test_an_error_as_json_is_alone_on_stdout(capsys):
     }
 
 
-def test_the_error_of_a_file_names_its_line(capsys):
+def test_config_error_names_its_line(capsys):
     Output().print_error(ConfigError("bad", file="mcp.json", line=3))
     assert "  file         mcp.json:3\n" in capsys.readouterr().err
 
 
-def test_secrets_are_masked_in_text_and_in_json(capsys):
+def test_secrets_are_masked_in_text_and_json(capsys):
     output = Output(mask=lambda text: text.replace("s3cret", "***"))
     output.print_line("a s3cret")
     output.info("b s3cret")
@@ -65,7 +65,7 @@ def test_secrets_are_masked_in_text_and_in_json(capsys):
 
 
 @pytest.mark.attack("held-73")
-def test_control_characters_of_a_server_do_not_reach_the_terminal(capsys, monkeypatch):
+def test_control_characters_do_not_reach_terminal(capsys, monkeypatch):
     Output().print_line("a\x1b[31mb\x07")
     Output().print_tool_text("raw\x1b[31m")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -73,25 +73,25 @@ def test_control_characters_of_a_server_do_not_reach_the_terminal(capsys, monkey
     assert capsys.readouterr().out == "a[31mb\nraw[31m\nshown[31m\n"
 
 
-def test_markup_in_a_servers_words_is_only_text(capsys):
+def test_markup_is_printed_as_text(capsys):
     Output().print_line("[red]not a colour[/red] :smile:")
     assert capsys.readouterr().out == "[red]not a colour[/red] :smile:\n"
 
 
-def test_a_table_is_not_cut_where_nobody_looks(capsys):
+def test_piped_table_is_not_cut(capsys):
     Output().print_table(("a", "b"), [("x", "y" * 500), ("longer", "")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["a       b", "x       " + "y" * 500, "longer"]
 
 
-def test_quiet_says_nothing_about_the_data(capsys):
+def test_quiet_prints_no_notes(capsys):
     output = Output(quiet=True)
     output.info("hint")
     output.print_problems([ConfigIssue("s", "wrong")])
     assert capsys.readouterr() == ("", "")
 
 
-def test_notes_are_told_only_when_asked_for(capsys):
+def test_notes_are_printed_only_with_verbose(capsys):
     problems = [ConfigIssue("s", "renamed", severity="note"), ConfigIssue("s", "odd", severity="warning", code="E-X")]
     Output().print_problems(problems)
     assert capsys.readouterr().err == "warning: s: odd [E-X]\n"
@@ -99,7 +99,7 @@ def test_notes_are_told_only_when_asked_for(capsys):
     assert "note: s: renamed" in capsys.readouterr().err
 
 
-def test_colour_needs_a_terminal_and_yields_to_no_color(capsys, monkeypatch):
+def test_color_needs_terminal_and_respects_no_color(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     Output().print_line("plain", "red")

@@ -1,4 +1,4 @@
-"""The program as a person runs it: a process, a pipe, a terminal."""
+"""The program as a user runs it: a process, a pipe, a terminal."""
 
 import json
 import os
@@ -41,12 +41,12 @@ def at_a_terminal(words, folder, **variables):
     return written.decode(), process.wait(30)
 
 
-def test_the_version_is_told(folder):
+def test_version_is_printed(folder):
     result = subprocess.run([*TOOLWAY, "--version"], cwd=folder, capture_output=True, text=True, timeout=30)
     assert re.fullmatch(r"toolway \d+\.\d+\.\d+\n", result.stdout)
 
 
-def test_stdout_is_only_json_even_with_warnings(folder):
+def test_stdout_is_only_json_despite_warnings(folder):
     (folder / "mcp.json").write_text('{"mcpServers": {"bad": 5, "ok": {"command": "x", "enabled": false}}}')
     result = subprocess.run([*TOOLWAY, "ls", "--json"], cwd=folder, capture_output=True, text=True, timeout=30)
     assert [server["state"] for server in json.loads(result.stdout)["servers"]] == ["disabled"]
@@ -54,26 +54,26 @@ def test_stdout_is_only_json_even_with_warnings(folder):
     assert result.returncode == 3
 
 
-def test_a_terminal_gets_colour_and_is_told_who_is_waited_for(folder):
+def test_terminal_gets_color_and_names_pending_servers(folder):
     text, code = at_a_terminal(["ls"], folder)
     assert "waiting for 1: slow" in text
     assert "\x1b[32mready" in text
     assert code == 0
 
 
-def test_no_color_is_heeded_at_a_terminal(folder):
+def test_no_color_applies_in_terminal(folder):
     text, _ = at_a_terminal(["ls", "-q"], folder, NO_COLOR="1")
     assert "\x1b" not in text
 
 
-def test_progress_is_shown_at_a_terminal(folder):
+def test_progress_is_shown_in_terminal(folder):
     text, code = at_a_terminal(["call", "fake.progress", "n:=3", "seconds:=0.3"], folder)
     assert "fake.progress: 2/3 step 2" in text
     assert "3 steps" in text
     assert code == 0
 
 
-def test_a_reader_that_goes_away_is_no_accident(folder):
+def test_closed_pipe_is_not_an_error(folder):
     process = subprocess.Popen(
         [*TOOLWAY, "call", "fake.big", "n:=3000000"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -87,7 +87,7 @@ def test_a_reader_that_goes_away_is_no_accident(folder):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the server's process in /proc")
-def test_ctrl_c_ends_the_command_and_the_server(folder):
+def test_ctrl_c_stops_command_and_server(folder):
     process = subprocess.Popen(
         [*TOOLWAY, "call", "fake.progress", "n:=1000", "seconds:=0.1", "-v"],
         cwd=folder,

@@ -53,13 +53,13 @@ async def test_searches_without_a_call_are_listed(
     assert "9 searches since the start, 2 queries without a call" in shown.err
 
 
-async def test_json_is_the_document_of_the_gateway(
+async def test_json_is_the_gateway_document(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run(monkeypatch, Output(as_json=True))
     assert json.loads(capsys.readouterr().out) == SEARCHES
 
 
-async def test_without_a_gateway_there_are_no_searches() -> None:
+async def test_missed_searches_need_a_gateway() -> None:
     with pytest.raises(GatewayError, match="no gateway is running"):
         await run_missed(CommandContext(Output(), TargetOptions(no_gateway=True)))

@@ -107,7 +107,7 @@ def evidence(statement, name: str) -> list[str]:
     ]
 
 
-def test_all_five_statements_hold_for_a_gateway_that_is_set_up_for_them(machine):
+def test_all_statements_hold_for_a_secured_gateway(machine):
     machine.write(".ssh/id_ed25519", "a private key")
     with provider() as url:
         machine.write(".config/toolway/mcp.json", company_file(url))
@@ -141,7 +141,7 @@ def test_all_five_statements_hold_for_a_gateway_that_is_set_up_for_them(machine)
         assert "can read ~/.ssh" in evidence(found["isolation"], "fake")[0]
 
 
-def test_a_laptop_as_it_is_installed_is_told_what_is_missing_and_how_to_fix_it(machine):
+def test_default_laptop_gets_findings_with_fixes(machine):
     secret = {**FAKE, "env": {"GITHUB_TOKEN": TOKEN}}
     npx = {"command": "npx", "args": ["-y", "some-server", "--api-key", TOKEN]}
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": secret, "npx": npx}})
@@ -164,7 +164,7 @@ def test_a_laptop_as_it_is_installed_is_told_what_is_missing_and_how_to_fix_it(m
     assert TOKEN not in text.output and TOKEN not in json.dumps(document)
 
 
-def test_an_unapproved_entry_does_not_run_and_is_no_evidence_against_the_statement(machine):
+def test_untrusted_entry_does_not_count_against_content(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE}})
     machine.toolway("trust")
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE, "planted": {"command": "/bin/evil"}}})
@@ -192,7 +192,7 @@ class RemoteGateway:
 
 
 @pytest.mark.anyio
-async def test_of_a_gateway_on_another_machine_only_the_first_statement_can_be_refuted():
+async def test_remote_gateway_can_only_refute_identity():
     open_one = judge(await collect_remote(RemoteGateway(200)))
     assert [each.verdict for each in open_one] == ["does not hold"] + 4 * ["cannot be determined"]
     facts = await collect_remote(RemoteGateway(401))
@@ -204,7 +204,7 @@ async def test_of_a_gateway_on_another_machine_only_the_first_statement_can_be_r
     assert facts.not_checked and "https://tools.example" in facts.checked[0]
 
 
-def test_a_running_gateway_without_authentication_and_a_named_file_are_found(machine):
+def test_running_gateway_without_auth_is_found(machine):
     file = machine.write("srv/mcp.json", {"mcpServers": {"fake": {**FAKE, "sandbox": "guard", "lazy": True}}})
     _, found, _ = company(machine, "--config", str(file))
     [fix] = [each["copy"] for each in found["content"]["evidence"] if each["state"] == "fail"]
@@ -219,5 +219,5 @@ def test_a_running_gateway_without_authentication_and_a_named_file_are_found(mac
 
 
 @pytest.mark.parametrize("option", [["--tools"], ["--fix"], ["--all"], ["fake"], ["--client", "cursor"]])
-def test_security_is_not_combined_with_other_checks(machine, option):
+def test_security_check_cannot_be_combined_with_others(machine, option):
     assert machine.toolway("doctor", "--security", *option).exit_code == 2

@@ -38,18 +38,18 @@ def _api(url):
         (["one", "./run"], "one", {"command": "./run"}),
     ],
 )
-def test_what_is_added_is_understood(words, name, entry):
+def test_add_spec_is_parsed(words, name, entry):
     assert parse_spec(words) == (name, entry)
 
 
 @pytest.mark.parametrize("words", [["npx", "-y", "x"], ["uvx", "thing"], ["nonsense"], ["https://a.example", "b", "c"]])
-def test_what_is_not_understood_is_refused_with_a_way(words):
+def test_unclear_add_spec_is_rejected_with_hint(words):
     with pytest.raises(UsageError) as caught:
         parse_spec(words)
     assert "toolway add" in caught.value.hint
 
 
-def test_the_first_server_makes_the_file_for_its_owner_alone(machine):
+def test_first_add_creates_private_file(machine):
     result = machine.toolway("add", "files", "--", "npx", "-y", "server-files", "/tmp")
     assert (result.exit_code, result.stdout) == (0, "")
     assert machine.entries() == {"files": {"command": "npx", "args": ["-y", "server-files", "/tmp"]}}
@@ -57,7 +57,7 @@ def test_the_first_server_makes_the_file_for_its_owner_alone(machine):
     assert "toolway doctor files" in result.stderr
 
 
-def test_a_token_that_is_given_goes_to_the_store_and_its_name_to_the_file(machine):
+def test_given_token_goes_to_secret_store(machine):
     result = machine.toolway("add", "gh", "-e", f"GITHUB_TOKEN={TOKEN}", "-e", "MODE=fast", "--", "npx", "-y", "x")
     assert machine.entries()["gh"]["env"] == {"GITHUB_TOKEN": "${keyring:gh.GITHUB_TOKEN}", "MODE": "fast"}
     assert TOKEN not in result.output
@@ -67,7 +67,7 @@ def test_a_token_that_is_given_goes_to_the_store_and_its_name_to_the_file(machin
     assert TOKEN not in headers.output + machine.own.read_text()
 
 
-def test_a_name_that_is_taken_is_replaced_only_when_that_is_said(machine):
+def test_taken_name_needs_replace(machine):
     machine.toolway("add", "a", "--", "one")
     refused = machine.toolway("add", "a", "--", "two")
     assert (refused.exit_code, machine.entries()["a"]) == (3, {"command": "one"})
@@ -76,7 +76,7 @@ def test_a_name_that_is_taken_is_replaced_only_when_that_is_said(machine):
     assert machine.entries()["a"] == {"command": "two"}
 
 
-def test_a_name_inside_is_added_and_what_it_needs_is_said(machine):
+def test_private_host_is_added_with_a_hint(machine):
     result = machine.toolway("add", "build", "http://build:8000/mcp")
     assert result.exit_code == 0 and "build appears to be in a private network" in result.stderr
     assert '"toolway": {"addresses": {"allow": ["build"]}}' in " ".join(result.stderr.split())
@@ -86,20 +86,20 @@ def test_a_name_inside_is_added_and_what_it_needs_is_said(machine):
     assert "inside" not in machine.toolway("add", "web", "https://web.example/mcp").stderr
 
 
-def test_what_could_not_be_used_is_not_added(machine):
+def test_invalid_server_is_not_added(machine):
     assert machine.toolway("add", "Bad Name", "--", "x").exit_code == 3
     assert machine.toolway("add", "b", "https://").exit_code == 3
     assert machine.toolway("add", "c", "-e", "nothing", "--", "x").exit_code == 2
     assert not machine.own.exists()
 
 
-def test_a_dry_run_shows_and_writes_nothing(machine):
+def test_dry_run_writes_nothing(machine):
     result = machine.toolway("add", "a", "-n", "--", "one")
     assert '+    "a": {' in result.stdout
     assert not machine.own.exists()
 
 
-def test_an_entry_is_shown_as_written_without_its_secrets(machine):
+def test_entry_is_shown_without_secrets(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     result = machine.toolway("show", "github", "--entry", "--json")
     document = json.loads(result.stdout)
@@ -110,7 +110,7 @@ def test_an_entry_is_shown_as_written_without_its_secrets(machine):
     assert ("did you mean github?" in missing.stderr, missing.exit_code) == (True, 1)
 
 
-def test_removing_and_switching_touch_nothing_else(machine):
+def test_rm_enable_and_disable_keep_the_rest_of_the_file(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     machine.toolway("disable", "docs-site")
     text = machine.own.read_text()
@@ -126,7 +126,7 @@ def test_removing_and_switching_touch_nothing_else(machine):
     assert TOKEN not in result.output
 
 
-def test_an_earlier_version_can_be_seen_and_had_again(machine):
+def test_earlier_version_can_be_shown_and_restored(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     assert json.loads(machine.toolway("config", "history", "--json").stdout)["versions"] == []
     machine.toolway("rm", "docs-site")
@@ -152,7 +152,7 @@ def editor(tmp_path, monkeypatch, program):
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
 
 
-def test_what_comes_out_of_the_editor_is_used(machine, tmp_path, monkeypatch):
+def test_edited_file_is_saved(machine, tmp_path, monkeypatch):
     machine.write(".config/toolway/mcp.json", FILE)
     editor(
         tmp_path,
@@ -166,7 +166,7 @@ def test_what_comes_out_of_the_editor_is_used(machine, tmp_path, monkeypatch):
     assert machine.own.read_text() == FILE
 
 
-def test_what_cannot_be_read_after_editing_is_not_taken(machine, tmp_path, monkeypatch):
+def test_invalid_edit_is_discarded(machine, tmp_path, monkeypatch):
     machine.write(".config/toolway/mcp.json", FILE)
     editor(tmp_path, monkeypatch, "import sys; open(sys.argv[-1], 'w').write('{,')")
     assert machine.toolway("edit").exit_code == 3
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_after_editing_is_not_taken(machine, tmp_path, monke
     assert machine.own.read_text() == FILE
 
 
-def test_values_are_shown_with_the_file_and_line_that_they_come_from(machine):
+def test_config_values_have_file_and_line(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     values = json.loads(machine.toolway("config", "--json").stdout)["values"]
     found = {".".join(value["path"]): value for value in values}
@@ -189,7 +189,7 @@ def test_values_are_shown_with_the_file_and_line_that_they_come_from(machine):
     assert TOKEN not in named.output
 
 
-def test_the_file_is_checked_without_starting_anything(machine):
+def test_validate_starts_no_server(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     assert machine.toolway("config", "validate").exit_code == 0
     machine.write(
@@ -200,10 +200,10 @@ def test_the_file_is_checked_without_starting_anything(machine):
     assert (document["valid"], document["servers"], result.exit_code) == (False, ["b"], 3)
 
 
-def test_an_entry_of_a_project_that_a_person_adds_himself_is_approved_with_it(machine):
+def test_project_entry_added_by_command_is_trusted(machine):
     machine.toolway("add", "a", "--scope", "project", "--", "one")
     assert json.loads((machine.project / ".mcp.json").read_text())["mcpServers"] == {"a": {"command": "one"}}
     assert "a.command" in machine.toolway("config").stdout
     (machine.project / ".mcp.json").write_text('{"mcpServers": {"b": {"command": "two"}}}')
-    machine.toolway("add", "c", "--scope", "project", "--", "three")  # somebody else changed it in between
+    machine.toolway("add", "c", "--scope", "project", "--", "three")  # someone else changed it in between
     assert "b.command" not in machine.toolway("config").stdout

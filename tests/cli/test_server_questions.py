@@ -95,7 +95,7 @@ def shown_result(terminal, code=0):
     return terminal.text
 
 
-def test_a_form_is_asked_field_by_field(place):
+def test_form_is_filled_field_by_field(place):
     terminal = place.call("asking.book")
     terminal.expect("asking asks: Your booking")
     terminal.expect("Answer? y = answer, n = decline, c = cancel [y]: ")
@@ -143,7 +143,7 @@ def test_a_form_is_asked_field_by_field(place):
     }
 
 
-def test_a_form_can_be_declined_and_cancelled(place):
+def test_form_can_be_declined_or_canceled(place):
     for letter, action in (("n", "decline"), ("c", "cancel")):
         terminal = place.call("asking.book")
         terminal.expect("[y]: ")
@@ -157,7 +157,7 @@ def test_a_form_can_be_declined_and_cancelled(place):
     assert '{"action":"cancel"}' in shown_result(terminal)
 
 
-def test_a_question_without_a_form_needs_a_typed_answer(place):
+def test_form_without_fields_needs_explicit_answer(place):
     terminal = place.call("asking.confirm")
     terminal.expect("Accept? y = accept, n = decline, c = cancel: ")
     terminal.type("")
@@ -166,7 +166,7 @@ def test_a_question_without_a_form_needs_a_typed_answer(place):
     assert shown_result(terminal).splitlines()[-1] == "accept"
 
 
-def test_an_address_is_opened_only_after_a_yes(place):
+def test_url_is_opened_only_after_yes(place):
     terminal = place.call("asking.visit")
     terminal.expect("asking asks: Log in to your bank")
     terminal.expect("https://bank.example/login?id=7")
@@ -182,7 +182,7 @@ def test_an_address_is_opened_only_after_a_yes(place):
     assert opened(place) == "https://bank.example/login?id=7\n"
 
 
-def test_an_address_that_a_server_demands_before_a_call_is_offered(place):
+def test_url_required_before_call_is_offered(place):
     terminal = place.call("asking.files")
     terminal.expect("asking asks: Let us read your files")
     terminal.expect("Open this address? ")
@@ -193,7 +193,7 @@ def test_an_address_that_a_server_demands_before_a_call_is_offered(place):
     assert "asking asked: Let us read your files (https://files.example/allow)" in " ".join(result.stderr.split())
 
 
-def test_a_request_for_a_model_is_shown_and_answered_or_refused(place):
+def test_sampling_request_can_be_answered_or_refused(place):
     terminal = place.call("asking.think")
     terminal.expect("asking asks for the answer of a model:\nsystem: Be brief.\nuser: What is the capital of Norway?")
     terminal.expect("Answer it yourself? y = write the answer, n = refuse [n]: ")
@@ -210,7 +210,7 @@ def test_a_request_for_a_model_is_shown_and_answered_or_refused(place):
 
 
 @pytest.mark.parametrize("server", ["modern", "legacy"])
-def test_servers_of_both_eras_ask_round_after_round(any_place, server):
+def test_both_eras_can_ask_several_rounds(any_place, server):
     terminal = any_place.call(f"{server}.elicit", "rounds:=2")
     for number in (1, 2):
         terminal.expect(f"{server} asks: Round {number}: your name?")
@@ -224,7 +224,7 @@ def test_servers_of_both_eras_ask_round_after_round(any_place, server):
     assert "Bo1" in answers and "Bo2" in answers
 
 
-def test_without_a_terminal_the_error_says_what_was_asked(place):
+def test_question_without_terminal_is_in_the_error(place):
     result = place.run("call", "modern.elicit")
     assert result.returncode != 0
     assert "modern asked: Round 1: your name? (name)" in " ".join(result.stderr.split())
@@ -239,7 +239,7 @@ def test_without_a_terminal_the_error_says_what_was_asked(place):
 
 @pytest.mark.user_trial("20")
 @pytest.mark.anyio
-async def test_the_hint_of_an_unanswered_request_is_for_whoever_called():
+async def test_unanswered_request_hint_fits_the_caller():
     from toolway.callbacks import FunctionCallbacks
     from toolway.hub.hub import Hub
     from toolway.types import Call, CallbackError

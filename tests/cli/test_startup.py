@@ -43,7 +43,7 @@ def loaded_by(*words):
 @pytest.mark.parametrize(
     "words", [("tools", "echo"), ("tools", "-s", "fake", "--json"), (), ("show", "fake", "--entry"), ("config",)]
 )
-def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
+def test_cached_output_does_not_load_the_core(machine, words):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE}})
     machine.toolway("tools")
     assert loaded_by(*words) == "[]"
@@ -61,11 +61,11 @@ def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
         ("cluster", "keygen"),
     ],
 )
-def test_what_needs_no_server_loads_nothing_of_it(machine, words):
+def test_command_without_servers_loads_no_core(machine, words):
     assert loaded_by(*words) == "[]"
 
 
-def test_options_that_are_plain_are_checked_as_ever(machine):
+def test_plain_options_are_still_validated(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
     assert machine.toolway("tools", "--wait", "soon").exit_code == 2
     assert machine.toolway("tools", "--wait", "-1").exit_code == 2
@@ -74,7 +74,7 @@ def test_options_that_are_plain_are_checked_as_ever(machine):
 
 
 @pytest.mark.slow
-def test_help_is_quick_beside_typer_and_no_server_is_started_for_tools(tmp_path):
+def test_help_is_quick_and_tools_starts_no_server(tmp_path):
     corpus = tmp_path / "corpus.json"
     corpus.write_text(json.dumps({"servers": [{"tools": 3}, {"tools": 4}]}))
     words = [sys.executable, str(ROOT / "scripts/startup.py"), "--rounds", "5", "--corpus", str(corpus)]

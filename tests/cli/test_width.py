@@ -41,7 +41,7 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.user_trial("27")
 @pytest.mark.parametrize("name", ["s", "a-server-with-a-long-name"])
-def test_top_at_80_columns_breaks_no_line(
+def test_top_breaks_no_line_at_80_columns(
     name: str, terminal: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gateway:
@@ -61,14 +61,14 @@ def test_top_at_80_columns_breaks_no_line(
     assert set(head) <= {"state", "server", "calls", "failed", "p50", "p95", "busy", "restarts", "why"}
 
 
-def test_columns_are_dropped_in_order_until_the_rest_fits() -> None:
+def test_columns_are_dropped_until_the_rest_fits() -> None:
     cells = [["a", "bb", "ccc", "why"], ["x" * 16, "y" * 16, "z" * 16, "w" * 40]]
     assert drop_columns(cells, 200, ("bb", "ccc")) == cells
     assert drop_columns(cells, 60, ("bb", "ccc"))[0] == ["a", "ccc", "why"]
     assert drop_columns(cells, 20, ("bb", "ccc"))[0] == ["a", "why"]
 
 
-def test_ls_at_80_columns_breaks_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ls_breaks_no_word_at_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
     monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))

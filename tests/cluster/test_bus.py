@@ -25,7 +25,7 @@ from toolway.cluster.bus import HEARTBEAT_TIMEOUT_S, MAX_MESSAGE_BYTES, Bus, Hea
 from toolway.gateway.sealing import Sealer
 from toolway.types import Json
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="nats-server is not installed")]
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ async def _until(what: Callable[[], bool], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _until_silent(ear: Heartbeats, seconds: float) -> None:
-    await _until(lambda: ear.seconds_silent >= HEARTBEAT_TIMEOUT_S, seconds)
+async def _until_silent(listener: Heartbeats, seconds: float) -> None:
+    await _until(lambda: listener.seconds_silent >= HEARTBEAT_TIMEOUT_S, seconds)
 
 
-async def test_all_others_hear_the_news_of_their_own_cluster() -> None:
+async def test_message_reaches_all_other_nodes_of_its_cluster() -> None:
     a, b, c, stranger = Node("a"), Node("b"), Node("c"), Node("a", "other")
     async with nats_server() as server, _nodes(server, a, b, c, stranger):
         assert await a.bus.publish("keys.revoked", {"id": "k1"})
@@ -70,7 +70,7 @@ async def test_all_others_hear_the_news_of_their_own_cluster() -> None:
         assert (a.heard, stranger.heard) == ([], [])
 
 
-async def test_what_is_no_news_is_left_out_and_the_next_is_heard() -> None:
+async def test_invalid_message_is_ignored_and_the_next_one_arrives() -> None:
     a, b = Node("a"), Node("b")
     async with nats_server() as server, _nodes(server, a, b):
         other = await nats.connect(server.url)
@@ -89,7 +89,7 @@ async def test_what_is_no_news_is_left_out_and_the_next_is_heard() -> None:
         await _until(lambda: b.heard == [("small", {})])
 
 
-async def test_whoever_lost_the_connection_is_told_of_the_gap_and_hears_again() -> None:
+async def test_reconnect_reports_gap_and_resumes_messages() -> None:
     a, b = Node("a"), Node("b")
     async with nats_server() as server, _nodes(server, a, b):
         server.kill()
@@ -128,17 +128,17 @@ async def _another_process(server: NatsServer) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.Signals) -> None:
+async def test_dead_or_hung_node_is_detected_in_about_a_second(end: signal.Signals) -> None:
     a = Node("a")
     async with (
         nats_server() as server,
         _nodes(server, a),
         _another_process(server) as pid,
-        a.bus.watch("b") as ear,
+        a.bus.watch("b") as listener,
         a.bus.watch("b") as same,
     ):
-        assert ear is same
-        silent = asyncio.create_task(_until_silent(ear, 30))
+        assert listener is same
+        silent = asyncio.create_task(_until_silent(listener, 30))
         await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()
         os.kill(pid, end)
@@ -146,27 +146,27 @@ async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.
             await silent
 
 
-async def test_our_own_standstill_is_not_the_silence_of_another() -> None:
+async def test_local_stall_is_not_mistaken_for_a_silent_node() -> None:
     a = Node("a")
     async with (
         nats_server() as server,
         _nodes(server, a),
         _another_process(server) as pid,
-        a.bus.watch("b") as ear,
+        a.bus.watch("b") as listener,
     ):
         await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         for _ in range(3):
             time.sleep(2 * HEARTBEAT_TIMEOUT_S)  # noqa: ASYNC251 - the loop itself must stand still
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert ear.seconds_silent < HEARTBEAT_TIMEOUT_S  # though what came meanwhile is yet to be read
+            assert listener.seconds_silent < HEARTBEAT_TIMEOUT_S  # though messages that arrived are yet to be read
             await asyncio.sleep(0.3)
-            assert ear.seconds_silent < HEARTBEAT_TIMEOUT_S
+            assert listener.seconds_silent < HEARTBEAT_TIMEOUT_S
         os.kill(pid, signal.SIGKILL)
-        await _until_silent(ear, 60)
+        await _until_silent(listener, 60)
 
 
-async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_works_again_after_it_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "UNUSED_LISTENER_TIMEOUT_S", 1.0)
     a = Node("a")
     async with nats_server() as server, _nodes(server, a):
@@ -178,49 +178,49 @@ async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pyte
             await _until_silent(second, 60)
 
 
-async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
+async def test_no_node_counts_as_silent_while_disconnected() -> None:
     a = Node("a")
-    async with nats_server() as server, _nodes(server, a), a.bus.watch("b") as ear:
+    async with nats_server() as server, _nodes(server, a), a.bus.watch("b") as listener:
         server.kill()
         await _until(lambda: not a.bus.is_connected)
-        silent = asyncio.create_task(_until_silent(ear, 30))
+        silent = asyncio.create_task(_until_silent(listener, 30))
         await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()
         await server.start()
         async with asyncio.timeout(60):
-            await silent  # it can be heard again, and is not
+            await silent  # it could be received again, and is silent
 
 
-async def test_who_listened_before_nats_was_there_hears_afterwards() -> None:
+async def test_watch_started_before_nats_works_afterwards() -> None:
     a, b = Node("a"), Node("b")
-    async with a.bus.watch("b") as ear:
-        silent = asyncio.create_task(_until_silent(ear, 30))
+    async with a.bus.watch("b") as listener:
+        silent = asyncio.create_task(_until_silent(listener, 30))
         await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
-        assert not silent.done()  # nothing can be heard
+        assert not silent.done()  # nothing can be received
         async with nats_server() as server, _nodes(server, a, b):
             await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
-            assert not silent.done()  # it is heard
+            assert not silent.done()  # its heartbeats arrive
             await b.bus.close()
             async with asyncio.timeout(25):
                 await silent
 
 
-async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_gap() -> None:
+async def test_lost_nats_server_is_replaced_and_reports_a_gap() -> None:
     a, b = Node("a"), Node("b")
     async with nats_cluster(Loopback()) as servers, AsyncExitStack() as stack:
         for node in (a, b):
             await node.bus.connect([server.url for server in servers])
             stack.push_async_callback(node.bus.close)
-        await _until_told(a, b, "before")
+        await _until_received(a, b, "before")
         assert a.bus._nats is not None and a.bus._nats.connected_url is not None
         at = a.bus._nats.connected_url.port
         await next(server for server in servers if server.url.endswith(f":{at}")).kill()
         await _until(lambda: a.gaps > 0, 15)
-        await _until_told(a, b, "after")
-        await _until_told(b, a, "back")
+        await _until_received(a, b, "after")
+        await _until_received(b, a, "back")
 
 
-async def _until_told(one: Node, other: Node, what: str) -> None:
+async def _until_received(one: Node, other: Node, what: str) -> None:
     """Routes between servers are there a little later than the servers."""
     async with asyncio.timeout(15):
         while (what, {}) not in other.heard:
@@ -231,7 +231,7 @@ async def _until_told(one: Node, other: Node, what: str) -> None:
 ACCOUNTS = Path(__file__).parents[2] / "deploy" / "nats-accounts.conf"
 
 
-async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tenants_in_separate_accounts_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_A_PASSWORD", "first")
     monkeypatch.setenv("TEAM_B_PASSWORD", "second")
     a, b, stranger = Node("a", tenant="team-a"), Node("b", tenant="team-a"), Node("c", tenant="team-b")
@@ -247,10 +247,10 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
         eavesdropper = await nats.connect(server.url.replace("//", "//team-b:second@"))
         await eavesdropper.subscribe(">", cb=hear)
         await eavesdropper.flush()
-        async with stranger.bus.watch("a") as ear:
+        async with stranger.bus.watch("a") as listener:
             assert await a.bus.publish("keys", {"revoked": ["k"]})
             await _until(lambda: b.heard == [("keys", {"revoked": ["k"]})])
-            await _until_silent(ear, 60)  # it beats, in another account
+            await _until_silent(listener, 60)  # it beats, in another account
         assert await stranger.bus.publish("keys", {})
         await eavesdropper.flush()
         await _until(lambda: "toolway.test.team-b.news.keys" in spy)
@@ -259,7 +259,7 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
         await eavesdropper.close()
 
 
-async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None:
+async def test_tenants_of_one_account_are_separated_by_subject() -> None:
     a, same, other = Node("a", tenant="one"), Node("b", tenant="one"), Node("b", tenant="one.news")
     async with nats_server() as server, _nodes(server, a, same, other):
         assert await a.bus.publish("keys", {})
@@ -268,7 +268,7 @@ async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None
 
 
 @pytest.mark.attack("held-78")
-async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(caplog: pytest.LogCaptureFixture) -> None:
+async def test_messages_without_the_key_are_unreadable_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     sealer, now = Sealer(b"k" * 32, time.time), time.time()
     a, b = Node("a", sealer=sealer), Node("b", sealer=sealer)
     stranger, late = (
@@ -299,7 +299,7 @@ async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(capl
         assert caplog.text.count("unreadable cluster message") <= 5  # once by each
 
 
-def test_names_cannot_reach_into_the_subjects_of_others() -> None:
+def test_subject_tokens_are_unique_and_contain_no_wildcards() -> None:
     names = ["a", "a.b", "a b", "*", ">", "a%2e%b", "%", "", "ä", "a\r\nPUB x 0"]
     tokens = [subject_token(name) for name in names]
     assert len(set(tokens)) == len(names) and tokens[0] == "a"

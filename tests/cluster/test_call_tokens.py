@@ -52,7 +52,7 @@ class Lab:
         return issue_call_token(sealer or self.sealer, replace(WHAT, **{"use_id": str(self._next), **changes}))
 
     def show(self, text: str, key: str = WHAT.key, request: bytes = REQUEST) -> CallToken | str | None:
-        """The content of a call token that is accepted, why it is rejected, or nothing if it is none."""
+        """The content of a call token that is accepted, why it is rejected, or None if it is invalid."""
         sealed = CallCipher(bytes.fromhex(key)).seal_request(request)
         opened = self._verifier.open_call(join_request(text, sealed))
         if opened is None:
@@ -63,7 +63,7 @@ class Lab:
         return opened.token
 
 
-def test_a_pass_says_who_asks_for_what_and_is_taken_once() -> None:
+def test_call_token_names_its_call_and_is_accepted_once() -> None:
     lab = Lab()
     text = issue_call_token(lab.sealer, WHAT)
     assert lab.show(text) == WHAT
@@ -72,7 +72,7 @@ def test_a_pass_says_who_asks_for_what_and_is_taken_once() -> None:
     assert isinstance(lab.show(lab.issue()), CallToken)  # the next call has its own
 
 
-def test_a_pass_that_is_over_or_made_up_or_changed_is_none() -> None:
+def test_expired_forged_or_altered_call_token_is_rejected() -> None:
     lab = Lab()
     text = lab.issue()
     other = lab.issue(Sealer(b"x" * 32, lambda: lab.time))
@@ -84,26 +84,26 @@ def test_a_pass_that_is_over_or_made_up_or_changed_is_none() -> None:
     assert lab.show(text) == "expired"
 
 
-def test_a_request_that_is_not_the_one_of_its_pass_is_refused_and_the_pass_is_used_up() -> None:
+def test_mismatched_request_is_rejected_and_uses_up_its_token() -> None:
     lab = Lab()
     text = lab.issue()
     assert lab.show(text, key="cd" * 32) == "changed"
     assert lab.show(text) == "replayed"
 
 
-def test_a_pass_for_another_node_is_refused() -> None:
+def test_call_token_for_another_node_is_rejected() -> None:
     lab = Lab()
     assert lab.show(lab.issue(target_node="node-b")) is None
 
 
 @pytest.mark.parametrize("fence", [None, 6, 8])
-def test_whoever_thinks_of_another_time_of_ownership_is_told_that_it_moved(fence: int | None) -> None:
+def test_call_token_with_another_fence_reports_moved(fence: int | None) -> None:
     lab = Lab()
     lab.fence = fence
     assert lab.show(lab.issue()) == "moved"
 
 
-def test_what_was_taken_is_remembered_for_as_long_as_it_could_be_shown_again() -> None:
+def test_used_call_token_is_remembered_until_it_expires() -> None:
     lab = Lab()
     lab.time += CALL_TOKEN_LIFETIME_S - 1
     text = lab.issue()
@@ -116,7 +116,7 @@ def test_what_was_taken_is_remembered_for_as_long_as_it_could_be_shown_again() -
     assert lab.show(text) == "expired"
 
 
-def test_the_memory_is_bounded_and_becomes_free_again() -> None:
+def test_used_token_memory_is_bounded_and_freed() -> None:
     lab = Lab(remembered=3)
     results = [lab.show(lab.issue()) for _ in range(5)]
     assert results[3:] == ["busy", "busy"]
@@ -127,7 +127,7 @@ def test_the_memory_is_bounded_and_becomes_free_again() -> None:
 # -- the key of a call ------------------------------------------------------------------------------------------------
 
 
-def test_each_answer_is_opened_once_by_its_caller_in_about_its_order() -> None:
+def test_each_reply_is_opened_once_and_nearly_in_order() -> None:
     caller, owner = CallCipher(bytes(32)), CallCipher(bytes(32))
     sent = [owner.seal_reply(str(number).encode()) for number in range(200)]
     order = [1, 0, 3, 2, *range(5, 200), 4]
@@ -136,7 +136,7 @@ def test_each_answer_is_opened_once_by_its_caller_in_about_its_order() -> None:
     assert all(caller.open_reply(each) is None for each in sent)
 
 
-def test_what_another_call_or_nobody_sealed_is_not_opened() -> None:
+def test_messages_sealed_by_others_are_not_opened() -> None:
     caller, owner, other = CallCipher(bytes(32)), CallCipher(bytes(32)), CallCipher(b"x" * 32)
     request, reply = caller.seal_request(b"request"), owner.seal_reply(b"reply")
     for junk in (b"", b"x", request, other.seal_reply(b"reply"), reply[:-1], reply[:-1] + bytes([reply[-1] ^ 1])):
@@ -146,7 +146,7 @@ def test_what_another_call_or_nobody_sealed_is_not_opened() -> None:
     assert (owner.open_request(request), caller.open_reply(reply)) == (b"request", b"reply")
 
 
-def test_two_who_answer_one_call_never_use_one_nonce() -> None:
+def test_two_replies_never_share_a_nonce() -> None:
     replies = {CallCipher(bytes(32)).seal_reply(b"same") for _ in range(100)}
     assert len(replies) == 100
 
@@ -154,7 +154,7 @@ def test_two_who_answer_one_call_never_use_one_nonce() -> None:
 # -- node proofs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_proves_itself_for_one_challenge_at_its_own_address() -> None:
+def test_node_proof_is_bound_to_challenge_node_and_address() -> None:
     sealer = Sealer(b"k" * 32, lambda: 1000.0)
     asking = NodeProofs("a", sealer, lambda: ("a", 1), lambda: "http://a")
     node = NodeProofs("b", sealer, lambda: ("b", 5), lambda: "http://b")
@@ -173,7 +173,7 @@ def test_a_node_proves_itself_for_one_challenge_at_its_own_address() -> None:
 
 
 @pytest.mark.promise("D18")
-def test_the_owner_of_a_server_learns_the_request_id_of_the_client() -> None:
+def test_owner_learns_the_clients_request_id() -> None:
     lab = Lab()
     view = EndpointView(Catalog(), dict, ALL_TOOLS, ALL_TOOLS, None)
     context = RequestContext(Principal("key-1", "bob", "key:key-1"), view, "", "modern")

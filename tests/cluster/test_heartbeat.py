@@ -15,12 +15,12 @@ def _look_until(hearing: HeartbeatClock, now: float, end: float) -> float | None
     return None
 
 
-def test_silence_is_known_in_time_and_not_before() -> None:
+def test_silence_is_detected_after_the_timeout() -> None:
     found = _look_until(HeartbeatClock(0.0), 0.0, 10.0)
     assert found is not None and HEARTBEAT_TIMEOUT_S <= found < HEARTBEAT_TIMEOUT_S + HEARTBEAT_INTERVAL_S
 
 
-def test_who_beats_is_never_lost() -> None:
+def test_beating_node_is_never_lost() -> None:
     hearing, now = HeartbeatClock(0.0), 0.0
     for step in range(1000):
         if step % 5 == 0:
@@ -29,7 +29,7 @@ def test_who_beats_is_never_lost() -> None:
         now += 0.1
 
 
-def test_what_could_not_be_heard_does_not_count() -> None:
+def test_disconnected_time_does_not_count_as_silence() -> None:
     hearing = HeartbeatClock(0.0)
     assert hearing.check(0.0, disconnected=False)
     assert hearing.check(30.0, disconnected=True)
@@ -37,7 +37,7 @@ def test_what_could_not_be_heard_does_not_count() -> None:
     assert found is not None and found - 30.0 >= HEARTBEAT_TIMEOUT_S
 
 
-def test_after_a_standstill_there_is_time_to_read_what_came() -> None:
+def test_after_a_stall_there_is_time_to_read_messages() -> None:
     hearing = HeartbeatClock(0.0)
     assert _look_until(hearing, 0.0, HEARTBEAT_TIMEOUT_S - 0.1) is None
     wait = hearing.check(60.0, disconnected=False)
@@ -46,7 +46,7 @@ def test_after_a_standstill_there_is_time_to_read_what_came() -> None:
     assert hearing.check(60.0 + wait, disconnected=False)
 
 
-def test_a_loop_that_is_always_a_little_late_still_notices() -> None:
+def test_slightly_late_loop_still_detects_silence() -> None:
     hearing, now = HeartbeatClock(0.0), 0.0
     for _ in range(20):
         wait = hearing.check(now, disconnected=False)

@@ -10,11 +10,11 @@ from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseClock
 TTL, GIVE_UP = DEFAULT_LEASE_SETTINGS.ttl, DEFAULT_LEASE_SETTINGS.hold
 
 
-def test_without_a_grant_a_node_owns_nothing() -> None:
+def test_node_without_a_lease_owns_nothing() -> None:
     assert LeaseClock().epoch(0.0) is None
 
 
-def test_a_lease_is_held_until_it_is_given_up_and_no_longer() -> None:
+def test_lease_is_held_until_it_expires() -> None:
     tenure = LeaseClock()
     tenure.start(4, requested_at=100.0)
     assert tenure.epoch(100.0 + GIVE_UP - 0.001) == 4
@@ -22,14 +22,14 @@ def test_a_lease_is_held_until_it_is_given_up_and_no_longer() -> None:
     assert tenure.expires_at() == 100.0 + GIVE_UP
 
 
-def test_what_the_record_no_longer_knows_is_over_at_once() -> None:
+def test_ended_lease_is_over_at_once() -> None:
     tenure = LeaseClock()
     tenure.start(4, requested_at=100.0)
     tenure.end()
     assert tenure.epoch(100.1) is None
 
 
-def test_a_late_answer_shortens_nothing() -> None:
+def test_late_answer_does_not_shorten_the_lease() -> None:
     tenure = LeaseClock()
     tenure.start(4, requested_at=100.0)
     tenure.extend(requested_at=103.0, now=103.1)
@@ -37,7 +37,7 @@ def test_a_late_answer_shortens_nothing() -> None:
     assert tenure.expires_at() == 103.0 + GIVE_UP
 
 
-def test_an_answer_that_comes_when_all_was_given_up_brings_nothing_back() -> None:
+def test_answer_after_expiry_does_not_restore_the_lease() -> None:
     tenure = LeaseClock()
     tenure.start(4, requested_at=100.0)
     tenure.extend(requested_at=103.0, now=100.0 + GIVE_UP + 0.1)
@@ -52,10 +52,8 @@ def test_an_answer_that_comes_when_all_was_given_up_brings_nothing_back() -> Non
     renewals=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 12)), max_size=20),
     now=st.floats(0, 80),
 )
-def test_who_believes_in_a_lease_has_one_whatever_the_answers_took(
-    renewals: list[tuple[float, float]], now: float
-) -> None:
-    """The record grants TTL from when it was asked at the earliest, so somebody else begins later than that."""
+def test_believed_lease_is_always_valid(renewals: list[tuple[float, float]], now: float) -> None:
+    """The database grants TTL from the request at the earliest, so another node starts later than that."""
     tenure = LeaseClock()
     tenure.start(1, 0.0)
     answered = [0.0]

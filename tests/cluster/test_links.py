@@ -174,7 +174,7 @@ async def lab(owner: Owner | None = None, identity: CallerIdentity | None = None
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-async def test_many_calls_share_a_connection_and_are_answered_in_any_order() -> None:
+async def test_many_calls_share_a_link_and_are_answered_in_any_order() -> None:
     async with lab() as made:
         assert await made.caller.wait_open()
         calls = [made.call(str(number)) for number in range(50)]
@@ -186,7 +186,7 @@ async def test_many_calls_share_a_connection_and_are_answered_in_any_order() -> 
         assert len(made.owner.links) == 1 and len(made.caller) == 0
 
 
-async def test_nothing_is_readable_on_the_wire() -> None:
+async def test_link_traffic_is_encrypted() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         exchange, _, task = made.call("words of the call")
@@ -196,7 +196,7 @@ async def test_nothing_is_readable_on_the_wire() -> None:
         task.cancel()
 
 
-async def test_an_error_and_a_notification_belong_to_their_call() -> None:
+async def test_error_and_notification_belong_to_their_call() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         (one, _, first), (two, _, second) = made.call(), made.call()
@@ -211,7 +211,7 @@ async def test_an_error_and_a_notification_belong_to_their_call() -> None:
         assert made.inbound.heard == [("notifications/progress", {"progress": 1})]
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_owner_and_the_others_go_on() -> None:
+async def test_cancelled_call_is_cancelled_at_the_owner_only() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         (one, state, first), (two, _, second) = made.call(), made.call()
@@ -224,7 +224,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_owner_and_the_others_go_on()
         assert await second == {"ok": True}
 
 
-async def test_a_large_result_does_not_hold_up_a_small_one() -> None:
+async def test_large_result_does_not_delay_a_small_one() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         (large, _, first), (small, _, second) = made.call(), made.call()
@@ -238,7 +238,7 @@ async def test_a_large_result_does_not_hold_up_a_small_one() -> None:
         assert ended == ["small", "large"]
 
 
-async def test_a_request_that_is_too_large_is_rejected_and_not_executed() -> None:
+async def test_too_large_request_is_rejected_and_not_executed() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         _, _, task = made.call("x" * (jsonrpc.MAX_MESSAGE_BYTES + 1))
@@ -249,7 +249,7 @@ async def test_a_request_that_is_too_large_is_rejected_and_not_executed() -> Non
         assert "size" in await made.call()[2]
 
 
-async def test_a_link_that_was_quiet_is_asked_first() -> None:
+async def test_quiet_link_is_pinged_first() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         made.caller.last_received -= 2 * link.FRESH_S
@@ -258,7 +258,7 @@ async def test_a_link_that_was_quiet_is_asked_first() -> None:
         assert made.caller.is_fresh
 
 
-async def test_a_node_that_shuts_down_gets_no_new_calls_and_answers_those_it_has() -> None:
+async def test_closing_node_gets_no_new_calls_and_answers_the_rest() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         exchange, _, task = made.call()
@@ -276,7 +276,7 @@ async def test_a_node_that_shuts_down_gets_no_new_calls_and_answers_those_it_has
             await made.owner.lost.wait()  # the caller has closed it
 
 
-async def test_a_call_that_may_not_be_sent_any_more_is_not_sent_and_one_that_would_wait_is_taken_back() -> None:
+async def test_late_or_blocked_call_is_not_sent() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         request = Request("tools/call", {"text": "x"}, CallState(may_send=lambda: False))
@@ -297,7 +297,7 @@ async def test_a_call_that_may_not_be_sent_any_more_is_not_sent_and_one_that_wou
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_connection_leaves_sent_calls_unknown() -> None:
+async def test_cut_connection_leaves_sent_calls_unknown() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         _, state, task = made.call()
@@ -311,7 +311,7 @@ async def test_a_cut_connection_leaves_sent_calls_unknown() -> None:
         assert refused.value.certainty is Certainty.NOT_SENT
 
 
-async def test_a_call_that_waits_behind_a_slow_reader_was_not_sent() -> None:
+async def test_call_behind_a_slow_reader_is_not_sent() -> None:
     """The owner reads nothing: what does not fit into the sockets stays here, and is known not to be sent."""
     async with lab() as made:
         await made.caller.wait_open()
@@ -332,7 +332,7 @@ async def test_a_call_that_waits_behind_a_slow_reader_was_not_sent() -> None:
         assert made.owner.calls == {}
 
 
-async def test_a_request_cut_in_the_middle_is_never_executed() -> None:
+async def test_truncated_request_is_never_executed() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         left = 200_000
@@ -363,7 +363,7 @@ async def test_a_request_cut_in_the_middle_is_never_executed() -> None:
         lambda data: link_frames.LENGTH.pack(1 << 30) + data,  # too long
     ],
 )
-async def test_changed_bytes_end_the_link_and_execute_nothing_twice(change: Callable[[bytes], bytes]) -> None:
+async def test_altered_bytes_end_the_link_and_execute_nothing_twice(change: Callable[[bytes], bytes]) -> None:
     async with lab() as made:
         await made.caller.wait_open()
         await made.caller.ping()
@@ -377,7 +377,7 @@ async def test_changed_bytes_end_the_link_and_execute_nothing_twice(change: Call
         assert len(made.owner.calls) <= 1
 
 
-async def test_a_recorded_connection_cannot_be_replayed() -> None:
+async def test_recorded_connection_cannot_be_replayed() -> None:
     async with lab() as made:
         await made.caller.wait_open()
         _, _, task = made.call()
@@ -405,7 +405,7 @@ async def test_a_recorded_connection_cannot_be_replayed() -> None:
     ],
     ids=["key of the owner", "another node", "old lease", "key of the caller", "address", "old hello"],
 )
-async def test_a_process_that_is_not_the_node_is_sent_nothing(
+async def test_process_without_valid_proof_receives_no_call(
     owner: NodeProofs | None, identity: CallerIdentity | None
 ) -> None:
     async with lab(Owner(owner) if owner is not None else None, identity) as made:
@@ -416,7 +416,7 @@ async def test_a_process_that_is_not_the_node_is_sent_nothing(
         assert refused.value.certainty is Certainty.NOT_SENT and made.owner.calls == {}
 
 
-async def test_a_stranger_that_says_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "OPEN_TIMEOUT_S", 0.05)
     async with lab() as made:
         with socket.create_connection(("127.0.0.1", made.port)) as stranger:
@@ -425,7 +425,7 @@ async def test_a_stranger_that_says_nothing_is_disconnected(monkeypatch: pytest.
                 assert await asyncio.get_running_loop().sock_recv(stranger, 10) == b""
 
 
-async def test_a_peer_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peer_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "STALL_TIMEOUT_S", 0.05)
     async with lab() as made:
         await made.caller.wait_open()
@@ -439,7 +439,7 @@ async def test_a_peer_that_reads_nothing_is_disconnected(monkeypatch: pytest.Mon
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_of_one_call_stay_in_order_and_small_ones_overtake_large_ones() -> None:
+def test_messages_stay_in_order_and_small_ones_overtake_large() -> None:
     outbox = Outbox()
     outbox.add(link_frames.NOTIFICATION, 1, b"a" * 150_000)
     outbox.add(link_frames.REPLY, 1, b"b")
@@ -457,7 +457,7 @@ def test_messages_of_one_call_stay_in_order_and_small_ones_overtake_large_ones()
     assert outbox.bytes == 0 and assembly.bytes == 0
 
 
-def test_a_message_that_is_taken_back_leaves_nothing() -> None:
+def test_removed_message_leaves_nothing() -> None:
     outbox = Outbox()
     outbox.add(link_frames.CALL, 1, b"a" * 150_000)
     outbox.add(link_frames.CALL, 2, b"b")
@@ -467,7 +467,7 @@ def test_a_message_that_is_taken_back_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("record", [b"\x01", b"\x01\x00\x00\x00\x01\x00\x00\x00\x05abc"])
-def test_a_record_that_does_not_consist_of_frames_is_an_error(record: bytes) -> None:
+def test_record_without_whole_frames_is_an_error(record: bytes) -> None:
     with pytest.raises(LinkError):
         split_frames(record)
 

@@ -8,7 +8,7 @@ from toolway.cluster.queries import MAX_LOGGED_ERRORS, LogThrottle
 from toolway.errors import ConfigError
 
 
-def test_each_thing_is_said_once_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_error_is_logged_once_and_recovery_once(caplog: pytest.LogCaptureFixture) -> None:
     trouble = LogThrottle("nothing works")
     for _ in range(100):
         trouble.log_failure(TimeoutError())
@@ -21,7 +21,7 @@ def test_each_thing_is_said_once_and_once_that_it_is_over(caplog: pytest.LogCapt
     assert caplog.messages == [*said, said[0]]
 
 
-def test_what_is_never_the_same_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_varying_errors_are_logged_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     trouble = LogThrottle("nothing works")
     for number in range(100):
         trouble.log_failure(ConfigError(f"number {number}"))

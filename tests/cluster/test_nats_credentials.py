@@ -14,7 +14,7 @@ from tests.cluster.nats_server import nats_server, program
 from toolway.cluster.bus import Bus, nats_auth_options
 from toolway.types import Json
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="nats-server is not installed")]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_gateways_show_their_credentials_and_hear_only_their_own_account(tmp_path: Path) -> None:
+async def test_gateways_with_credentials_reach_only_their_account(tmp_path: Path) -> None:
     configuration, creds = operated(tmp_path, ["one", "two"])
     heard: dict[str, list[tuple[str, Json]]] = {"a": [], "b": [], "c": []}
     async with nats_server(configuration) as server:
@@ -43,7 +43,7 @@ async def test_gateways_show_their_credentials_and_hear_only_their_own_account(t
                 await bus.close()
 
 
-async def test_who_shows_another_seed_does_not_get_in(tmp_path: Path) -> None:
+async def test_mismatched_seed_is_rejected(tmp_path: Path) -> None:
     configuration, creds = operated(tmp_path, ["one", "two"])
     first, second = (creds[name].read_text() for name in ("one", "two"))
     jwt, _, _ = first.partition("-----BEGIN USER")
@@ -57,7 +57,7 @@ async def test_who_shows_another_seed_does_not_get_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "nothing of it", "one letter", "no seed"])
-async def test_a_damaged_file_says_so_before_anybody_is_asked(tmp_path: Path, damage: str) -> None:
+async def test_damaged_credentials_file_is_rejected_before_connecting(tmp_path: Path, damage: str) -> None:
     _, creds = operated(tmp_path, ["one"])
     text = creds["one"].read_text()
     at = text.index("NKEY SEED-----\n") + 25

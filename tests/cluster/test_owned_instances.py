@@ -6,7 +6,7 @@ from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.ownership import OwnedInstances
 
 
-class Book:
+class OwnershipLog:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -23,32 +23,32 @@ def _held(server: str, fence: int, *, cost: int = 1, recalled: bool = False) -> 
     return Ownership(ServerInstance("acme", server), "n", fence, cost=cost, recalled=recalled)
 
 
-def _holdings(*held: Ownership) -> tuple[OwnedInstances, Book]:
-    book = Book()
-    holdings = OwnedInstances(book)
+def _holdings(*held: Ownership) -> tuple[OwnedInstances, OwnershipLog]:
+    ownership_log = OwnershipLog()
+    holdings = OwnedInstances(ownership_log)
     holdings.add(held)
-    book.lines.clear()
-    return holdings, book
+    ownership_log.lines.clear()
+    return holdings, ownership_log
 
 
-def test_an_answer_from_before_does_not_bring_back_what_was_given() -> None:
+def test_stale_answer_does_not_restore_a_released_instance() -> None:
     a = _held("a", 1)
-    holdings, book = _holdings(a)
+    holdings, ownership_log = _holdings(a)
     assert holdings.release(a) and not holdings.release(a)
-    holdings.resync([a], released=holdings.pending_releases)  # the record was asked before it was told
-    assert book.lines == ["end a 1"] and len(holdings) == 0
+    holdings.resync([a], released=holdings.pending_releases)  # the database was read before the release was stored
+    assert ownership_log.lines == ["end a 1"] and len(holdings) == 0
     holdings.confirm_released(1)
     holdings.resync([_held("a", 2)], released=holdings.pending_releases)
-    assert book.lines == ["end a 1", "begin a 2"]
+    assert ownership_log.lines == ["end a 1", "begin a 2"]
 
 
-def test_what_the_record_does_not_say_ends_and_what_it_says_begins() -> None:
-    holdings, book = _holdings(_held("a", 1), _held("b", 1))
+def test_resync_ends_missing_instances_and_starts_new_ones() -> None:
+    holdings, ownership_log = _holdings(_held("a", 1), _held("b", 1))
     holdings.resync([_held("b", 2), _held("c", 1)], released=())
-    assert book.lines == ["end a 1", "end b 1", "begin b 2", "begin c 1"]
+    assert ownership_log.lines == ["end a 1", "end b 1", "begin b 2", "begin c 1"]
 
 
-def test_the_load_is_what_all_of_it_costs() -> None:
+def test_load_is_the_cost_of_all_instances() -> None:
     holdings, _ = _holdings(_held("a", 1), _held("b", 1, cost=0))
     assert holdings.load == 1
     holdings.resync([_held("a", 1), _held("b", 1, cost=0), _held("c", 1)], released=())
@@ -59,13 +59,13 @@ def test_the_load_is_what_all_of_it_costs() -> None:
     assert holdings.load == 0 and list(holdings) == []
 
 
-def test_what_is_recalled_is_noted_and_goes_on() -> None:
-    holdings, book = _holdings(_held("a", 1))
+def test_recalled_instance_is_marked_and_continues() -> None:
+    holdings, ownership_log = _holdings(_held("a", 1))
     holdings.update([_held("a", 1, recalled=True), _held("other", 1, recalled=True)])
-    assert [held.recalled for held in holdings] == [True] and book.lines == []
+    assert [held.recalled for held in holdings] == [True] and ownership_log.lines == []
 
 
-def test_what_moved_is_told_when_others_may_take_it() -> None:
+def test_moved_instance_is_reported_once_its_release_is_stored() -> None:
     a, b = _held("a", 1), _held("b", 1)
     holdings, _ = _holdings()
     told: list[tuple[list[Ownership], list[Ownership]]] = []

@@ -25,12 +25,12 @@ def test_servers_are_spread_evenly() -> None:
     assert min(shares.values()) > 600 and max(shares.values()) < 1400
 
 
-def test_a_node_twice_as_large_owns_twice_as_many() -> None:
+def test_node_twice_as_large_owns_twice_as_many() -> None:
     shares = Counter(_owners(Ring([Node("small", 100), Node("large", 200)])))
     assert 1.6 < shares["large"] / shares["small"] < 2.4
 
 
-def test_a_node_that_joins_takes_its_share_and_moves_nothing_else() -> None:
+def test_joining_node_takes_only_its_share() -> None:
     nodes = _nodes(10)
     ring = Ring(nodes[:9])
     before = _owners(ring)
@@ -40,7 +40,7 @@ def test_a_node_that_joins_takes_its_share_and_moves_nothing_else() -> None:
     assert 600 < len(moved) < 1400
 
 
-def test_a_node_that_leaves_gives_its_share_to_all_and_moves_nothing_else() -> None:
+def test_leaving_node_gives_only_its_share_to_all() -> None:
     ring = Ring(_nodes(10))
     before = _owners(ring)
     ring.remove_node("node-3")
@@ -49,14 +49,14 @@ def test_a_node_that_leaves_gives_its_share_to_all_and_moves_nothing_else() -> N
     assert len({new for _, new in moved}) == 9
 
 
-def test_the_order_in_which_nodes_came_and_went_does_not_matter() -> None:
+def test_ranks_do_not_depend_on_join_order() -> None:
     one, other = Ring(_nodes(8)), Ring(reversed(_nodes(12)))
     for number in range(8, 12):
         other.remove_node(f"node-{number}")
     assert [one.ranked(slot) for slot in range(SLOTS)] == [other.ranked(slot) for slot in range(SLOTS)]
 
 
-def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> None:
+def test_rank_depth_is_bounded_by_nodes_and_limit() -> None:
     assert Ring().ranked(0) == ()
     assert len(Ring(_nodes(2)).ranked(7)) == 2
     ring = Ring(_nodes(9))
@@ -65,14 +65,12 @@ def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> Non
     assert ring.slots_for("nobody") == ()
 
 
-def test_the_next_in_line_waits_for_those_before_it() -> None:
+def test_claim_delay_grows_with_the_rank() -> None:
     assert [claim_delay(rank) for rank in (0, 1, 2, None)] == [0, CLAIM_STEP_S, 2 * CLAIM_STEP_S, 4 * CLAIM_STEP_S]
 
 
 @pytest.mark.parametrize(("nodes", "instances", "different"), [(2, 2, 2), (3, 3, 3), (20, 3, 3), (3, 5, 3), (1, 2, 1)])
-def test_instances_of_one_server_are_on_different_nodes_while_there_are_some(
-    nodes: int, instances: int, different: int
-) -> None:
+def test_instances_of_a_server_are_on_different_nodes(nodes: int, instances: int, different: int) -> None:
     ring = Ring(_nodes(nodes))
     for number in range(200):
         lines = [rotate_for_instance(ring.ranked(slot_for("", f"s-{number}", each)), each) for each in range(instances)]
@@ -80,7 +78,7 @@ def test_instances_of_one_server_are_on_different_nodes_while_there_are_some(
         assert all(set(line) == set(ring.ranked(slot_for("", f"s-{number}", each))) for each, line in enumerate(lines))
 
 
-def test_five_instances_among_many_nodes_are_mostly_on_different_ones() -> None:
+def test_five_instances_are_mostly_on_different_nodes() -> None:
     ring = Ring(_nodes(20))
     spread = [
         len({rotate_for_instance(ring.ranked(slot_for("", f"s-{number}", each)), each)[0] for each in range(5)})
@@ -89,5 +87,5 @@ def test_five_instances_among_many_nodes_are_mostly_on_different_ones() -> None:
     assert sum(spread) / len(spread) > 0.85 * 5
 
 
-def test_tenants_do_not_meet() -> None:
+def test_tenants_have_different_slots() -> None:
     assert slot_for("a", "b") != slot_for("ab", "")

@@ -14,14 +14,14 @@ def _plan(own: Node, *nodes: Node, pools: tuple[str, ...] = ()) -> PlacementPlan
     return plan
 
 
-def test_a_pool_is_its_labels_in_order() -> None:
+def test_pool_is_named_by_its_sorted_labels() -> None:
     assert pool_for(["gpu", "eu", "gpu"]) == "eu,gpu"
     assert pool_for([]) == DEFAULT_POOL
     assert [can_own_pool(node, "eu,gpu") for node in (A, B, C)] == [False, True, False]
     assert [can_own_pool(node, DEFAULT_POOL) for node in (A, B, C, Node("d", capacity=0))] == [True, True, True, False]
 
 
-def test_a_node_ranks_the_nodes_of_its_own_pools_alone() -> None:
+def test_node_ranks_only_the_nodes_of_its_own_pools() -> None:
     plan = _plan(A, A, B, C, pools=("eu", "gpu"))
     assert set(plan.pools) == {DEFAULT_POOL, "eu"}
     assert {plan.preferred_node("eu", slot, 0) for slot in range(SLOTS)} == {"a", "b"}
@@ -31,7 +31,7 @@ def test_a_node_ranks_the_nodes_of_its_own_pools_alone() -> None:
     assert plan.ranked_slots(DEFAULT_POOL) == tuple(range(SLOTS))  # one of three has a rank everywhere
 
 
-def test_ranks_are_those_of_the_ring_turned_by_the_instance() -> None:
+def test_ranks_are_those_of_the_ring_rotated_by_instance() -> None:
     plan, ring = _plan(A, A, B, C), Ring([A, B, C])
     for slot in range(50):
         line = ring.ranked(slot)
@@ -39,7 +39,7 @@ def test_ranks_are_those_of_the_ring_turned_by_the_instance() -> None:
         assert plan.rank(DEFAULT_POOL, slot, 0) == line.index("a")
 
 
-def test_a_slot_of_our_turn_is_one_in_which_we_are_the_first() -> None:
+def test_claimable_slots_are_those_with_the_node_first() -> None:
     for others in ((A,), (A, B), (A, B, C), (A, B, C, Node("d"))):
         plan = _plan(A, *others)
         for turn, slots in enumerate(plan.claimable_slots(DEFAULT_POOL)):
@@ -50,7 +50,7 @@ def test_a_slot_of_our_turn_is_one_in_which_we_are_the_first() -> None:
     assert plan.claimable_slots(DEFAULT_POOL) == (tuple(range(SLOTS)),) * 3
 
 
-def test_only_a_change_is_one() -> None:
+def test_version_grows_only_with_a_change() -> None:
     plan = _plan(A, A, B, C)
     version = plan.version
     plan.remove_nodes({"nobody"})
@@ -60,7 +60,7 @@ def test_only_a_change_is_one() -> None:
     assert {plan.preferred_node(DEFAULT_POOL, slot, 0) for slot in range(SLOTS)} == {"a"}
 
 
-def test_a_pool_that_is_no_more_is_forgotten() -> None:
+def test_unused_pool_is_forgotten() -> None:
     plan = _plan(B, A, B, pools=("gpu",))
     for _ in plan.update([A, B], ()):
         pass

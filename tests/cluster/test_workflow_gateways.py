@@ -82,7 +82,7 @@ def anyio_backend() -> str:
 async def nodes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nodes]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     folder = tmp_path_factory.mktemp("flows")
     entry = {"command": sys.executable, "args": [str(SERVER_FILE), str(folder / "effects")]}
     (folder / "mine").mkdir()
@@ -136,7 +136,7 @@ async def until_task(raw: Raw, task: str, status: str) -> Json:
             await asyncio.sleep(0.05)
 
 
-async def test_a_task_is_asked_and_answered_at_nodes_other_than_the_one_that_began_it(nodes: Nodes) -> None:
+async def test_task_is_answered_at_other_nodes_than_its_creator(nodes: Nodes) -> None:
     async with client(nodes.replicas[0]) as one, client(nodes.replicas[1]) as two, client(nodes.replicas[2]) as three:
         task = (await one.call("workflows__refund", {"id": "A1"}, capabilities=WITH_ALL)).result["taskId"]
         asks = await until_task(two, task, "input_required")
@@ -149,7 +149,7 @@ async def test_a_task_is_asked_and_answered_at_nodes_other_than_the_one_that_beg
     assert nodes.effects().count("A1") == 1
 
 
-async def test_every_node_shows_all_runs_and_takes_the_approval(nodes: Nodes) -> None:
+async def test_every_node_shows_all_runs_and_accepts_the_approval(nodes: Nodes) -> None:
     async with client(nodes.replicas[1]) as two:
         key = {"toolway/idempotencyKey": "once"}
         begun = (await two.call("workflows__refund", {"id": "A2"}, capabilities={}, meta=key)).result
@@ -157,7 +157,7 @@ async def test_every_node_shows_all_runs_and_takes_the_approval(nodes: Nodes) ->
     assert begun["structuredContent"]["state"] == "asks"
     for number in range(3):
         shown = await nodes.runs(number, "state=asks")
-        # On a busy machine, a call of a scheduled run may have timed out, so that it asks, too.
+        # On a busy machine, a call of a scheduled run may have timed out, so it asks, too.
         assert [each["id"] for each in shown if not each["id"].startswith("tick-")] == [run]
     body = {"yes": True, "step": "ok"}
     status, stored = await nodes.replicas[2].request("POST", f"/admin/runs/{run}/approve", body)
@@ -166,7 +166,7 @@ async def test_every_node_shows_all_runs_and_takes_the_approval(nodes: Nodes) ->
     assert nodes.effects().count("A2") == 1
 
 
-async def test_a_schedule_ticks_once_for_all_nodes(nodes: Nodes) -> None:
+async def test_schedule_ticks_once_for_all_nodes(nodes: Nodes) -> None:
     async with asyncio.timeout(60):
         while len([each for each in await nodes.runs(2, "workflow=tick") if each["state"] == "done"]) < 3:
             await asyncio.sleep(0.1)
@@ -177,7 +177,7 @@ async def test_a_schedule_ticks_once_for_all_nodes(nodes: Nodes) -> None:
     assert nodes.effects().count("T") <= len(await nodes.runs(1, "workflow=tick"))
 
 
-async def test_the_runs_of_a_killed_node_go_on_at_another_and_repeat_no_payment(nodes: Nodes) -> None:
+async def test_runs_of_a_killed_node_continue_without_repeated_payment(nodes: Nodes) -> None:
     async with client(nodes.replicas[0]) as one:
         task = (await one.call("workflows__long", {"id": "A3"}, capabilities=WITH_ALL)).result["taskId"]
     async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""What may be started through `/admin`: only what the operator listed, and nothing that brings code of its own."""
+"""What may be started through `/admin`: only what the operator listed, and nothing that brings its own code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rejection_reason(server: Server, policy: AdmissionPolicy, addresses: Network
         Server(command="uvx", args=("mcp-server-time==1.4.0",), env={"TOKEN": "x"}),
     ],
 )
-def test_what_the_operator_listed_is_taken(server: Server) -> None:
+def test_allowed_server_is_accepted(server: Server) -> None:
     assert rejection_reason(server, ALLOWED) is None
 
 
@@ -57,7 +57,7 @@ def test_what_the_operator_listed_is_taken(server: Server) -> None:
         (Server(command="/opt/server", env={"ld_library_path": "/tmp"}), "ld_library_path"),
     ],
 )
-def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> None:
+def test_server_that_could_bring_code_is_rejected(server: Server, why: str) -> None:
     assert why in (rejection_reason(server, ALLOWED) or "")
 
 
@@ -75,17 +75,17 @@ def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> No
         *((name, False) for name in ("node-server", "pythonista", "server", "my-bash-server", "sharp", "perl6-tool")),
     ],
 )
-def test_an_interpreter_is_known_by_its_name_with_or_without_a_version(command: str, expected: bool) -> None:
+def test_interpreter_is_recognized_by_name_and_version(command: str, expected: bool) -> None:
     assert is_interpreter(command) is expected
 
 
-def test_without_a_list_nothing_is_started() -> None:
+def test_command_is_rejected_without_an_allow_list() -> None:
     assert rejection_reason(Server(command="/opt/server"), AdmissionPolicy()) is not None
 
 
 @pytest.mark.attack("held-38")
 @pytest.mark.parametrize("reference", ["${keyring:x}", "${file:/etc/passwd}", "${command:id}"])
-def test_a_token_of_the_gateway_reads_no_secret_of_this_machine(reference: str) -> None:
+def test_secret_references_are_rejected(reference: str) -> None:
     for way in (
         {"url": "https://x/mcp", "headers": {"A": reference}},
         {"command": "/opt/server", "env": {"A": reference}},
@@ -97,25 +97,25 @@ INSIDE = ("127.0.0.1", "127.1", "0x7f000001", "10.0.0.1", "169.254.169.254", "[:
 
 
 @pytest.mark.parametrize("host", INSIDE)
-def test_a_token_of_the_gateway_opens_no_address_inside(host: str) -> None:
+def test_private_addresses_are_rejected(host: str) -> None:
     for way in ({"url": f"http://{host}/mcp"}, {"openapi": {"url": f"http://{host}/api.json"}}):
         server = as_untrusted(parse_entry(way, {}))
         assert "connections to it are denied" in (rejection_reason(server, ALLOWED) or "")
         assert server.effective_network_policy.entry_hosts == ()
 
 
-def test_what_the_operator_allowed_may_be_added() -> None:
+def test_allowed_private_address_is_accepted() -> None:
     server = as_untrusted(Server(url="http://10.0.0.1/mcp"))
     assert rejection_reason(server, AdmissionPolicy(), NetworkPolicy(("10.0.0.0/8",))) is None
     assert rejection_reason(server, AdmissionPolicy(), NetworkPolicy(("10.0.0.2",))) is not None
 
 
 @pytest.mark.attack("held-38")
-def test_a_document_of_this_machine_is_not_read() -> None:
+def test_local_openapi_document_is_rejected() -> None:
     assert "read a file" in (rejection_reason(parse_entry({"openapi": {"file": "/etc/passwd"}}, {}), ALLOWED) or "")
 
 
-def test_what_is_listed_is_read_from_the_gateway_settings() -> None:
+def test_admission_policy_is_read_from_gateway_settings() -> None:
     block = {"allowedCommands": ["/opt/server --safe"], "allowedEnv": ["DATA_PATH"], "allowedVolumes": ["/srv/data/"]}
     policy = parse_gateway({"gateway": block}, {}).admission
     assert rejection_reason(Server(command="/opt/server", args=("--safe",), env={"DATA_PATH": "/x"}), policy) is None
@@ -135,7 +135,7 @@ def test_what_is_listed_is_read_from_the_gateway_settings() -> None:
         {"allowedVolumes": ["/srv/.."]},
     ],
 )
-def test_a_list_that_could_not_be_enforced_is_no_setting(block: dict[str, list[str]]) -> None:
+def test_unenforceable_admission_setting_is_rejected(block: dict[str, list[str]]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_gateway({"gateway": block}, {})
     assert caught.value.code == "E-CONFIG-KEY"

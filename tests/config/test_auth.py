@@ -13,7 +13,7 @@ URL = "https://server.example/mcp"
 ISSUER = "https://issuer.example"
 
 
-def test_all_of_it() -> None:
+def test_all_oauth_settings_are_parsed() -> None:
     auth = {
         "type": "oauth",
         "grant": "client_credentials",
@@ -40,23 +40,23 @@ def test_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("auth", ["oauth", {"type": "oauth"}])
-def test_the_word_alone_is_enough(auth: Any) -> None:
+def test_oauth_without_settings_uses_defaults(auth: Any) -> None:
     assert parse_entry({"url": URL, "auth": auth}).auth == OAuth()
 
 
 @pytest.mark.parametrize("auth", ["bearer", 7, {"CLIENT_ID": "x"}, {"type": "basic"}, []])
-def test_what_another_host_means_by_it_is_kept_and_told(auth: Any) -> None:
+def test_foreign_auth_value_is_kept_with_a_warning(auth: Any) -> None:
     server, problems = parse_entry_with_issues({"url": URL, "auth": auth}, {})
     assert server.auth is None and server.extras == {"auth": auth}
     assert [problem.severity for problem in problems] == ["warning"]
 
 
-def test_scopes_may_be_one_text() -> None:
+def test_scopes_may_be_one_string() -> None:
     found = parse_entry({"url": URL, "auth": {"type": "oauth", "scopes": "a b"}}).auth
     assert found is not None and found.scopes == ("a", "b")
 
 
-def test_a_key_that_is_not_known_is_told() -> None:
+def test_unknown_auth_key_is_reported() -> None:
     _, problems = parse_entry_with_issues({"url": URL, "auth": {"type": "oauth", "clientid": "x"}}, {})
     assert "auth.clientid" in problems[0].message
 
@@ -73,13 +73,13 @@ def test_a_key_that_is_not_known_is_told() -> None:
         {"grant": "password"},
     ],
 )
-def test_what_cannot_work_is_refused_without_repeating_it(wrong: dict[str, str]) -> None:
+def test_invalid_auth_is_rejected_without_repeating_it(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_entry({"url": URL, "auth": {"type": "oauth", **wrong}})
     assert "canary" not in str(caught.value)
 
 
-def test_it_is_for_addresses_that_have_no_token_yet() -> None:
+def test_oauth_needs_a_url_without_authorization_header() -> None:
     with pytest.raises(ConfigError):
         Server(command="x", auth=OAuth())
     with pytest.raises(ConfigError):

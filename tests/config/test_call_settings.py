@@ -12,7 +12,7 @@ from toolway.errors import ConfigError
 from toolway.types import Effect
 
 
-def test_retries_are_spelled_as_hosts_spell_them() -> None:
+def test_flat_retry_keys_are_parsed() -> None:
     server = parse_entry({"command": "x", "maxRetries": 1, "retryDelayMs": 200, "backoffMultiplier": 3})
     assert server.retry == RetryPolicy(max_attempts=2, initial_backoff=0.2, backoff_multiplier=3.0)
     assert parse_entry({"command": "x", "maxRetries": 0}).retry.max_attempts == 1
@@ -20,7 +20,7 @@ def test_retries_are_spelled_as_hosts_spell_them() -> None:
 
 
 @pytest.mark.user_trial("5")
-def test_up_to_twenty_retries_hold_as_configured_and_more_are_refused() -> None:
+def test_retries_up_to_20_are_accepted() -> None:
     server, issues = parse_entry_with_issues({"command": "x", "maxRetries": 20}, {})
     assert (server.retry.max_attempts, issues) == (21, [])
     assert RetryPolicy(max_attempts=21).max_attempts == 21
@@ -32,7 +32,7 @@ def test_up_to_twenty_retries_hold_as_configured_and_more_are_refused() -> None:
         RetryPolicy(max_attempts=22)
 
 
-def test_a_tool_has_settings_of_its_own_beside_the_lists_of_names() -> None:
+def test_tool_settings_and_allow_list_can_be_combined() -> None:
     tools = {"search": {"effect": "read", "cache": "30s"}, "pay": {"effect": "unsafe", "timeout": 500}, "allow": ["a"]}
     server = parse_entry({"command": "x", "tools": tools})
     assert server.tools == {
@@ -54,13 +54,13 @@ def test_a_tool_has_settings_of_its_own_beside_the_lists_of_names() -> None:
         {"notProcessedCodes": "503"},
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
+def test_invalid_call_setting_is_rejected(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         parse_entry({"command": "x", **bad})
 
 
 @pytest.mark.promise("A10")
-def test_every_field_of_the_policies_has_a_key() -> None:
+def test_every_policy_field_has_a_key() -> None:
     retry = {"maxAttempts": 4, "initialBackoff": "1s", "backoffMultiplier": 3, "rateLimitedBackoff": 2000}
     restart = {"initialBackoff": 0, "maxBackoff": "1m", "maxRestarts": 2, "window": "10s", "failedRetryInterval": "5m"}
     health = {"interval": "10s", "timeout": "2s", "failureThreshold": 1, "duringCalls": False}
@@ -82,7 +82,7 @@ def test_every_field_of_the_policies_has_a_key() -> None:
 @pytest.mark.parametrize(
     ("key", "policy"), [("retry", RetryPolicy), ("restart", RestartPolicy), ("health", HealthCheck)]
 )
-def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: type) -> None:
+def test_new_policy_field_gets_a_key_automatically(key: str, policy: type) -> None:
     for name in field_names(policy):
         values: tuple[object, ...] = (3, 4, "4s", True, False, "https://x.example/health")
         found = []
@@ -96,7 +96,7 @@ def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: t
 
 
 @pytest.mark.promise("B30")
-def test_a_tool_may_change_single_fields_of_the_servers_retries() -> None:
+def test_tool_can_override_single_retry_fields() -> None:
     tools = {"search": {"retry": {"attemptTimeout": "2s", "maxAttempts": 5}}, "pay": {"retry": {"maxAttempts": 1}}}
     server, issues = parse_entry_with_issues({"command": "x", "maxRetries": 1, "retryDelayMs": 9, "tools": tools}, {})
     assert server.tools["search"].retry == RetryPolicy(5, initial_backoff=0.009, attempt_timeout=2.0)
@@ -106,7 +106,7 @@ def test_a_tool_may_change_single_fields_of_the_servers_retries() -> None:
         parse_entry({"command": "x", "tools": {"a": {"retry": {"attemptTimeout": 0}}}})
 
 
-def test_flat_keys_and_an_object_set_different_fields_and_never_the_same_one() -> None:
+def test_flat_key_and_object_cannot_set_the_same_field() -> None:
     both = {"command": "x", "maxRetries": 1, "retry": {"maxBackoff": "5s"}}
     assert parse_entry(both).retry == RetryPolicy(max_attempts=2, max_backoff=5.0)
     with pytest.raises(ConfigError, match="set twice") as caught:
@@ -114,7 +114,7 @@ def test_flat_keys_and_an_object_set_different_fields_and_never_the_same_one() -
     assert "keepAliveInterval" in caught.value.detail
 
 
-def test_an_unknown_key_of_a_policy_is_named() -> None:
+def test_unknown_policy_key_is_named() -> None:
     server, issues = parse_entry_with_issues(
         {"command": "x", "retry": {"maxAttempt": 2, "maxAttempts": 9}, "health": {"colour": 1}}, {}
     )
@@ -138,6 +138,6 @@ def test_an_unknown_key_of_a_policy_is_named() -> None:
         {"health": {"duringCalls": 1}},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
+def test_invalid_policy_is_rejected(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         parse_entry({"command": "x", **bad})

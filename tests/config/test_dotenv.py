@@ -1,4 +1,4 @@
-"""`.env` beside a config file, and the path of `envFile`."""
+"""`.env` next to a config file, and the path of `envFile`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from toolway.errors import ConfigError
         ("\ufeffA=${B}", {"A": "${B}"}),
     ],
 )
-def test_what_people_write_in_env_files(text: str, values: dict[str, str]) -> None:
+def test_env_file_syntax(text: str, values: dict[str, str]) -> None:
     assert parse_env_file(text) == parse_env_file(text) and parse_env_file(text).values == values
     assert parse_env_file(text).bad_lines == ()
 
 
-def test_a_line_that_is_no_assignment_is_skipped_and_named() -> None:
+def test_invalid_line_is_skipped_and_reported() -> None:
     found = parse_env_file('A=1\nwhat is this\n\n1X=2\nB=\'unclosed\nC="x" y\nD=4')
     assert (found.values, found.bad_lines) == ({"A": "1", "D": "4"}, (2, 4, 5, 6))
 
@@ -48,7 +48,7 @@ def test_any_text_is_parsed(text: str) -> None:
     assert all(1 <= line <= text.count("\n") + 1 for line in found.bad_lines)
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_env_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"A=" + b"x" * MAX_ENV_FILE_BYTES)
     (tmp_path / "binary").write_bytes(b"A=\xff")
     os.mkfifo(tmp_path / "pipe")
@@ -67,7 +67,7 @@ def write(folder: Path, config: object, dotenv: str | None = None) -> Path:
 
 
 @pytest.mark.promise("C14")
-def test_env_beside_the_file_serves_for_references_and_the_environment_wins(tmp_path: Path) -> None:
+def test_dotenv_fills_references_and_environment_wins(tmp_path: Path) -> None:
     entry = {"command": "x", "args": ["${A}"], "env": {"TOKEN": "${TOKEN}", "B": "${B}"}}
     file = write(tmp_path, {"mcpServers": {"s": entry}}, "TOKEN=from-file\nA=a\nB=file\nbad line\n")
     loaded = load_file(file, {"B": "real"})
@@ -78,14 +78,14 @@ def test_env_beside_the_file_serves_for_references_and_the_environment_wins(tmp_
     assert "UNUSED" not in server.env
 
 
-def test_a_folder_called_env_is_no_env_file(tmp_path: Path) -> None:
+def test_folder_named_env_is_ignored(tmp_path: Path) -> None:
     file = write(tmp_path, {"mcpServers": {}})
     (tmp_path / ".env").mkdir()
     assert load_file(file, {}).issues == ()
 
 
 @pytest.mark.promise("C14")
-def test_env_file_of_an_entry_is_relative_to_its_file_and_a_missing_one_is_named(tmp_path: Path) -> None:
+def test_env_file_is_relative_and_missing_one_is_reported(tmp_path: Path) -> None:
     entries = {"s": {"command": "x", "envFile": "conf/.env"}, "t": {"command": "x", "envFile": "~/x.env"}}
     loaded = load_file(write(tmp_path, {"mcpServers": entries}), {"HOME": "/home/nobody-here"})
     assert loaded.servers["s"].env_file == f"{tmp_path}/conf/.env"
@@ -102,7 +102,7 @@ def test_env_file_of_an_entry_is_relative_to_its_file_and_a_missing_one_is_named
 # -- projects ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_a_project_is_read_before_it_is_trusted_and_its_env_starts_no_program(tmp_path: Path) -> None:
+def test_project_env_needs_trust_and_cannot_set_commands(tmp_path: Path) -> None:
     project = tmp_path / "project"
     entry = {"command": "${TOOL:-safe}", "args": ["${ARG}"], "env": {"TOKEN": "${TOKEN}"}}
     file = write(project, {"mcpServers": {"s": entry}}, "TOOL=evil\nARG=evil\nTOKEN=t\n")
@@ -115,7 +115,7 @@ def test_nothing_of_a_project_is_read_before_it_is_trusted_and_its_env_starts_no
 
 
 @pytest.mark.parametrize("path", ["../outside.env", "/etc/hostname", "link.env", "~/x.env", "${UNSET}/x.env"])
-def test_a_project_cannot_name_an_env_file_elsewhere(tmp_path: Path, path: str) -> None:
+def test_project_env_file_must_be_inside_project(tmp_path: Path, path: str) -> None:
     project = tmp_path / "project"
     entries = {"bad": {"command": "x", "envFile": path}, "good": {"command": "x", "envFile": "own.env"}}
     file = write(project, {"mcpServers": entries})
@@ -131,7 +131,7 @@ def test_a_project_cannot_name_an_env_file_elsewhere(tmp_path: Path, path: str) 
     ]
 
 
-def test_a_link_of_a_project_to_another_env_file_is_not_read(tmp_path: Path) -> None:
+def test_project_dotenv_symlink_is_not_read(tmp_path: Path) -> None:
     project = tmp_path / "project"
     file = write(project, {"mcpServers": {"s": {"command": "x", "env": {"T": "${SECRET}"}}}})
     (tmp_path / "private").write_text("SECRET=x")
@@ -166,7 +166,7 @@ def test_a_link_of_a_project_to_another_env_file_is_not_read(tmp_path: Path) -> 
         ({"command": "x", "idempotencyMetaKey": "${X}"}, "idempotencyMetaKey"),
     ],
 )
-def test_an_unset_variable_is_found_wherever_it_is(entry: dict[str, object], key: str) -> None:
+def test_unset_variable_is_found_in_every_field(entry: dict[str, object], key: str) -> None:
     server, issues = parse_entry_with_issues(entry, {})
     assert find_unset_variables(server) == {"X": key}
     assert [issue.message for issue in issues if issue.severity == ("note" if "envFile" in entry else "warning")] == [
@@ -176,7 +176,7 @@ def test_an_unset_variable_is_found_wherever_it_is(entry: dict[str, object], key
     assert "X" in str(check_entry(server, AdmissionPolicy(("x", "${X}"))))
 
 
-def test_an_unset_variable_where_only_certain_words_are_allowed_is_an_error() -> None:
+def test_unset_variable_in_enum_field_is_an_error() -> None:
     with pytest.raises(ConfigError, match="the variable X is not set") as caught:
         parse_entry({"command": "x", "era": "${X}"}, {})
     assert caught.value.code == "E-CONFIG-VARIABLE"
@@ -184,7 +184,7 @@ def test_an_unset_variable_where_only_certain_words_are_allowed_is_an_error() ->
         parse_entry({"command": "x", "healthCheckUrl": "${X}"}, {})
 
 
-def test_an_unset_variable_of_the_gateway_is_named() -> None:
+def test_unset_gateway_variable_is_named() -> None:
     text = '{"mcpServers": {}, "toolway": {"alerts": {"webhook": "https://h", "headers": {"T": "${X}"}}}}'
     issues = parse_config(text, "f.json", {}).issues
     assert [(issue.code, issue.detail) for issue in issues] == [
@@ -192,13 +192,13 @@ def test_an_unset_variable_of_the_gateway_is_named() -> None:
     ]
 
 
-def test_the_text_of_an_unset_variable_may_be_shown() -> None:
+def test_unset_variable_is_kept_as_text() -> None:
     text = parse_entry({"command": "x", "env": {"T": "a ${X} ${keyring:k}"}}, {}).env["T"]
     assert isinstance(text, SecretTemplate) and text == "a ${X} ${keyring:k}"
     assert [str(ref) for ref in text.references] == ["${keyring:k}"]
 
 
-def test_variables_of_a_file_behind_the_environment() -> None:
+def test_environment_overrides_dotenv() -> None:
     variables = DotenvVariables({"A": "1"}, {"A": "2", "B": "3"}, is_project=True)
     assert dict(variables) == {"A": "1", "B": "3"} and len(variables) == 2
     assert dict(variables.for_key("command")) == {"A": "1"} and variables.for_key("env.X") is variables

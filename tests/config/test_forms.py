@@ -42,7 +42,7 @@ def is_object(name: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("file", sorted(FORMS.glob("*.json")), ids=lambda file: file.stem)
-def test_every_key_of_every_form_is_in_force_or_named(file: Path) -> None:
+def test_every_key_is_applied_or_reported(file: Path) -> None:
     """A key is in force if the configuration without it differs, or has another issue."""
     text = file.read_text(encoding="utf-8")
     whole = parse_config(text, "f.json", VARIABLES)
@@ -71,7 +71,7 @@ def without(value: Any, key: str) -> Any:
 
 
 @pytest.mark.promise("A6")
-def test_the_form_of_a_resilient_client() -> None:
+def test_resilient_client_form() -> None:
     loaded = load("resilient-client")
     github, docs = loaded.servers["github"], loaded.servers["docs"]
     assert (github.env, github.timeout.total, github.restart.max_restarts) == ({"GITHUB_TOKEN": "g"}, 30.0, 3)
@@ -84,7 +84,7 @@ def test_the_form_of_a_resilient_client() -> None:
     "form",
     ["list-under-servers", "bare-list", "mapping-with-endpoint", "mapping-with-url", "endpoint-with-default"],
 )
-def test_a_list_of_servers_with_names_and_endpoints(form: str) -> None:
+def test_list_of_servers_with_names_and_endpoints(form: str) -> None:
     loaded = load(form)
     server = loaded.servers["github"]
     assert (server.url, server.timeout.total) == ("http://localhost:3001", 30.0)
@@ -93,12 +93,12 @@ def test_a_list_of_servers_with_names_and_endpoints(form: str) -> None:
     assert all("github" in str(issue) or issue.line for issue in loaded.issues)
 
 
-def test_an_endpoint_from_a_variable() -> None:
+def test_endpoint_from_a_variable() -> None:
     loaded = load("endpoint-with-default", {"MCP_GITHUB_ENDPOINT": "https://github.example/mcp"})
     assert loaded.servers["github"].url == "https://github.example/mcp"
 
 
-def test_a_hub_with_groups_and_five_transports() -> None:
+def test_hub_with_groups_and_five_transports() -> None:
     loaded = load("hub-with-groups")
     assert loaded.gateway.groups["dev"].tools == ("a.*", "c.*")
     assert loaded.servers["b"].health.interval == 60.0
@@ -107,7 +107,7 @@ def test_a_hub_with_groups_and_five_transports() -> None:
     assert "'smartRouting' has no effect" in named(loaded.issues)
 
 
-def test_names_in_a_list_are_kept_apart() -> None:
+def test_duplicate_names_in_a_list_get_numbers() -> None:
     loaded = parse_config(
         '[{"name": "My Box", "url": "https://a"}, {"url": "https://b"}, {"name": "My Box", "command": "c"}]'
     )
@@ -115,13 +115,13 @@ def test_names_in_a_list_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "[1]", '{"servers": ["npx x"]}', '{"mcpServers": 3}', "3"])
-def test_what_is_no_list_of_entries_is_refused(text: str) -> None:
+def test_invalid_server_list_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert caught.value.code == "E-CONFIG-SHAPE"
 
 
-def test_groups_of_another_host_and_ours_together() -> None:
+def test_groups_of_other_hosts_merge_with_toolsets() -> None:
     text = """{"mcpServers": {"My A": {"command": "x"}},
       "groups": [{"name": "Dev", "servers": ["My A", {"name": "c", "tools": ["x", "y"]}, 3], "maxSize": 1},
                  {"name": "server", "servers": []}, 1],
@@ -139,7 +139,7 @@ def test_groups_of_another_host_and_ours_together() -> None:
     ]
 
 
-def test_both_spellings_of_one_key_are_refused() -> None:
+def test_two_spellings_of_one_key_are_rejected() -> None:
     with pytest.raises(ConfigError, match="set twice"):
         parse_entry_with_issues({"command": "x", "timeout": 1000, "timeoutMs": 2000}, {})
     with pytest.raises(ConfigError, match="two addresses"):
@@ -152,7 +152,7 @@ def test_both_spellings_of_one_key_are_refused() -> None:
 @pytest.mark.parametrize(
     "key", ["headersHelper", "alwaysAllow", "autoApprove", "trust", "dev", "watchPaths", "oauth", "settings", "colour"]
 )
-def test_a_key_without_effect_is_named_with_what_to_do(key: str) -> None:
+def test_key_without_effect_is_reported_with_hint(key: str) -> None:
     server, issues = parse_entry_with_issues({"command": "x", key: {"a": 1}}, {})
     assert server.extras == {key: {"a": 1}}
     assert [(issue.severity, repr(key) in issue.message, bool(issue.hint)) for issue in issues] == [
@@ -161,11 +161,11 @@ def test_a_key_without_effect_is_named_with_what_to_do(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["description", "icon", "version", "$schema", "_comment", "//", "name", "x-note"])
-def test_a_key_that_only_describes_needs_no_effect(key: str) -> None:
+def test_descriptive_key_gives_no_warning(key: str) -> None:
     assert parse_entry_with_issues({"command": "x", key: "text"}, {})[1] == []
 
 
-def test_keys_that_import_kept_are_named_with_their_host() -> None:
+def test_kept_import_keys_are_reported_with_their_client() -> None:
     extras = {"cline": {"autoApprove": ["a"], "type": "streamableHttp", "description": "d"}, "zed": {"fancy": 1}}
     issues = parse_entry_with_issues({"command": "x", "extras": extras}, {})[1]
     assert [issue.message for issue in issues] == [
@@ -174,14 +174,14 @@ def test_keys_that_import_kept_are_named_with_their_host() -> None:
     ]
 
 
-def test_many_unknown_keys_are_bounded() -> None:
+def test_unknown_key_reports_are_bounded() -> None:
     issues = parse_entry_with_issues({"command": "x", **{f"odd{n}": n for n in range(10_000)}}, {})[1]
     assert len(issues) == 33 and issues[-1].message == "9968 more unknown keys"
     loaded = parse_config(json.dumps({"mcpServers": {}, **{f"odd{n}": n for n in range(10_000)}}))
     assert [issue.message.endswith("and 9992 more beside the servers") for issue in loaded.issues] == [True]
 
 
-def test_root_keys_without_effect_are_named() -> None:
+def test_root_keys_without_effect_are_reported() -> None:
     text = '{"$schema": "s", "mcpServers": {}, "inputs": [], "toolwai": {"timeout": 1}, "description": "d"}'
     found = {issue.message: issue.hint for issue in parse_config(text, "f.json").issues}
     assert "toolway secrets set" in found["key 'inputs' has no effect"]
@@ -189,7 +189,7 @@ def test_root_keys_without_effect_are_named() -> None:
 
 
 @pytest.mark.promise("B14")
-def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_config_warnings_reach_hub_and_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "toolway.config")
     entry = {"url": "https://x.example/mcp", "timeoutMs": 1000, "headersHelper": "h", "lazy": True, "description": "d"}
     hub = Hub({"x": entry}, catalog_storage=None)
@@ -219,9 +219,9 @@ def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptu
     ],
 )
 @pytest.mark.promise("B18")
-def test_a_hub_takes_each_form_as_a_value(config: Any) -> None:
+def test_hub_accepts_each_form_as_a_value(config: Any) -> None:
     assert Hub(config, catalog_storage=None)._core.servers.entries == {"a": Server("x")}
 
 
-def test_a_server_may_have_the_name_servers() -> None:
+def test_server_may_be_named_servers() -> None:
     assert Hub({"servers": {"command": "x"}}, catalog_storage=None)._core.servers.entries == {"servers": Server("x")}

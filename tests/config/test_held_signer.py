@@ -10,7 +10,7 @@ from toolway.config.scopes import without_held_signer
 from toolway.config.settings import AuditSettings, GatewaySettings
 
 
-def test_a_signer_that_another_program_wrote_waits_for_approval(tmp_path: Path) -> None:
+def test_signer_added_by_another_program_needs_review(tmp_path: Path) -> None:
     gate, file = ApprovalGate(TrustStore(tmp_path / "trust.json")), str(tmp_path / "mcp.json")
     block = {"audit": {"signer": "command:/bin/sign", "signerKey": "public.pem"}}
     [held] = gate.find_held(file, {}, block, {})

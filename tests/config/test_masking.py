@@ -6,7 +6,7 @@ from toolway.config.server_entry import parse_entry
 from toolway.secrets import remember_secret
 
 
-def test_secrets_are_masked_by_the_name_of_their_variable_and_headers_always():
+def test_env_secrets_are_masked_by_name_and_headers_always():
     mask = build_masker(
         [
             Server(command="x", env={"GITHUB_TOKEN": "ghp_12345", "DATA": "/srv/data", "API_KEY": "short"}),
@@ -18,11 +18,11 @@ def test_secrets_are_masked_by_the_name_of_their_variable_and_headers_always():
     assert mask("a short word") == "a short word"
 
 
-def test_without_secrets_nothing_changes():
+def test_text_without_secrets_is_unchanged():
     assert build_masker([Server(command="x")])("text") == "text"
 
 
-def test_secrets_in_arguments_and_addresses_are_masked():
+def test_secrets_in_arguments_and_urls_are_masked():
     mask = build_masker(
         [
             Server(
@@ -37,19 +37,19 @@ def test_secrets_in_arguments_and_addresses_are_masked():
     assert mask("harmless-word harmless-value") == "harmless-word harmless-value"
 
 
-def test_what_was_fetched_is_masked_wherever_it_is_repeated():
+def test_resolved_secret_is_masked_everywhere():
     mask = build_masker([])
     assert mask("fetched-value-4711") == "fetched-value-4711"
     remember_secret("fetched-value-4711")
     assert mask("fetched-value-4711") == "***"
 
 
-def test_a_reference_is_shown_as_it_is():
+def test_secret_reference_is_not_masked():
     server = parse_entry({"command": "x", "env": {"A_TOKEN": "${keyring:a.TOKEN}"}}, {})
     assert build_masker([server])("${keyring:a.TOKEN}") == "${keyring:a.TOKEN}"
 
 
-def test_secrets_of_our_own_environment_are_masked(monkeypatch):
+def test_secrets_in_own_environment_are_masked(monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://me:password-of-proxy@proxy.example:3128")
     monkeypatch.setenv("TOOLWAY_TOKEN", "token-of-the-gateway")
     mask = build_masker([])
@@ -76,5 +76,5 @@ def test_secrets_of_our_own_environment_are_masked(monkeypatch):
         ({"url": "https://x.example/?token=plain-token&a=1"}, {"url": "https://x.example/?token=***&a=1"}),
     ],
 )
-def test_an_entry_is_shown_without_secrets(written, shown):
+def test_entry_is_shown_without_secrets(written, shown):
     assert mask_value(written) == shown

@@ -42,7 +42,7 @@ def bundle(tmp_path, manifest=MANIFEST, files=None, name="b.mcpb"):
     return path
 
 
-def test_a_bundle_says_what_it_is_and_what_it_asks_for(tmp_path):
+def test_bundle_manifest_is_parsed(tmp_path):
     found = mcpb.read_bundle(bundle(tmp_path))
     assert (found.name, found.version, len(found.sha256)) == ("my-files", "1.2.0", 64)
     asks = {ask.name: ask for ask in found.inputs}
@@ -51,7 +51,7 @@ def test_a_bundle_says_what_it_is_and_what_it_asks_for(tmp_path):
     assert asks["max"].default == 10
 
 
-def test_its_entry_keeps_the_folder_and_names_secrets(tmp_path):
+def test_bundle_entry_has_folder_and_secret_references(tmp_path):
     folder = tmp_path / "at"
     entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), folder, {"folders": ["/a", "/b c"]})
     assert entry == {
@@ -63,12 +63,12 @@ def test_its_entry_keeps_the_folder_and_names_secrets(tmp_path):
     assert server_of(entry, {"HOME": "/h"}).env["LOG"] == "/h/log"
 
 
-def test_another_system_has_its_own_way(tmp_path):
+def test_platform_override_is_used(tmp_path):
     entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), tmp_path, {"folders": ["/a"]}, "darwin")
     assert (entry["command"], entry["env"]["MAC"]) == ("node-mac", "1")
 
 
-def test_what_must_be_answered_is_asked_for(tmp_path):
+def test_missing_required_input_raises(tmp_path):
     with pytest.raises(ConfigError, match="needs folders"):
         mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), tmp_path)
 
@@ -77,13 +77,13 @@ def test_what_must_be_answered_is_asked_for(tmp_path):
     ("kind", "command"),
     [("uv", ["uv", "run", "--directory", "{}", "s.py"]), ("python", ["python3", "{}/s.py"]), ("binary", ["{}/s.py"])],
 )
-def test_a_manifest_without_a_command_is_started_by_its_kind(kind, command, tmp_path):
+def test_manifest_without_command_uses_runner_of_its_type(kind, command, tmp_path):
     manifest = {"name": "x", "server": {"type": kind, "entry_point": "s.py"}}
     entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path, manifest)), tmp_path)
     assert [entry["command"], *entry["args"]] == [word.format(tmp_path) for word in command]
 
 
-def test_a_bundle_is_unpacked_whole_and_programs_can_be_run(tmp_path):
+def test_bundle_is_unpacked_with_executable_programs(tmp_path):
     path = bundle(tmp_path)
     with zipfile.ZipFile(path, "a") as archive:
         info = zipfile.ZipInfo("bin/run")
@@ -98,14 +98,14 @@ def test_a_bundle_is_unpacked_whole_and_programs_can_be_run(tmp_path):
 
 @pytest.mark.attack("held-65")
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out", "C:\\out"])
-def test_a_bundle_that_leads_out_of_its_folder_is_refused(name, tmp_path):
+def test_bundle_with_path_traversal_is_rejected(name, tmp_path):
     with pytest.raises(ConfigError, match="outside of its folder") as caught:
         mcpb.read_bundle(bundle(tmp_path, files={name: b"x"}))
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
 
 @pytest.mark.attack("held-65")
-def test_a_bundle_with_a_link_is_refused(tmp_path):
+def test_bundle_with_symlink_is_rejected(tmp_path):
     path = bundle(tmp_path)
     with zipfile.ZipFile(path, "a") as archive:
         info = zipfile.ZipInfo("link")
@@ -116,27 +116,27 @@ def test_a_bundle_with_a_link_is_refused(tmp_path):
 
 
 @pytest.mark.attack("held-65")
-def test_a_bundle_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
+def test_oversized_bundle_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(mcpb, "MAX_UNPACKED_BYTES", 1000)
     with pytest.raises(ConfigError, match="more than 1000 bytes"):
         mcpb.read_bundle(bundle(tmp_path, files={"zeros": b"0" * 2000}))
 
 
 @pytest.mark.parametrize("manifest", [None, {}, [], {"name": "x"}, {"name": "x", "server": "y"}])
-def test_what_is_no_bundle_is_said_to_be_none(manifest, tmp_path):
+def test_invalid_manifest_is_rejected(manifest, tmp_path):
     with pytest.raises(ConfigError) as caught:
         mcpb.read_bundle(bundle(tmp_path, manifest))
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
 
-def test_a_file_that_is_no_zip_is_said_to_be_none(tmp_path):
+def test_file_that_is_not_a_zip_is_rejected(tmp_path):
     (tmp_path / "x.mcpb").write_text("hello")
     with pytest.raises(ConfigError, match="is not a usable bundle"):
         mcpb.read_bundle(tmp_path / "x.mcpb")
 
 
 @pytest.mark.attack("held-65")
-def test_a_manifest_cannot_refer_to_secrets_of_others(tmp_path):
+def test_manifest_cannot_reference_other_secrets(tmp_path):
     stolen = "${keyring:github.token}${command:id}${file:/etc/passwd}"
     config = {"command": "x", "args": [stolen], "env": {"A": stolen}}
     found = mcpb.read_bundle(bundle(tmp_path, {"name": "x", "server": {"type": "node", "mcp_config": config}}))

@@ -24,7 +24,7 @@ def text(allow, **servers):
 URL = {"url": "https://a.example/mcp"}
 
 
-def test_what_a_file_allows_holds_for_its_servers_that_have_an_address():
+def test_allowed_addresses_apply_to_servers_with_url():
     loaded = parse_config(
         text(["a.example", "10.0.0.0/8"], a=URL, api={"openapi": {"url": "https://b.example/"}}, c="cat")
     )
@@ -33,7 +33,7 @@ def test_what_a_file_allows_holds_for_its_servers_that_have_an_address():
     assert loaded.servers["c"].network_policy == PUBLIC_ONLY and not loaded.issues
 
 
-def test_variables_are_filled_in():
+def test_variables_are_expanded_in_allowed_addresses():
     assert parse_config(text(["${HOST}"], a=URL), variables={"HOST": "x.example"}).network_policy.allow == (
         "x.example",
     )
@@ -42,20 +42,20 @@ def test_variables_are_filled_in():
 @pytest.mark.parametrize(
     "block", ["all", [], {"allow": "a.example"}, {"allow": ["http://x"]}, {"allow": [1.5]}, {"alow": ["a.example"]}]
 )
-def test_what_cannot_be_read_is_said_and_allows_nothing_and_hides_no_server(block):
+def test_invalid_address_block_allows_nothing(block):
     loaded = parse_config(json.dumps({"mcpServers": {"a": URL}, "toolway": {"addresses": block}}), "f.json")
     [problem] = loaded.issues
     assert problem.severity == "error" and problem.file == "f.json" and problem.line == 1 and problem.server == ""
     assert loaded.servers["a"].network_policy == PUBLIC_ONLY == loaded.network_policy
 
 
-def test_a_change_of_it_is_a_change_of_the_servers():
+def test_changed_addresses_change_url_servers():
     """So that a reload of a gateway connects anew."""
     one, other = (parse_config(text(allow, a=URL, c="cat")).servers for allow in (["x"], ["y"]))
     assert one["a"] != other["a"] and one["c"] == other["c"]
 
 
-def test_a_project_uses_what_the_user_allows_and_allows_the_user_nothing(tmp_path):
+def test_scopes_inherit_allowed_addresses_downwards_only(tmp_path):
     project = tmp_path / "project"
     environment = {"HOME": str(tmp_path / "home")}
     places = scopes.find_config_paths(environment, project)
@@ -77,7 +77,7 @@ def test_a_project_uses_what_the_user_allows_and_allows_the_user_nothing(tmp_pat
     assert loaded.network_policy.allow == ("of-user", "of-project", "of-me-there")
 
 
-def test_a_project_that_was_not_approved_allows_nothing(tmp_path):
+def test_untrusted_project_allows_no_addresses(tmp_path):
     environment = {"HOME": str(tmp_path / "home")}
     (tmp_path / "mcp.json").write_text(text(["of-project"], theirs=URL))
     assert scopes.load_scopes(environment, tmp_path).network_policy == PUBLIC_ONLY
@@ -86,7 +86,7 @@ def test_a_project_that_was_not_approved_allows_nothing(tmp_path):
 @pytest.mark.parametrize(
     "host", ["build", "mcp-server", "jira.local", "a.b.internal", "nas.lan", "x.svc.cluster.local"]
 )
-def test_names_that_nobody_has_in_public_are_pointed_out(host):
+def test_private_host_name_gets_a_warning(host):
     [problem] = find_private_hosts({"a": {"url": f"http://{host}:8000/mcp"}}, PUBLIC_ONLY)
     assert problem.severity == "warning" and problem.code == "E-HTTP-ADDRESS"
     assert json.loads("{" + problem.hint.partition(": ")[2] + "}")["toolway"]["addresses"]["allow"] == [host]
@@ -96,18 +96,18 @@ def test_names_that_nobody_has_in_public_are_pointed_out(host):
 @pytest.mark.parametrize(
     "host", ["localhost", "127.0.0.1", "10.0.0.1", "[::1]", "docs.example", "local.example.com", ""]
 )
-def test_other_hosts_are_not(host):
+def test_public_or_local_host_gets_no_warning(host):
     assert not is_private_host(host.strip("[]"))
     assert find_private_hosts({"a": {"url": f"http://{host}/"}, "b": {"command": "x"}}, PUBLIC_ONLY) == []
 
 
-def test_a_file_is_read_without_what_resolves_names():
-    """It comes with asyncio, for which nobody should wait who only asks what there is."""
+def test_loader_does_not_import_asyncio():
+    """It comes with asyncio, for which no one should wait who only asks what there is."""
     program = "import sys, toolway.config.loader; print({'asyncio', 'socket'} & sys.modules.keys() or 'none')"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "none\n"
 
 
-def test_the_page_for_people_shows_what_works():
+def test_howto_example_works():
     page = (Path(__file__).resolve().parents[2] / "docs/howto/addresses.md").read_text()
     [shown] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     loaded = parse_config(shown)

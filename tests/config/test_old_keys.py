@@ -20,14 +20,14 @@ def nested(path, value):
 
 
 @pytest.mark.parametrize(("old", "new"), OF_ENTRIES.items())
-def test_an_old_key_of_an_entry_has_no_effect_and_a_warning_names_the_new_key(old, new):
+def test_old_entry_key_is_ignored_with_a_warning(old, new):
     server, issues = parse_entry_with_issues({"command": "x", **nested(old.replace("*", "t"), 7)}, {})
     assert (server.limits, server.idempotent, server.share_connection) == (Limits(), False, False)
     assert [(issue.severity, issue.hint) for issue in issues] == [("warning", f"it was renamed: write {new!r}")]
 
 
 @pytest.mark.parametrize(("old", "new"), OF_OUR_BLOCK.items())
-def test_an_old_key_of_our_block_is_an_error_that_names_the_new_key(old, new):
+def test_old_toolway_key_is_an_error_naming_the_new_key(old, new):
     with pytest.raises(ConfigError, match=r"unknown key (in )?toolway") as caught:
         parse_gateway(nested(old, True), {})
     assert caught.value.hint == f"it was renamed: write {new!r}"
@@ -35,7 +35,7 @@ def test_an_old_key_of_our_block_is_an_error_that_names_the_new_key(old, new):
         parse_config(f'{{"mcpServers": {{}}, "toolway": {{"{old.split(".")[0]}": {{"commands": true}}}}}}')
 
 
-def test_the_new_keys_are_known_and_the_old_ones_are_not():
+def test_new_keys_are_known_and_old_keys_are_not():
     top = {old: new for old, new in OF_ENTRIES.items() if "." not in old}
     assert set(top.values()) <= set(KNOWN_KEYS)
     assert not set(top) & set(KNOWN_KEYS)

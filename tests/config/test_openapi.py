@@ -26,7 +26,7 @@ def problem(value: dict[str, Any]) -> ConfigError:
     return caught.value
 
 
-def test_the_document_is_an_address_a_file_or_stands_in_the_entry():
+def test_document_may_be_url_file_or_inline():
     assert api().openapi == OpenApi(url=DOCUMENT)
     assert parse_entry({"openapi": DOCUMENT}) == api()
     assert parse_entry({"openapi": "~/api.yaml"}).openapi != parse_entry({"openapi": "api.yaml"}).openapi
@@ -36,7 +36,7 @@ def test_the_document_is_an_address_a_file_or_stands_in_the_entry():
         assert found is not None and found.document == inline
 
 
-def test_an_api_is_a_transport_of_its_own_and_its_url_is_where_it_is():
+def test_openapi_entry_has_its_own_transport_and_base_url():
     assert api().transport == "openapi"
     assert api(server="https://api.example/v2").url == "https://api.example/v2"
     assert api(servers=[{"url": "https://api.example/v2"}]).url == "https://api.example/v2"
@@ -67,11 +67,11 @@ def test_an_api_is_a_transport_of_its_own_and_its_url_is_where_it_is():
         ({"openapi": {"url": DOCUMENT, "security": {"type": "oauth2"}}}, "auth is for servers with a url"),
     ],
 )
-def test_what_is_wrong_is_told(value: dict[str, Any], said: str):
+def test_invalid_openapi_entry_is_explained(value: dict[str, Any], said: str):
     assert said in problem(value).message
 
 
-def test_operations_are_chosen_by_tag_path_method_and_id():
+def test_operations_are_filtered_by_tag_path_method_and_id():
     found = api(include={"tags": ["pets"], "methods": "get"}, exclude={"paths": ["/admin/*"], "operationIds": ["x"]})
     assert found.openapi is not None
     assert found.openapi.include == OpenApiFilter(tags=("pets",), methods=("get",))
@@ -91,23 +91,23 @@ def test_operations_are_chosen_by_tag_path_method_and_id():
         ({"type": "http", "scheme": "basic", "username": "u", "password": "p"}, (ApiCredential("u:p", "basic"),)),
     ],
 )
-def test_credentials(security: dict[str, Any], expected: tuple[ApiCredential, ...]):
+def test_credentials_are_parsed(security: dict[str, Any], expected: tuple[ApiCredential, ...]):
     found = api(security=security).openapi
     assert found is not None and found.credentials == expected
 
 
-def test_oauth_is_the_brokers_affair_and_needs_the_address_of_the_api():
+def test_oauth2_security_becomes_entry_auth():
     found = api(server="https://api.example", security={"type": "oauth2", "clientId": "us", "scopes": "a b"})
     assert found.auth is not None and (found.auth.client_id, found.auth.scopes) == ("us", ("a", "b"))
     assert found.openapi is not None and not found.openapi.credentials
 
 
-def test_a_key_header_takes_the_idempotency_key_of_a_call():
+def test_idempotency_header_sets_meta_key():
     assert api(idempotencyHeader="Idempotency-Key").idempotency_meta_key == IDEMPOTENCY_META_KEY
     assert api().idempotency_meta_key is None
 
 
-def test_secrets_of_an_api_are_fetched_late_and_shown_never():
+def test_openapi_secrets_are_resolved_late_and_masked():
     value = {
         "openapi": {
             "url": DOCUMENT,
@@ -125,6 +125,6 @@ def test_secrets_of_an_api_are_fetched_late_and_shown_never():
     assert "canary" not in build_masker([parse_entry(plain)])("it sent canary-of-pets")
 
 
-def test_unknown_keys_are_mentioned():
+def test_unknown_openapi_key_is_reported():
     _, problems = parse_entry_with_issues({"openapi": {"url": DOCUMENT, "colour": 1}}, {})
     assert [each.message for each in problems] == ["unknown key openapi.colour"]

@@ -38,7 +38,7 @@ def user_file(home):
     return home / ".config/toolway/mcp.json"
 
 
-def test_all_three_are_merged_and_the_nearer_goes_before(place):
+def test_scopes_are_merged_and_nearer_scope_wins(place):
     home, project, environment = place
     write(user_file(home), {name: {"command": "user"} for name in ("a", "b", "c")})
     approve(write(project / ".mcp.json", {name: {"command": "project"} for name in ("b", "c", "d")}), environment)
@@ -51,7 +51,7 @@ def test_all_three_are_merged_and_the_nearer_goes_before(place):
     assert {problem.severity for problem in merged.issues} == {"note"}
 
 
-def test_an_entry_is_what_one_file_says_and_never_a_mixture(place):
+def test_entry_comes_from_one_scope_and_is_never_mixed(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user", "env": {"TOKEN": CANARY}, "timeout": "5s"}})
     approve(write(project / "mcp.json", {"a": {"command": "project"}}), environment)
@@ -59,7 +59,7 @@ def test_an_entry_is_what_one_file_says_and_never_a_mixture(place):
     assert (server.command, dict(server.env), server.timeout.total) == ("project", {}, 60.0)
 
 
-def test_both_spellings_of_a_projects_file_are_used(place):
+def test_both_project_file_names_are_used(place):
     _, project, environment = place
     approve(write(project / ".mcp.json", {"a": {"command": "dot"}, "b": {"command": "dot"}}), environment)
     approve(write(project / "mcp.json", {"b": {"command": "plain"}}), environment)
@@ -67,7 +67,7 @@ def test_both_spellings_of_a_projects_file_are_used(place):
     assert found == {"a": "dot", "b": "plain"}
 
 
-def test_a_project_ends_at_its_repository_and_below_the_home(place):
+def test_project_root_is_repository_below_home(place):
     home, project, environment = place
     write(home / "mcp.json", {"home": {"command": "x"}})
     write(project.parent / "mcp.json", {"above": {"command": "x"}})
@@ -79,7 +79,7 @@ def test_a_project_ends_at_its_repository_and_below_the_home(place):
     assert scopes.find_config_paths(environment, project.parent / "folder").root == project.parent
 
 
-def test_the_users_own_file_needs_no_approval_where_it_lies_either(place):
+def test_user_file_is_always_trusted(place):
     home, _, environment = place
     write(user_file(home), {"a": {"command": "x"}})
     merged = scopes.load_scopes(environment, user_file(home).parent)
@@ -87,14 +87,14 @@ def test_the_users_own_file_needs_no_approval_where_it_lies_either(place):
     assert merged.untrusted == ()
 
 
-def test_a_local_file_is_not_in_the_project(place):
+def test_local_file_is_outside_the_project(place):
     _, project, environment = place
     local = scopes.find_config_paths(environment, project).local
     assert project not in local.parents
     assert local != scopes.find_config_paths(environment, project.parent).local
 
 
-def test_commands_of_a_project_run_in_its_folder(place):
+def test_project_commands_run_in_project_folder(place):
     home, project, environment = place
     write(user_file(home), {"user": {"command": "x"}})
     entries = {
@@ -112,7 +112,7 @@ def test_commands_of_a_project_run_in_its_folder(place):
 
 
 @pytest.mark.attack("held-61")
-def test_a_projects_file_is_not_used_before_it_was_approved(place):
+def test_project_file_is_not_used_until_trusted(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user"}})
     file = write(project / ".mcp.json", {"a": {"command": "evil"}, "b": {"command": "evil"}})
@@ -126,7 +126,7 @@ def test_a_projects_file_is_not_used_before_it_was_approved(place):
 
 
 @pytest.mark.parametrize("change", [" ", "\n", "evil"])
-def test_a_change_of_one_byte_asks_again_and_going_back_does_not(place, change):
+def test_changed_file_needs_trust_again_until_restored(place, change):
     _, project, environment = place
     file = approve(write(project / "mcp.json", {"a": {"command": "good"}}), environment)
     before = file.read_text()
@@ -137,7 +137,7 @@ def test_a_change_of_one_byte_asks_again_and_going_back_does_not(place, change):
     assert list(scopes.load_scopes(environment, project).servers) == ["a"]
 
 
-def test_the_settings_of_a_file_that_waits_are_not_used_either(place):
+def test_settings_of_untrusted_file_are_not_used(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "x"}})
     evil = {"gateway": {"host": "0.0.0.0", "allowedCommands": ["sh"], "origins": ["https://evil.example"]}}
@@ -146,7 +146,7 @@ def test_the_settings_of_a_file_that_waits_are_not_used_either(place):
     assert (gateway.host, gateway.allowed_commands, gateway.origins) == ("127.0.0.1", (), ())
 
 
-def test_an_approval_is_of_one_file_and_can_be_taken_back(place):
+def test_trust_covers_one_file_and_can_be_revoked(place):
     _, project, environment = place
     file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
     other = write(project / "src" / "mcp.json", {"a": {"command": "x"}})
@@ -159,7 +159,7 @@ def test_an_approval_is_of_one_file_and_can_be_taken_back(place):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"x": 1}'])
-def test_approvals_that_cannot_be_read_approve_nothing(place, content):
+def test_unreadable_trust_store_trusts_nothing(place, content):
     _, project, environment = place
     file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
     open_trust_store(environment).file.write_bytes(content)
@@ -168,12 +168,12 @@ def test_approvals_that_cannot_be_read_approve_nothing(place, content):
     assert list(scopes.load_scopes(environment, project).servers) == ["a"]
 
 
-def test_without_a_place_for_approvals_nothing_of_a_project_is_used(tmp_path):
+def test_project_is_not_used_without_a_trust_store(tmp_path):
     write(tmp_path / "mcp.json", {"a": {"command": "x"}})
     assert scopes.load_scopes({"XDG_CONFIG_HOME": str(tmp_path / "c")}, tmp_path).servers == {}
 
 
-def test_a_symbolic_link_is_approved_as_what_it_leads_to(place):
+def test_symlink_is_trusted_for_its_target_content(place):
     _, project, environment = place
     good, evil = write(project / "good", {"a": {"command": "x"}}), write(project / "evil", {"a": {"command": "evil"}})
     (project / "mcp.json").symlink_to(good)
@@ -187,7 +187,7 @@ def test_a_symbolic_link_is_approved_as_what_it_leads_to(place):
 # -- what a command and a hub use -------------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_named_is_used_alone_and_as_it_is(place):
+def test_named_file_is_used_alone(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user"}})
     named = write(project / "mcp.json", {"b": {"command": "x"}})
@@ -195,7 +195,7 @@ def test_a_file_that_was_named_is_used_alone_and_as_it_is(place):
     assert list(scopes.load_config({**environment, "TOOLWAY_CONFIG": str(named)}, home).servers) == ["b"]
 
 
-def test_with_nothing_but_a_file_that_waits_there_is_an_error_with_the_way_out(place):
+def test_only_untrusted_file_is_an_error_with_hint(place):
     _, project, environment = place
     write(project / "mcp.json", {"b": {"command": "x"}})
     with pytest.raises(ConfigError) as caught:
@@ -203,7 +203,7 @@ def test_with_nothing_but_a_file_that_waits_there_is_an_error_with_the_way_out(p
     assert (caught.value.code, caught.value.hint) == ("E-CONFIG-APPROVAL", "review it: toolway trust")
 
 
-def test_with_no_file_at_all_it_says_where_it_looked(place):
+def test_missing_config_error_names_searched_paths(place):
     home, project, environment = place
     with pytest.raises(ConfigError) as caught:
         scopes.load_config(environment, project)
@@ -212,7 +212,7 @@ def test_with_no_file_at_all_it_says_where_it_looked(place):
     assert str(project / ".mcp.json") in caught.value.detail
 
 
-def test_one_file_that_cannot_be_read_does_not_hide_the_others(place):
+def test_unreadable_file_does_not_hide_others(place):
     home, project, environment = place
     user_file(home).parent.mkdir(parents=True)
     user_file(home).write_text('{"mcpServers": {')
@@ -225,7 +225,7 @@ def test_one_file_that_cannot_be_read_does_not_hide_the_others(place):
         scopes.load_config(environment, project)
 
 
-def test_what_was_loaded_can_be_loaded_again_and_knows_what_to_watch(place):
+def test_loaded_config_can_reload_and_lists_watched_files(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "x"}})
     loaded = scopes.load_config(environment, project)
@@ -238,7 +238,7 @@ def test_what_was_loaded_can_be_loaded_again_and_knows_what_to_watch(place):
 
 
 @pytest.mark.anyio
-async def test_a_hub_without_an_argument_has_the_servers_of_all_scopes(place, monkeypatch):
+async def test_hub_without_argument_loads_all_scopes(place, monkeypatch):
     home, project, _ = place
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name)
@@ -278,7 +278,7 @@ USER = """{
 """
 
 
-def test_every_value_is_shown_with_file_and_line_and_without_secrets(place):
+def test_every_value_has_file_and_line_without_secrets(place):
     home, project, environment = place
     user_file(home).parent.mkdir(parents=True)
     user_file(home).write_text(USER.replace("CANARY", CANARY))
@@ -303,7 +303,7 @@ def test_every_value_is_shown_with_file_and_line_and_without_secrets(place):
     assert CANARY not in repr(merged)
 
 
-def test_settings_of_several_files_are_joined_key_by_key(place):
+def test_settings_of_several_files_are_merged_by_key(place):
     home, project, environment = place
     groups = {"one": {"tools": ["a.*"]}, "two": {"tools": ["b.*"]}}
     write(user_file(home), toolway={"gateway": {"port": 1, "host": "127.0.0.2"}, "groups": groups})
@@ -326,7 +326,7 @@ def test_settings_of_several_files_are_joined_key_by_key(place):
     }
 
 
-def test_a_name_that_had_to_be_changed_has_its_origin_too(place):
+def test_normalized_name_has_its_origin(place):
     home, project, environment = place
     write(user_file(home), {"My Server": {"command": "x"}})
     merged = scopes.load_scopes(environment, project)

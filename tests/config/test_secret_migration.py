@@ -37,7 +37,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_token_moves_and_the_server_gets_the_same(name, tmp_path):
+def test_moved_secret_resolves_to_the_same_server(name, tmp_path):
     before = PLAIN[name]
     moves = plan_secret_moves(name, before)
     assert len(moves) == 1
@@ -52,13 +52,13 @@ def test_a_token_moves_and_the_server_gets_the_same(name, tmp_path):
     assert plan_secret_moves(name, after) == []
 
 
-def test_what_is_offered_names_its_place():
+def test_planned_move_has_location_and_name():
     (move,) = plan_secret_moves("gh", PLAIN["gh"])
     assert (move.location, move.name) == ("env.GITHUB_TOKEN", "gh.GITHUB_TOKEN")
     assert move.reference == "${keyring:gh.GITHUB_TOKEN}"
 
 
-def test_a_token_under_a_key_that_we_do_not_know_is_found_too():
+def test_secret_under_unknown_key_is_found():
     entry = {"httpUrl": "https://x.example", "oauth": {"clientId": "me", "client secret": CANARY}, "note": "no token"}
     (move,) = plan_secret_moves("gemini", entry)
     assert (move.location, move.name) == ("oauth.client secret", "gemini.oauth.client-secret")
@@ -77,7 +77,7 @@ def test_two_secrets_of_one_entry_get_two_names():
     assert substitute_secrets(server, values) == server_of(entry, {})
 
 
-def test_a_value_that_is_written_in_its_own_way_moves_too():
+def test_url_encoded_secret_is_moved():
     entry = {"url": "https://x.example/mcp?token=a%2Fb%3Dcdefgh"}
     (move,) = plan_secret_moves("web", entry)
     assert move.secret == "a/b=cdefgh"
@@ -85,21 +85,21 @@ def test_a_value_that_is_written_in_its_own_way_moves_too():
     assert substitute_secrets(server, dict.fromkeys(list_secret_refs(server), move.secret)) == server_of(entry, {})
 
 
-def test_arguments_cannot_be_moved_and_that_is_told():
+def test_secrets_in_arguments_are_reported_but_not_moved():
     for args in (["--api-key", CANARY], ["-e", f"TOKEN={CANARY}"], [f"--token={CANARY}"]):
         assert CANARY in find_unmovable_secrets({"command": "x", "args": args})
         assert plan_secret_moves("x", {"command": "x", "args": args}) == []
     assert find_unmovable_secrets({"command": "x", "args": ["--verbose", "yes"]}) == []
 
 
-def test_the_entry_itself_is_not_changed():
+def test_original_entry_is_not_changed():
     before = json.dumps(PLAIN)
     for name, entry in PLAIN.items():
         replace_with_references(entry, plan_secret_moves(name, entry))
     assert json.dumps(PLAIN) == before
 
 
-class Forgetful:
+class ForgetfulSecretStore:
     location = "nowhere"
 
     def get(self, name):
@@ -108,7 +108,7 @@ class Forgetful:
     def set(self, name, value): ...
 
 
-def test_a_secret_that_the_store_did_not_keep_is_not_given_up():
+def test_unsaved_secret_stays_in_the_entry():
     with pytest.raises(ConfigError, match="cannot be read back") as caught:
-        migrate_secrets(PLAIN["gh"], plan_secret_moves("gh", PLAIN["gh"]), Forgetful())  # type: ignore[arg-type]
+        migrate_secrets(PLAIN["gh"], plan_secret_moves("gh", PLAIN["gh"]), ForgetfulSecretStore())  # type: ignore[arg-type]
     assert CANARY not in str(caught.value)

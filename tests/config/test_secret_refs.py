@@ -16,7 +16,7 @@ CANARY = "canary-a41f"
 TOKEN = SecretRef("keyring", "gh.TOKEN")
 
 
-def test_a_reference_stays_one_until_it_is_filled_in():
+def test_references_are_kept_until_substituted():
     server = parse_entry(
         {
             "url": "https://x.example/mcp?key=${keyring:gh.TOKEN}",
@@ -37,7 +37,7 @@ def test_a_reference_stays_one_until_it_is_filled_in():
     assert list_secret_refs(done) == ()
 
 
-def test_secrets_of_oauth_may_be_references():
+def test_oauth_secret_may_be_a_reference():
     written = {"grant": "client_credentials", "issuer": "https://as.example", "clientId": "me", "type": "oauth"}
     server = parse_entry({"url": "https://x.example", "auth": {**written, "clientSecret": "${keyring:gh.TOKEN}"}}, {})
     done = substitute_secrets(server, {TOKEN: CANARY})
@@ -46,26 +46,26 @@ def test_secrets_of_oauth_may_be_references():
 
 
 @pytest.mark.attack("held-64")
-def test_the_value_of_a_variable_is_no_reference():
+def test_variable_value_is_not_a_reference():
     variables = {"EVIL": "${command:touch /tmp/x}", "B": "${keyring:gh.TOKEN}"}
     server = parse_entry({"command": "x", "env": {"A": "${EVIL}", "B": "${B}", "C": "${MISSING:-${B}}"}}, variables)
     assert list_secret_refs(server) == ()
     assert server.env["A"] == "${command:touch /tmp/x}"
 
 
-def test_a_reference_and_a_variable_may_stand_in_one_text():
+def test_reference_and_variable_may_share_a_value():
     server = parse_entry({"command": "x", "env": {"A": "${USER}:${keyring:gh.TOKEN}@${HOST:-h}"}}, {"USER": "me"})
     assert substitute_secrets(server, {TOKEN: "pw"}).env == {"A": "me:pw@h"}
 
 
-def test_a_server_that_is_made_in_code_is_what_it_says():
+def test_server_made_in_code_has_no_references():
     assert list_secret_refs(Server(command="x", env={"A": "${keyring:gh.TOKEN}"})) == ()
 
 
 @pytest.mark.parametrize(
     "where", [{"args": ["--token", "${keyring:gh.TOKEN}"]}, {"command": "${file:/x}"}, {"cwd": "${file:/x}"}]
 )
-def test_a_secret_cannot_become_an_argument(where):
+def test_secret_in_argument_is_rejected(where):
     with pytest.raises(ConfigError) as caught:
         parse_entry({"command": "x", **where}, {})
     assert caught.value.code == "E-SECRETS-ARGUMENT"
@@ -74,7 +74,7 @@ def test_a_secret_cannot_become_an_argument(where):
 @pytest.mark.parametrize(
     "text", ["${keyring:}", "${keyring:a b}", "${file:}", "${file:relative/path}", "${command:}", "${command:a 'b}"]
 )
-def test_a_reference_that_can_never_be_had_spoils_its_entry_alone(text):
+def test_invalid_reference_affects_only_its_entry(text):
     loaded = parse_config(
         f'{{"mcpServers": {{"bad": {{"command": "x", "env": {{"A": "{text}"}}}}, "ok": {{"command": "x"}}}}}}'
     )
@@ -83,14 +83,14 @@ def test_a_reference_that_can_never_be_had_spoils_its_entry_alone(text):
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: 1", "a\nb", "a\0b"])
-def test_a_value_that_would_end_its_header_is_refused_and_not_repeated(value):
+def test_secret_with_line_break_is_rejected_unprinted(value):
     server = parse_entry({"url": "https://x.example", "headers": {"A": "${keyring:gh.TOKEN}"}}, {})
     with pytest.raises(ConfigError) as caught:
         substitute_secrets(server, {TOKEN: value})
     assert value not in str(caught.value)
 
 
-def test_an_error_about_the_whole_server_repeats_no_secret():
+def test_validation_error_does_not_repeat_secret():
     auth = {
         "type": "oauth",
         "issuer": "https://as.example",
@@ -112,7 +112,7 @@ def _with_metadata_url(auth):
     return server
 
 
-def test_a_copy_is_as_unresolved_as_the_original():
+def test_copy_keeps_unresolved_references():
     text = SecretTemplate(("a", TOKEN))
     assert copy.deepcopy(text).references == (TOKEN,)
     copied = asdict(Server(command="x", env={"A": text}))["env"]["A"]
@@ -124,5 +124,5 @@ def test_text_without_references_is_one_part():
     assert split_secret_refs("") == ()
 
 
-def test_two_dollars_are_no_reference():
+def test_escaped_dollar_is_not_a_reference():
     assert split_secret_refs("$${keyring:x}") == ("$${keyring:x}",)

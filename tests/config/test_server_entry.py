@@ -15,7 +15,7 @@ def warnings(value, variables=None):
     return [p.message for p in parse_entry_with_issues(value, variables or {})[1]]
 
 
-def test_a_command_as_every_host_writes_it():
+def test_stdio_entry_is_parsed():
     server = parse_entry(
         {"type": "stdio", "command": "npx", "args": ["-y", "pkg", 8080], "env": {"A": "1", "N": 2, "T": True}}
     )
@@ -23,7 +23,7 @@ def test_a_command_as_every_host_writes_it():
 
 
 @pytest.mark.parametrize("key", ["url", "httpUrl", "serverUrl", "uri"])
-def test_an_address_under_every_key(key):
+def test_url_is_accepted_under_every_key(key):
     assert parse_entry({key: "https://x/mcp", "headers": {"X": "1"}}) == Server(url="https://x/mcp", headers={"X": "1"})
 
 
@@ -47,7 +47,7 @@ def test_sse_in_every_spelling(spelling):
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("spelling", [None, "ws", "websocket", "WebSocket", "web-socket"])
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:9/mcp", "wss://x/mcp"])
-def test_a_websocket_is_known_by_its_url_with_or_without_a_type(spelling, url):
+def test_websocket_is_recognized_by_url_with_or_without_type(spelling, url):
     entry = {"url": url} if spelling is None else {"url": url, "type": spelling}
     server = parse_entry(entry)
     assert (server.transport, server.url) == ("websocket", url)
@@ -55,7 +55,7 @@ def test_a_websocket_is_known_by_its_url_with_or_without_a_type(spelling, url):
     assert parse_inline(url).transport == "websocket"
 
 
-def test_a_type_and_a_url_that_contradict_each_other_are_told():
+def test_conflicting_type_and_url_are_rejected():
     for entry in (
         {"type": "ws", "url": "https://x/mcp"},
         {"type": "websocket", "command": "x"},
@@ -66,7 +66,7 @@ def test_a_type_and_a_url_that_contradict_each_other_are_told():
 
 
 @pytest.mark.promise("D16")
-def test_tls_files_are_read_with_variables_and_home(tmp_path):
+def test_tls_files_expand_variables_and_home(tmp_path):
     files = {"caFile": "~/ca.pem", "certFile": "${DIR}/c.pem", "keyFile": "/k.pem", "keyPassword": "${PASS}"}
     variables = {"HOME": str(tmp_path), "DIR": "/d", "PASS": "hidden"}
     server, issues = parse_entry_with_issues({"url": "https://x/mcp", "tls": files}, variables)
@@ -86,16 +86,16 @@ def test_tls_files_are_read_with_variables_and_home(tmp_path):
         ({"url": "https://x", "tls": "ca.pem"}, "E-CONFIG-KEY"),
     ],
 )
-def test_tls_settings_that_make_no_sense_are_told(entry, code):
+def test_invalid_tls_settings_are_rejected(entry, code):
     assert problem(entry).code == code
 
 
-def test_an_unknown_type_is_told_with_what_is_known():
+def test_unknown_type_error_lists_known_types():
     found = problem({"type": "carrier-pigeon", "url": "https://x"})
     assert (found.code, "stdio, http" in found.detail) == ("E-CONFIG-TYPE", True)
 
 
-def test_the_type_must_fit_what_is_given():
+def test_type_must_match_command_or_url():
     assert "needs a command" in problem({"type": "stdio", "url": "https://x"}).message
     assert "needs a url" in problem({"type": "http", "command": "x"}).message
     assert problem({"command": "x", "url": "https://x"}).code == "E-CONFIG-SERVER"
@@ -107,18 +107,18 @@ def test_the_type_must_fit_what_is_given():
     ("written", "seconds"),
     [(20000, 20.0), (1500.5, 1.5005), ("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5 s", 1.5)],
 )
-def test_a_duration_is_milliseconds_or_text_with_a_unit(written, seconds):
+def test_duration_is_milliseconds_or_text_with_unit(written, seconds):
     assert parse_entry({"command": "x", "timeout": written}).timeout.total == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "written", [True, "20", "20 parsecs", -1, [], 0, float("inf"), "-1s", 10**400, "9" * 400 + "s"]
 )
-def test_a_duration_that_is_none_is_a_problem(written):
+def test_invalid_duration_is_rejected(written):
     assert problem({"command": "x", "timeout": written}).code == "E-CONFIG-KEY"
 
 
-def test_a_timeout_that_was_surely_meant_as_seconds_is_mentioned():
+def test_suspiciously_short_timeout_is_reported():
     assert warnings({"command": "x", "timeout": 30}) == ["timeout is 30 milliseconds"]
     assert warnings({"command": "x", "health": {"timeout": 2}}) == ["health.timeout is 2 milliseconds"]
     assert warnings({"command": "x", "health": {"timeout": "2s", "interval": 0}}) == []
@@ -126,13 +126,13 @@ def test_a_timeout_that_was_surely_meant_as_seconds_is_mentioned():
     assert warnings({"command": "x", "timeout": "30ms"}) == []
 
 
-def test_a_timeout_beyond_the_ceiling_is_cut_and_mentioned():
+def test_timeout_over_maximum_is_capped_and_reported():
     server, problems = parse_entry_with_issues({"command": "x", "timeout": "2h"}, {})
     assert server.timeout.total == 900
     assert len(problems) == 1
 
 
-def test_our_own_keys():
+def test_all_toolway_keys_are_parsed():
     server = parse_entry(
         {
             "command": "x",
@@ -175,7 +175,7 @@ def test_our_own_keys():
     assert parse_entry({"command": "x", "enabled": True, "disabled": True}).enabled is False
 
 
-def test_null_is_as_if_the_key_were_not_there():
+def test_null_value_is_the_same_as_missing_key():
     assert parse_entry({"command": "x", "args": None, "env": None, "timeout": None, "limits": None}) == Server(
         command="x"
     )
@@ -205,25 +205,25 @@ def test_null_is_as_if_the_key_were_not_there():
         7,
     ],
 )
-def test_a_value_of_the_wrong_kind_is_a_problem_that_names_the_key(value):
+def test_value_of_wrong_type_names_the_key(value):
     found = problem(value)
     assert found.code == "E-CONFIG-KEY"
     assert found.message
     assert found.detail
 
 
-def test_a_problem_never_shows_the_value():
+def test_error_never_shows_the_value():
     found = problem({"command": "x", "env": {"TOKEN": ["s3cret"]}})
     assert "s3cret" not in str(found)
     assert "env.TOKEN" in found.message
 
 
-def test_unknown_keys_are_kept_unharmed():
+def test_unknown_keys_are_kept():
     server = parse_entry({"command": "x", "autoApprove": ["a"], "oauth": {"clientId": "c"}, "limits": {"odd": 1}})
     assert server.extras == {"autoApprove": ["a"], "oauth": {"clientId": "c"}, "limits": {"odd": 1}}
 
 
-def test_a_misspelt_key_is_mentioned_and_another_hosts_key_too():
+def test_misspelled_and_foreign_keys_are_reported():
     assert warnings({"command": "x", "Timeout": 5, "autoApprove": [], "headersHelper": "h", "maxRetries": 3}) == [
         "unknown key 'Timeout'",
         "key 'autoApprove' has no effect",
@@ -232,7 +232,7 @@ def test_a_misspelt_key_is_mentioned_and_another_hosts_key_too():
     assert warnings({"command": "x", "limits": {"maxConcurent": 1}}) == ["unknown key limits.maxConcurent"]
 
 
-def test_variables_are_filled_in_wherever_a_person_would_use_them():
+def test_variables_are_expanded_in_every_field():
     variables = {"HOME": "/home/me", "T": "t", "HOST": "h.example"}
     stdio = parse_entry(
         {"command": "~/bin/${T}", "args": ["${T}"], "env": {"K": "${env:T}"}, "cwd": "~/${T}"}, variables
@@ -242,7 +242,7 @@ def test_variables_are_filled_in_wherever_a_person_would_use_them():
     assert (http.url, http.headers) == ("https://h/mcp", {"Authorization": "Bearer t"})
 
 
-def test_a_variable_that_is_not_set_is_named_and_the_server_stays():
+def test_unset_variable_is_reported_and_server_kept():
     server, problems = parse_entry_with_issues({"command": "x", "env": {"TOKEN": "${GITHUB_TOKEN}"}}, {})
     assert server.env == {"TOKEN": "${GITHUB_TOKEN}"}
     assert [(p.message, p.code, p.severity) for p in problems] == [
@@ -251,12 +251,12 @@ def test_a_variable_that_is_not_set_is_named_and_the_server_stays():
     assert "env.TOKEN" in problems[0].detail
 
 
-def test_a_long_key_is_not_repeated_in_full_for_every_variable_under_it():
+def test_long_key_is_shortened_in_issues():
     _, problems = parse_entry_with_issues({"command": "x", "env": {"K" * 5000: "${A}${B}"}}, {})
     assert [len(p.detail) < 200 for p in problems] == [True, True]
 
 
-def test_text_is_a_url_or_a_command_line():
+def test_inline_server_is_url_or_command_line():
     assert parse_inline("https://x/mcp") == Server(url="https://x/mcp")
     assert parse_inline("npx -y 'a b'") == Server(command="npx", args=("-y", "a b"))
     for bad in ("", "  ", "npx 'open", "x" * 20_000):

@@ -72,13 +72,13 @@ def offers():
     return {offer.label.split()[0]: offer for offer in read_server_document(DOCUMENT).options}
 
 
-def test_a_server_is_described_with_a_name_that_an_entry_can_have():
+def test_server_document_gets_a_valid_short_name():
     found = parse_server_json(json.dumps(DOCUMENT))
     assert (found.name, found.short_name, found.version) == ("io.github.someone/Brave_Search", "brave-search", "1.0.2")
     assert read_server_document({"server": DOCUMENT, "_meta": {}}) == found  # as the registry answers
 
 
-def test_an_npm_package_becomes_a_pinned_command():
+def test_npm_package_becomes_a_pinned_command():
     assert offers()["npm"].entry == {
         "command": "npx",
         "args": ["-y", "@someone/brave@1.0.2", "serve", "--root", "${ROOT}", "--verbose", "--url", "http://h:1"],
@@ -86,7 +86,7 @@ def test_an_npm_package_becomes_a_pinned_command():
     }
 
 
-def test_what_is_asked_for_is_told():
+def test_inputs_are_described():
     inputs = {each.name: each for each in offers()["npm"].inputs}
     assert inputs["BRAVE_API_KEY"].needs_value and inputs["BRAVE_API_KEY"].secret_name == "brave-search.BRAVE_API_KEY"
     assert inputs["REGION"].choices == ("eu", "us") and not inputs["REGION"].needs_value
@@ -122,12 +122,12 @@ def test_each_registry_has_its_runner(registry, entry):
     assert offers()[registry].entry == entry
 
 
-def test_a_bundle_has_to_be_fetched_first():
+def test_bundle_option_has_url_and_hash():
     offer = offers()["mcpb"]
     assert (offer.entry, offer.bundle, offer.sha256) == (None, "https://x.example/b.mcpb", "ab")
 
 
-def test_a_remote_becomes_a_url_with_headers():
+def test_remote_becomes_url_with_headers():
     assert offers()["https://{tenant}.example/mcp"].entry == {
         "url": "https://${TENANT}.example/mcp",
         "headers": {
@@ -138,13 +138,13 @@ def test_a_remote_becomes_a_url_with_headers():
     assert offers()["https://old.example/sse"].entry == {"url": "https://old.example/sse", "type": "sse"}
 
 
-def test_every_entry_that_is_offered_can_be_used():
+def test_every_offered_entry_is_valid():
     for offer in read_server_document(DOCUMENT).options:
         if offer.entry is not None:
             server_of(offer.entry, {"TENANT": "t", "TEAM": "x", "ROOT": "/"})
 
 
-def test_a_document_cannot_refer_to_secrets_of_others():
+def test_document_cannot_reference_other_secrets():
     stolen = "${keyring:github.token} ${command:id} ${file:/etc/passwd} ${HOME}"
     document = {
         "name": "x/y",
@@ -168,7 +168,7 @@ def test_a_document_cannot_refer_to_secrets_of_others():
 
 
 @pytest.mark.parametrize("document", [[], {}, {"name": "x"}, {"name": "x", "packages": [{"registryType": "cargo"}]}])
-def test_a_document_that_offers_nothing_is_refused_with_a_fix(document):
+def test_document_without_options_is_rejected_with_hint(document):
     with pytest.raises(ConfigError) as caught:
         read_server_document(document)
     assert caught.value.code == "E-CONFIG-SERVER-JSON"

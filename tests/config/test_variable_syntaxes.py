@@ -54,7 +54,7 @@ from toolway.config.variables import (
         (NO_SYNTAX, "", ()),
     ],
 )
-def test_every_way_to_write_a_variable_is_understood(syntax, text, pieces):
+def test_every_variable_syntax_is_parsed(syntax, text, pieces):
     assert parse_variables(text, syntax) == pieces
 
 
@@ -70,7 +70,7 @@ def test_every_way_to_write_a_variable_is_understood(syntax, text, pieces):
         ("$${T}", NO_SYNTAX, "${T}"),
     ],
 )
-def test_a_text_is_said_in_the_way_of_another(text, target, written):
+def test_variables_are_translated_between_syntaxes(text, target, written):
     assert translate_variables(text, TOOLWAY_SYNTAX, target) == (written, ())
 
 
@@ -89,18 +89,18 @@ def test_a_text_is_said_in_the_way_of_another(text, target, written):
         ("${workspaceFolder}/x", DOLLAR_SYNTAX, "${workspaceFolder}/x", [VariableRef("place", "workspaceFolder")]),
     ],
 )
-def test_what_cannot_be_said_is_named(text, target, written, lost):
+def test_untranslatable_variable_is_reported(text, target, written, lost):
     assert translate_variables(text, TOOLWAY_SYNTAX, target) == (written, tuple(lost))
 
 
-def test_a_literal_that_would_be_filled_in_is_noticed():
+def test_ambiguous_literal_is_detected():
     assert is_ambiguous(("a ${T}",), BRACES_SYNTAX)
     assert not is_ambiguous(("a ${T}",), VSCODE_SYNTAX)
     assert not is_ambiguous((VariableRef("env", "T"),), BRACES_SYNTAX)
     assert not is_ambiguous(("${T}",), TOOLWAY_SYNTAX)  # is kept from it
 
 
-def test_references_of_a_text_are_found():
+def test_references_in_text_are_found():
     assert find_refs("${A} ${keyring:x} $${B}") == (VariableRef("env", "A"), VariableRef("keyring", "x"))
 
 
@@ -119,7 +119,7 @@ def test_references_of_a_text_are_found():
     ids=str,
 )
 @given(text=st.text(st.sampled_from("${}:-AB/env%. input"), max_size=20))
-def test_a_text_comes_back_from_our_own_way_as_it_was(syntax, text):
+def test_round_trip_through_toolway_syntax_is_lossless(syntax, text):
     ours = translate_variables(text, syntax, TOOLWAY_SYNTAX)
     assert ours.unsupported == () or "$$" in text
     assume(not ours.unsupported)
@@ -128,6 +128,6 @@ def test_a_text_comes_back_from_our_own_way_as_it_was(syntax, text):
 
 
 @given(st.text(st.sampled_from("${}:-AB keyring"), max_size=20))
-def test_a_literal_is_never_filled_in(text):
+def test_escaped_literal_is_never_expanded(text):
     assert "".join(map(str, expand_to_pieces(escape_literal(text), {"A": "1", "B": "2", "AB": "3"}))) == text
     assert render_variables(parse_variables(escape_literal(text), TOOLWAY_SYNTAX), NO_SYNTAX).text == text

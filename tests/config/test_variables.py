@@ -10,30 +10,30 @@ def expanded(text, variables):
     return "".join(str(piece) for piece in pieces), tuple(unset)
 
 
-def test_a_variable_is_filled_in_in_each_spelling():
+def test_variable_is_expanded_in_each_spelling():
     variables = {"TOKEN": "t1", "HOST": "h"}
     assert expanded("a ${TOKEN} b ${env:HOST} c", variables) == ("a t1 b h c", ())
 
 
-def test_a_default_is_used_only_where_the_variable_is_not_set():
+def test_default_is_used_only_if_variable_is_unset():
     assert expanded("${A:-x}/${B:-y}/${C:-}", {"A": "1", "B": ""})[0] == "1//"
 
 
-def test_a_variable_without_value_or_default_stays_literal_and_is_reported_once():
+def test_unset_variable_stays_literal_and_is_reported_once():
     assert expanded("${NOPE}-${NOPE}-${env:ALSO}", {}) == ("${NOPE}-${NOPE}-${env:ALSO}", ("NOPE", "ALSO"))
 
 
 @pytest.mark.attack("held-64")
-def test_a_value_is_not_expanded_again():
+def test_expanded_value_is_not_expanded_again():
     assert expanded("${A}", {"A": "${B}", "B": "secret"})[0] == "${B}"
 
 
-def test_what_is_no_variable_is_left_alone():
+def test_non_variables_are_left_alone():
     text = "$HOME $$ ${} ${1} ${input:key} {env:X} %X% ${A-B}"
     assert expanded(text, {"HOME": "/h", "X": "x", "A": "a"}) == (text, ())
 
 
-def test_a_default_that_is_not_closed_is_left_alone():
+def test_unclosed_default_is_left_alone():
     assert expanded("${A} ${B:-x ${A", {"A": "1"}) == ("1 ${B:-x ${A", ())
     assert expanded("${B:-x ${A} ${A}", {"A": "1"})[0] == "x ${A 1"
 

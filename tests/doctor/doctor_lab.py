@@ -1,4 +1,4 @@
-"""A person's machine in a folder: a home, files of servers, programs on PATH. The doctor is called there."""
+"""A user's machine in a folder: a home, files of servers, programs on PATH. The doctor is called there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM = "/usr/bin:/bin"
 
 
 def small(*args: str) -> dict[str, Any]:
-    """The entry of a server that works. Tests beside this one have other commands: they may leave processes behind."""
+    """The entry of a server that works. Tests next to this one have other commands: they may leave processes behind."""
     return {"command": PYTHON, "args": ["-I", "-S", str(SMALL), *args, f"of-{os.getpid()}"]}
 
 
@@ -165,7 +165,7 @@ class Lab:
         path.write_text(text.replace(old, new, 1))
 
     async def run(self, command: str) -> str:
-        """A command that the doctor wrote, as a person would run it."""
+        """A command that the doctor wrote, as a user would run it."""
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",

@@ -16,7 +16,7 @@ from tests.doctor.doctor_lab import Lab
 from tests.doctor.http_servers import Answer, Request, mcp, page, serving, serving_old
 from tests.doctor.rows import row
 from tests.faults.matrix.b_tls import certificate
-from tests.upstream.legacy_sse_server import old_sse
+from tests.upstream.legacy_sse_server import serve_legacy_sse
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
 
@@ -76,7 +76,7 @@ async def no_host(lab: Lab) -> None:
 
 @row("a host that leads inside")
 async def inside(lab: Lab) -> None:
-    """A number that is spelt as nobody spells it stands for a name here: both need a word."""
+    """A number that is spelt as no one spells it stands for a name here: both need a word."""
     async with serving(mcp) as port:
         lab.servers(acme={"url": f"http://127.1:{port}/mcp"})
         check = await lab.finds("acme: 127.1 resolves to 127.0.0.1, which is a loopback address")
@@ -265,7 +265,7 @@ async def type_sse(lab: Lab) -> None:
 
 @row("an SSE server that wants messages elsewhere")
 async def sse_elsewhere(lab: Lab) -> None:
-    async with old_sse(endpoint="http://127.0.0.1:9/messages") as server:
+    async with serve_legacy_sse(endpoint="http://127.0.0.1:9/messages") as server:
         lab.servers(acme={"url": server.url})
         check = await lab.finds("acme: the server names a URL for messages at another origin, http://127.0.0.1:9")
         assert "public URL" in check.hint
@@ -297,7 +297,7 @@ async def no_https(lab: Lab) -> None:
 
 @row("a slash too much or too little")
 async def slash(lab: Lab) -> None:
-    """A redirect within the server is followed, so that there is nothing to mend."""
+    """A redirect within the server is followed, so there is nothing to mend."""
 
     def site(request: Request) -> Answer:
         return mcp(request) if request.path == "/mcp/" else Answer(307, b"", {"Location": "/mcp/"})
@@ -372,7 +372,7 @@ async def worst_certificate(lab: Lab) -> None:
 
 @row("a certificate that has expired")
 async def old_certificate(lab: Lab) -> None:
-    """It is trusted, so that its end is all that is wrong with it; that needs a variable, so the program is run."""
+    """It is trusted, so its end is all that is wrong with it; that needs a variable, so the program is run."""
     pem = certificate(lab.work / "own.pem", days=-1)
     lab.environ |= {"SSL_CERT_FILE": str(pem), "PYTHONPATH": ":".join(filter(None, sys.path))}
     program = f"{sys.executable} -m toolway.cli doctor acme"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.doctor.small_server import reply
-from tests.upstream.legacy_sse_server import OldServer, old_sse
+from tests.upstream.legacy_sse_server import LegacySseServer, serve_legacy_sse
 from tests.upstream.raw_http import Conn, Received, response
 
 TOOLS = [{"name": "hello", "description": "Say hello.", "inputSchema": {"type": "object"}}]
@@ -30,7 +30,7 @@ class Answer:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    open: bool = False  # the stream goes on
+    open: bool = False  # the stream continues
 
 
 Site = Callable[[Request], Answer | Awaitable[Answer]]
@@ -55,7 +55,7 @@ def page(title: str, status: int = 200) -> Answer:
 async def serving_old(beside: Site | None = None) -> AsyncIterator[int]:
     """The port at which a server of HTTP+SSE works, at /sse, and at /mcp whatever is `beside` it."""
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         if request.target == "/mcp" and beside is not None:
             said = beside(Request(request.method, request.target, request.headers, request.body))
             assert isinstance(said, Answer)
@@ -69,7 +69,7 @@ async def serving_old(beside: Site | None = None) -> AsyncIterator[int]:
             if answer is not None:
                 await server.say(answer)
 
-    async with old_sse(react) as server:
+    async with serve_legacy_sse(react) as server:
         yield server.peer.port
 
 
@@ -100,7 +100,7 @@ async def serving(site: Site, tls: ssl.SSLContext | None = None, port: int = 0) 
 
 async def _exchange(site: Site, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     begin = await reader.readexactly(1)
-    if not begin.isalpha():  # no HTTP: somebody begins a TLS handshake
+    if not begin.isalpha():  # no HTTP: someone begins a TLS handshake
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         return False
     head = (begin + await reader.readuntil(b"\r\n\r\n")).decode()

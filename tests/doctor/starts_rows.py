@@ -144,7 +144,7 @@ async def legacy_only(lab: Lab) -> None:
 
 @row("orphan left over")
 async def orphan(lab: Lab) -> None:
-    """A server whose client was killed: its stdin has nobody at the other end, and it does not care."""
+    """A server whose client was killed: its stdin has no one at the other end, and it does not care."""
     path = lab.script("server", "if 'left' in sys.argv: time.sleep(60)")
     lab.servers(acme={"command": str(path), "args": ["left"], "enabled": False})
     leave = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], stdin=s.PIPE, stdout=s.DEVNULL).pid)"

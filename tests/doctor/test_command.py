@@ -1,4 +1,4 @@
-"""The program as a person runs it."""
+"""The program as a user runs it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def toolway(lab, *words, command="doctor"):
     return subprocess.run(program, cwd=lab.work, env=environ, capture_output=True, text=True, timeout=60)
 
 
-def test_a_sound_setup_ends_with_0(lab):
+def test_working_setup_exits_with_0(lab):
     lab.servers(acme=small())
     result = toolway(lab, "acme")
     assert result.stdout.startswith("✓ acme: no problem found\n")
@@ -34,7 +34,7 @@ def test_a_sound_setup_ends_with_0(lab):
     assert "\x1b" not in result.stdout
 
 
-def test_the_exit_code_says_what_kind_of_problem_it_is(lab):
+def test_exit_code_shows_the_kind_of_problem(lab):
     lab.servers(acme={"command": "no-such-program"})
     assert toolway(lab).returncode == 4
     lab.servers(acme={"command": "no-such-program"}, other=small())
@@ -60,7 +60,7 @@ def test_json_is_one_document_with_stable_keys(lab):
     assert facts["first_line"] == "acme: the variable NOT_SET is not set"
 
 
-def test_fix_mends_what_is_safe_keeps_the_old_file_and_looks_again(lab):
+def test_fix_repairs_file_and_keeps_backup(lab):
     text = json.dumps({"mcpServer": {"acme": small()}})
     lab.write(b"\xef\xbb\xbf" + text.encode())
     result = toolway(lab, "--fix")
@@ -71,7 +71,7 @@ def test_fix_mends_what_is_safe_keeps_the_old_file_and_looks_again(lab):
     assert b"\xef\xbb\xbf" + text.encode() in [path.read_bytes() for path in kept]
 
 
-def test_a_name_that_is_not_there_is_told_with_what_was_meant(lab):
+def test_unknown_server_suggests_closest_name(lab):
     lab.servers(github=small())
     result = toolway(lab, "gihub")
     assert result.returncode == 1
@@ -79,19 +79,19 @@ def test_a_name_that_is_not_there_is_told_with_what_was_meant(lab):
     assert "github" in result.stderr
 
 
-def test_a_client_that_nobody_knows_is_told_with_what_was_meant(lab):
+def test_unknown_client_suggests_closest_name(lab):
     result = toolway(lab, "--client", "cursr")
     assert "did you mean 'cursor'?" in result.stderr
     assert result.returncode == 3
 
 
-def test_a_client_without_files_is_told_where_they_are_looked_for(lab):
+def test_client_without_files_lists_searched_paths(lab):
     result = toolway(lab, "--client", "cursor")
     assert result.stdout.startswith("✗ cursor: Cursor has no MCP config file here\n")
     assert ".cursor/mcp.json" in result.stdout
 
 
-def test_all_looks_at_every_client_and_says_what_stands_twice(lab):
+def test_all_checks_every_client_and_reports_duplicates(lab):
     lab.servers(acme=small())
     lab.servers(lab.home / ".cursor" / "mcp.json", same=small())
     lab.servers(lab.home / ".gemini" / "settings.json", other=small("x"))
@@ -102,20 +102,20 @@ def test_all_looks_at_every_client_and_says_what_stands_twice(lab):
     assert result.returncode == 0
 
 
-def test_who_has_no_file_of_ours_yet_is_told_of_those_he_has(lab):
+def test_without_config_checks_client_files(lab):
     lab.servers(lab.home / ".cursor" / "mcp.json", acme=small())
     result = toolway(lab)
     assert result.stdout.startswith("✓ acme: no problem found\n")
     assert "no Toolway config yet" in result.stderr
 
 
-def test_without_any_file_the_fix_is_named(lab):
+def test_no_config_at_all_exits_with_3(lab):
     result = toolway(lab)
     assert result.returncode == 3
     assert "E-CONFIG-NONE" in result.stderr
 
 
-def test_no_secret_is_shown_in_any_form(lab):
+def test_no_secret_is_shown_in_any_output(lab):
     lab.environ["ACME_TOKEN"] = SECRET
     shout = lab.script("server", "print(os.environ['T'], file=sys.stderr); sys.exit(os.environ['T'])")
     lab.servers(
@@ -138,14 +138,14 @@ def test_several_servers_are_checked_by_name(lab):
 
 
 @pytest.mark.user_trial("20")
-def test_one_command_with_two_environments_is_two_servers(lab):
+def test_same_command_with_other_env_is_not_a_duplicate(lab):
     lab.servers(acme={**small(), "env": {"ACCOUNT": "one"}}, other={**small(), "env": {"ACCOUNT": "two"}})
     result = toolway(lab, "--json")
     assert "E-DOCTOR-DUPLICATE" not in result.stdout
 
 
 @pytest.mark.user_trial("20")
-def test_a_model_without_its_package_is_named(lab):
+def test_missing_model_package_is_named(lab):
     lab.write(json.dumps({"mcpServers": {"acme": small()}, "toolway": {"search": {"model": "minilm"}}}))
     for words in ((), ("--json",)):
         result = toolway(lab, *words)

@@ -17,13 +17,13 @@ def lab(tmp_path):
     return Lab(tmp_path / "lab")
 
 
-async def test_a_login_shell_may_say_what_it_likes_before_its_path(lab):
+async def test_login_shell_output_before_path_is_ignored(lab):
     lab.environ["SHELL"] = "/bin/sh"
     lab.write('echo "hello PATH=/nowhere"\nPATH="/a b/c:$PATH"; export PATH\n', lab.home / ".profile")
     assert (await login_shell_path(lab.environ)).startswith("/a b/c:")
 
 
-async def test_a_login_shell_that_hangs_is_not_waited_for(lab, monkeypatch):
+async def test_hanging_login_shell_times_out(lab, monkeypatch):
     monkeypatch.setattr("toolway.doctor.command_lookup.LOGIN_SHELL_TIMEOUT_S", 0.3)
     lab.environ["SHELL"] = "/bin/sh"
     lab.write("sleep 30\n", lab.home / ".profile")
@@ -33,26 +33,26 @@ async def test_a_login_shell_that_hangs_is_not_waited_for(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["", "/no/such/shell", "/bin/cat"])
-async def test_what_is_no_shell_is_not_started(lab, shell):
+async def test_invalid_shell_is_not_started(lab, shell):
     lab.environ["SHELL"] = shell
     assert await login_shell_path(lab.environ) == ""
 
 
-def test_the_newest_version_of_node_comes_first(lab):
+def test_newest_node_version_comes_first(lab):
     for version in ("v8.0.0", "v22.11.0", "v22.9.0", "v18.20.4"):
         (lab.home / ".nvm" / "versions" / "node" / version / "bin").mkdir(parents=True)
     found = [folder.parent.name for keeper, folder in common_bin_dirs(lab.environ) if keeper == "nvm"]
     assert found == ["v22.11.0", "v22.9.0", "v18.20.4", "v8.0.0"]
 
 
-async def test_a_relative_command_is_looked_for_where_the_server_is_started(lab):
+async def test_relative_command_is_resolved_in_server_directory(lab):
     lab.program(lab.work / "run.sh", TRUE)
     found = await find_command("./run.sh", "", lab.environ, str(lab.work))
     assert found.path == os.path.join(lab.work, "./run.sh")
     assert (await find_command("./run.sh", "", lab.environ, str(lab.home))).path is None
 
 
-async def test_both_paths_are_shown_side_by_side(lab):
+async def test_own_and_desktop_paths_are_both_shown(lab):
     lab.program(lab.bin / "acme", TRUE)
     found = await find_command("acme", f"{lab.bin}:/usr/bin", lab.environ)
     assert (found.path, found.path_on_desktop) == (str(lab.bin / "acme"), None)
@@ -77,7 +77,7 @@ async def test_both_paths_are_shown_side_by_side(lab):
         ("npx", ""),
     ],
 )
-def test_a_package_without_a_version_is_seen(words, package):
+def test_unpinned_package_is_detected(words, package):
     command, *args = words.split()
     assert unpinned_package(Server(command=command, args=tuple(args))) == package
 
@@ -85,5 +85,5 @@ def test_a_package_without_a_version_is_seen(words, package):
 @pytest.mark.parametrize(
     ("runtime", "old"), [("node v14.21.3", True), ("node v18.0.0", False), ("uv 0.1.2", False), ("", False)]
 )
-def test_only_an_old_node_is_old(runtime, old):
+def test_only_old_node_is_reported(runtime, old):
     assert is_old_node(runtime) is old

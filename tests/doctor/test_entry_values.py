@@ -21,7 +21,7 @@ def jwt(claims):
     return f"{part({'alg': 'RS256'})}.{part(claims)}.c2ln"
 
 
-def test_a_token_that_ended_is_found_in_headers_and_env():
+def test_expired_token_is_found_in_headers_and_env():
     old, new = jwt({"exp": 900}), jwt({"exp": 1100})
     server = Server(url="http://x", headers={"Authorization": f"Bearer {old}", "X-Other": new}, env={"TOKEN": old})
     assert [tuple(each) for each in expired_tokens(server, 1000.0)] == [
@@ -33,18 +33,18 @@ def test_a_token_that_ended_is_found_in_headers_and_env():
 @pytest.mark.parametrize(
     "text", ["", "ghp_abc", "a.b.c", jwt({}), jwt({"exp": "soon"}), jwt({"exp": True}), jwt([1]), "x" * 9 + ".!!!!.y"]
 )
-def test_what_does_not_say_when_it_ends_is_not_judged(text):
+def test_value_without_expiry_is_not_judged(text):
     assert token_expiry(text) is None
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (60, "1 minute"), (250, "4 minutes"), (7200, "2 hours"), (86400 * 3, "3 days")]
 )
-def test_a_span_is_told_as_people_do(seconds, text):
+def test_format_age(seconds, text):
     assert format_age(seconds) == text
 
 
-def test_of_a_value_only_its_references_are_repeated():
+def test_only_references_of_a_value_are_repeated():
     assert extract_references("Bearer secret-${TOKEN}-more ${env:B}") == "${TOKEN} ${env:B}"
 
 
@@ -60,7 +60,7 @@ def test_of_a_value_only_its_references_are_repeated():
         ("${file:/run/token}", ""),
     ],
 )
-def test_a_new_token_is_stored_where_the_old_one_is(value, command):
+def test_new_token_hint_uses_store_of_the_old_token(value, command):
     target = CheckTarget("acme", None, raw_entry={"headers": {"Authorization": value}})
     hint, found = store_token_hint(target, "headers.Authorization")
     assert found == command

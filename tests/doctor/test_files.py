@@ -15,7 +15,7 @@ def states(path, reader):
     return [check.state for check in check_file(path, reader).checks]
 
 
-def test_a_file_that_is_well_is_said_to_have_its_servers(tmp_path):
+def test_valid_file_reports_its_servers(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"a": small(), "b": small()}}))
     file = check_file(path, CURSOR)
@@ -24,7 +24,7 @@ def test_a_file_that_is_well_is_said_to_have_its_servers(tmp_path):
     assert file.root == ("mcpServers",)
 
 
-def test_settings_that_only_look_like_servers_are_left_alone(tmp_path):
+def test_settings_that_look_like_servers_are_ignored(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"agent_servers": {"x": {"command": "x"}}, "lsp": {"y": {"command": "y"}}}))
     file = check_file(path, ZED)
@@ -33,7 +33,7 @@ def test_settings_that_only_look_like_servers_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["servers", "mcp_servers", "mcpServer", "McpServers", "context_servers"])
-def test_servers_under_the_key_of_another_are_seen_and_renamed(tmp_path, key):
+def test_servers_under_wrong_key_are_found_and_renamed(tmp_path, key):
     path = tmp_path / "mcp.json"
     text = json.dumps({"other": {key: 1}, key: {"a": small()}}, indent=2)
     path.write_text(text)
@@ -47,7 +47,7 @@ def test_servers_under_the_key_of_another_are_seen_and_renamed(tmp_path, key):
     assert states(path, CURSOR) == ["ok"]
 
 
-def test_servers_at_the_top_are_for_us_only(tmp_path):
+def test_top_level_servers_are_accepted_only_in_own_file(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"a": small()}))
     assert states(path, ReaderRules()) == ["ok"]
@@ -55,13 +55,13 @@ def test_servers_at_the_top_are_for_us_only(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"[]", b"5", b"null", b'"text"'])
-def test_a_file_without_an_object_is_a_failure(tmp_path, data):
+def test_file_without_an_object_fails(tmp_path, data):
     path = tmp_path / "mcp.json"
     path.write_bytes(data)
     assert states(path, CURSOR) == ["fail"]
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
+def test_unreadable_file_gives_the_reason(tmp_path):
     [check] = check_file(tmp_path / "gone.json", CURSOR).checks
     assert (check.state, check.detail) == ("fail", "No such file or directory")
     path = tmp_path / "latin.json"

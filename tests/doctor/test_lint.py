@@ -26,7 +26,7 @@ def of_object(**more):
         ("text", "not an object", ("openai", "anthropic", "gemini")),
     ],
 )
-def test_what_a_provider_refuses_is_found(schema, part, providers):
+def test_rejected_schema_is_found(schema, part, providers):
     [finding] = findings(schema)
     assert part in finding.message
     assert finding.providers == providers
@@ -45,42 +45,42 @@ def test_what_a_provider_refuses_is_found(schema, part, providers):
         of_object(additionalProperties=False, required=["a"], properties={"a": {"const": 1}}),
     ],
 )
-def test_what_all_providers_take_is_left_alone(schema):
+def test_accepted_schema_has_no_finding(schema):
     assert findings(schema) == ()
 
 
-def test_the_place_in_the_schema_is_named_however_deep():
+def test_nested_place_in_schema_is_named():
     deep = {"type": "object", "properties": {"b": {"items": {"type": "array"}, "type": "array"}}}
     [finding] = findings(of_object(properties={"a": {"anyOf": [{"type": "null"}, deep]}}))
     assert finding.where == "properties.a.anyOf.1.properties.b.items"
 
 
-def test_a_name_is_judged_together_with_that_of_its_server():
+def test_tool_name_length_includes_server_name():
     [finding] = findings(of_object(), name="t" * 60, server="server")
     assert "has 68 characters" in finding.message
     assert "at most 2 characters" in finding.hint
     assert findings(of_object(), name="t" * 60, server="ab") == ()
 
 
-def test_a_name_with_signs_that_models_refuse_is_told():
+def test_invalid_tool_name_characters_are_found():
     [finding] = findings(of_object(), name="files/read")
     assert "files/read has characters that models reject" in finding.message
 
 
-def test_more_tools_than_one_request_takes_are_told():
+def test_too_many_tools_are_reported():
     tools = [{"name": f"t{number}", "inputSchema": of_object()} for number in range(129)]
     [finding] = lint_tools("acme", tools).findings
     assert "129 tools" in finding.message
     assert lint_tools("acme", tools[:128]).findings == ()
 
 
-def test_a_schema_that_would_take_for_ever_is_not_followed():
+def test_exponential_schema_is_not_followed():
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = of_object(properties={"a": {"$ref": "#/$defs/d0"}}, **{"$defs": {**doubling, "d40": {}}})
     assert findings(schema) == ()
 
 
-def test_tokens_are_counted_of_what_a_model_is_told():
+def test_tokens_count_only_model_visible_parts():
     tool = {"name": "search", "description": "Search. " * 100, "inputSchema": of_object()}
     cost = lint_tools("acme", [tool]).cost
     assert 180 <= cost.openai <= cost.anthropic <= cost.gemini <= 230  # 870 characters

@@ -15,19 +15,19 @@ from toolway.upstream.transport import Disconnect
 
 
 @pytest.mark.parametrize("command", [r"C:\Users\me\node.exe", "D:/tools/node.exe", r"\\server\share\node.exe"])
-def test_a_path_of_windows_is_named_as_one(command: str) -> None:
+def test_windows_path_is_recognized(command: str) -> None:
     found = diagnose(command, None, "", "E-STDIO-ENOENT")
     assert found is not None and "is a path of Windows" in found.cause
     assert found.hint.endswith('"command": "node"')
 
 
-def test_a_missing_module_of_node_means_that_node_is_too_old() -> None:
+def test_missing_node_module_means_old_node() -> None:
     stderr = "Error [ERR_UNKNOWN_BUILTIN_MODULE]: No such built-in module: node:sqlite\n    at x\nNode.js v18.19.0\n"
     found = diagnose("npx", 1, stderr, "E-STDIO-EXIT")
     assert found is not None and found.cause == "Node.js is too old for this server"
 
 
-def test_a_single_backslash_in_json_is_explained() -> None:
+def test_backslash_and_comma_errors_in_json_are_explained() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_jsonc('{"command": "C:\\Users"}', "mcp.json")
     assert "backslash" in caught.value.hint
@@ -50,13 +50,13 @@ def states(found: TrialStart) -> dict[str, str]:
     return {check.name: check.state for check in check_process(TARGET, Server(command="x"), found)}
 
 
-def test_a_failed_sandbox_leads_to_the_command_for_this_server() -> None:
+def test_failed_sandbox_hint_has_command_for_this_server() -> None:
     failed = TrialStart(30.0, failure=Disconnect("x was not started: no user namespaces", "E-SANDBOX"))
     [check] = check_process(TARGET, Server(command="x"), failed)
     assert (check.state, check.copy, check.code) == ("fail", "toolway trust sandbox git", "E-SANDBOX")
 
 
-def test_a_slow_start_and_a_flood_of_stderr_are_warnings() -> None:
+def test_slow_start_and_long_stderr_are_warnings() -> None:
     assert states(trial()) == {"start": "ok", "stdout": "ok"}
     assert states(trial(listed_at=12.0))["start"] == "warn"
     assert states(trial(listed_at=12.0, fetched_at=9.0))["start"] == "ok"  # the download is not the server's

@@ -63,13 +63,13 @@ def is_alive(pid):
     return bool(orphans.command_line(pid))
 
 
-def test_a_server_that_somebody_talks_to_is_not_left_over(tmp_path, started):
+def test_server_with_open_pipe_is_not_an_orphan(tmp_path, started):
     argv = unique(tmp_path)
     started(*argv)
     assert orphans.find_orphans(server_of(argv)) == []
 
 
-def test_a_server_that_somebody_talks_to_over_a_socket_is_not_left_over(tmp_path):
+def test_server_with_open_socket_is_not_an_orphan(tmp_path):
     argv = unique(tmp_path)
     ours, theirs = socket.socketpair()
     with ours, subprocess.Popen(argv, stdin=theirs.fileno()) as process:
@@ -83,7 +83,7 @@ def test_a_server_that_somebody_talks_to_over_a_socket_is_not_left_over(tmp_path
 
 
 @pytest.mark.parametrize("leave", [OVER_PIPE, OVER_SOCKET], ids=["pipe", "socket"])
-def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_want_to(tmp_path, leave):
+def test_orphan_is_found_and_killed(tmp_path, leave):
     argv = unique(tmp_path)
     pid = leave_behind(*argv, leave=leave)
     try:
@@ -98,7 +98,7 @@ def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_wa
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_package_that_npx_left_is_found_and_ended_with_all_below_it():
+def test_npx_orphan_is_killed_with_its_children():
     """npx calls itself `npm exec …`, and what it runs stands below it."""
     title = f"npm exec @acme/server --root /srv/{os.getpid()}"
     leave = (
@@ -116,14 +116,14 @@ def test_a_package_that_npx_left_is_found_and_ended_with_all_below_it():
     assert [each for each in (pid, *below) if is_alive(each)] == []
 
 
-def test_another_process_of_the_same_number_is_left_alone(tmp_path, started):
+def test_reused_process_id_is_left_alone(tmp_path, started):
     process = started(*unique(tmp_path))
     stranger = orphans.Orphan(process.pid, "1", "acme", "x", 0, 0.0)
     stranger.apply()
     assert process.poll() is None
 
 
-def test_what_another_client_runs_under_another_command_is_not_looked_at(tmp_path):
+def test_process_of_another_command_is_ignored(tmp_path):
     pid = leave_behind(*unique(tmp_path))
     try:
         assert orphans.find_orphans({"other": Server(command="other-server")}) == []
@@ -131,7 +131,7 @@ def test_what_another_client_runs_under_another_command_is_not_looked_at(tmp_pat
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_carries_our_tag_and_has_no_keeper_is_left_over(tmp_path):
+def test_tagged_process_without_reaper_is_an_orphan(tmp_path):
     pid = leave_behind(*unique(tmp_path), **{reaper.TAG_VARIABLE: "of-a-test"})
     try:
         assert pid in [orphan.pid for orphan in orphans.find_orphans({})]
@@ -139,7 +139,7 @@ def test_what_carries_our_tag_and_has_no_keeper_is_left_over(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_who_holds_a_port_is_named(started):
+def test_process_on_port_is_found(started):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     hold = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
@@ -153,7 +153,7 @@ def test_who_holds_a_port_is_named(started):
     assert orphans.process_on_port(1) is None
 
 
-def test_the_age_of_a_child_is_measured_from_its_parent(started):
+def test_child_age_is_measured_from_its_parent(started):
     process = started("/bin/sh", "-c", "sleep 0.3; sleep 60 & wait")
     end = time.monotonic() + 60
     while not orphans.descendants(process.pid) and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""The real npx, with a registry of our own that is slow, or does not have the package."""
+"""The real npx, with our own registry that is slow, or does not have the package."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "lab")
 
 
-async def test_the_time_of_a_download_is_told_apart_and_the_next_start_is_quick(lab: Lab) -> None:
+async def test_download_time_is_reported_and_next_start_is_quick(lab: Lab) -> None:
     async with registry() as port:
         lab.servers(acme=entry(lab, port, "acme-slow@1.0.0", "5s"))
         check = await lab.finds("npx took", "s to download the package; the start timeout is 5.0 s")
@@ -99,7 +99,7 @@ async def test_the_time_of_a_download_is_told_apart_and_the_next_start_is_quick(
         await lab.is_well()
 
 
-async def test_a_package_that_does_not_exist_is_named(lab: Lab) -> None:
+async def test_nonexistent_package_is_named(lab: Lab) -> None:
     async with registry() as port:
         lab.servers(acme=entry(lab, port, "acme-nope", "60s"))
         check = await lab.finds("the npm package acme-nope does not exist, or is private")

@@ -1,4 +1,4 @@
-"""The report as people read it."""
+"""The report as users read it."""
 
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ GITHUB = SubjectReport(
 )
 
 
-def test_one_server_is_shown_with_all_that_was_looked_at():
+def test_server_report_shows_all_checks():
     report = Report((GITHUB,)).with_tilde("/home/me")
     assert shown(report, rerun_command="toolway doctor github") == [
         "✗ github: the variable GITHUB_TOKEN is not set (and 1 more problem)",
@@ -65,33 +65,33 @@ def test_one_server_is_shown_with_all_that_was_looked_at():
     ]
 
 
-def test_files_come_before_servers_and_failures_before_warnings():
+def test_failures_come_before_warnings():
     warned = SubjectReport("file", "mcp.json", (Check("file", "warn", "odd"),))
     assert Report((warned, GITHUB)).first_line.startswith("github: the variable")
     failed = SubjectReport("file", "mcp.json", (Check("file", "fail", "broken"),))
     assert Report((failed, GITHUB)).first_line == "mcp.json: broken (and 2 more problems)"
 
 
-def test_what_is_to_be_copied_is_never_broken():
+def test_text_to_copy_is_never_wrapped():
     copy = 'export A="' + "x" * 100 + '"'
     report = Report((SubjectReport("server", "a", (Check("env", "fail", "x", hint="do", copy=copy),)),))
     assert f"  {copy}" in shown(report)
 
 
-def test_a_file_that_is_well_is_not_mentioned_unless_asked():
+def test_valid_file_is_shown_only_with_verbose():
     fine = SubjectReport("file", "mcp.json", (Check("file", "ok", "1 server"),))
     report = Report((fine, GITHUB))
     assert not any("mcp.json" in line for line in shown(report)[1:] if "from" not in line)
     assert any(line.startswith("mcp.json") for line in shown(report, verbose=True))
 
 
-def test_what_can_be_fixed_is_offered_once():
+def test_automatic_fixes_are_offered_once():
     checks = (Check("file", "warn", "a", auto_fix=Repair()), Check("file", "warn", "b", auto_fix=Repair()))
     report = Report((SubjectReport("file", "mcp.json", checks),))
     assert shown(report)[-1] == "Automatic fixes available (1): toolway doctor --fix"
 
 
-def test_nothing_to_say_is_said():
+def test_empty_and_ok_reports_have_a_summary():
     assert shown(Report()) == ["✓ no server to check"]
     well = SubjectReport("server", "a", (Check("config", "ok", "valid"),))
     assert Report((well,)).first_line == "a: no problem found"
@@ -100,14 +100,14 @@ def test_nothing_to_say_is_said():
     assert Report((well, off)).first_line == "no problem found: 2 servers, 1 of them not started"
 
 
-def test_secrets_are_masked_before_anything_is_wrapped():
+def test_secrets_are_masked_before_wrapping():
     long = "token " + "word " * 12 + "SECRET-" + "x" * 30
     report = Report((SubjectReport("server", "a", (Check("env", "fail", long),), location=f"run {long}"),))
     text = "\n".join(shown(report.apply_mask(lambda said: said.replace("SECRET-" + "x" * 30, "***"))))
     assert "xxx" not in text
 
 
-def test_the_part_of_a_fix_that_can_be_copied_is_found():
+def test_hint_is_split_into_text_and_copy():
     assert split_hint('add it to the server\'s entry: "env": {"A": "${A}"}') == (
         "add it to the server's entry",
         '"env": {"A": "${A}"}',

@@ -20,7 +20,7 @@ def lab(tmp_path):
     return Lab(tmp_path / "lab")
 
 
-async def test_servers_are_examined_at_the_same_time(lab):
+async def test_servers_are_checked_concurrently(lab):
     slow = {f"s{n}": {**fake_server("slow_start=2"), "cwd": str(lab.work)} for n in range(6)}
     lab.servers(**{name: {**entry, "args": [*entry["args"], "--name", name]} for name, entry in slow.items()})
     began = time.monotonic()
@@ -29,13 +29,13 @@ async def test_servers_are_examined_at_the_same_time(lab):
     assert time.monotonic() - began < within(8)  # one after the other they take 12
 
 
-async def test_the_order_is_that_of_the_file(lab):
+async def test_servers_keep_the_order_of_the_file(lab):
     lab.servers(b=fake_server("slow_start=1"), a=small())
     seen = await lab.doctor()
     assert [subject.name for subject in seen.report.subjects if subject.kind == "server"] == ["b", "a"]
 
 
-async def test_a_mistake_of_ours_about_one_server_does_not_hide_the_others(lab, monkeypatch):
+async def test_internal_error_for_one_server_does_not_hide_others(lab, monkeypatch):
     async def broken(name, *rest, **more):
         if name == "bad":
             raise RuntimeError("oops")
@@ -48,7 +48,7 @@ async def test_a_mistake_of_ours_about_one_server_does_not_hide_the_others(lab, 
     assert [subject.state for subject in seen.report.subjects if subject.name == "good"] == ["ok"]
 
 
-async def test_what_is_well_takes_a_line_and_what_is_not_comes_first(lab):
+async def test_ok_servers_take_one_line_and_failures_come_first(lab):
     lab.servers(one=small(), two=small("x"), off={**small("y"), "enabled": False}, bad={"command": "no-such-program"})
     seen = await lab.doctor()
     assert seen.first.startswith("✗ bad: no-such-program is not installed")
@@ -60,7 +60,7 @@ async def test_what_is_well_takes_a_line_and_what_is_not_comes_first(lab):
     assert seen.lines[-1] == "Fix 1 problem, then run: toolway doctor"
 
 
-async def test_a_server_with_a_variable_that_is_not_set_is_not_started(lab):
+async def test_server_with_unset_variable_is_not_started(lab):
     lab.servers(acme={**small(), "env": {"X": "${NOT_SET}"}})
     seen = await lab.doctor()
     assert seen.report.state == "fail"
@@ -68,7 +68,7 @@ async def test_a_server_with_a_variable_that_is_not_set_is_not_started(lab):
     assert any("start" in line and "not tried" in line for line in seen.lines)
 
 
-async def test_no_secret_of_an_entry_is_repeated_however_the_server_shouts_it(lab):
+async def test_secrets_printed_by_servers_are_masked(lab):
     shout = "T = os.environ['T']; print(T, sys.argv, file=sys.stderr); print(T, flush=True); sys.exit(T)"
     path = lab.script("server", shout)
     args = ["--api-key", SECRET]
@@ -83,7 +83,7 @@ async def test_no_secret_of_an_entry_is_repeated_however_the_server_shouts_it(la
     assert "canary" not in str(seen.report.to_json())
 
 
-async def test_no_value_of_a_file_that_cannot_be_read_is_repeated(lab):
+async def test_unreadable_file_content_is_not_repeated(lab):
     for text in (f'{{"mcpServers": {{"a": {{"env": {{"T": "{SECRET}"}} "x"', f'{{"T": "{SECRET}', f"{{'T': '{SECRET}'"):
         lab.write(text)
         seen = await lab.doctor()
@@ -91,7 +91,7 @@ async def test_no_value_of_a_file_that_cannot_be_read_is_repeated(lab):
         assert "canary" not in "\n".join(seen.lines)
 
 
-async def test_what_a_project_brings_to_another_client_is_not_started(lab):
+async def test_untrusted_project_server_is_not_started(lab):
     mark = lab.work / "started"
     path = lab.script("server", f"open({str(mark)!r}, 'w')")
     lab.program(lab.work / "npx", f"#!/bin/sh\nexec {path}\n")
@@ -108,14 +108,14 @@ async def test_what_a_project_brings_to_another_client_is_not_started(lab):
         assert ("not started" in report.first_line) is not trusted
 
 
-def test_a_file_that_is_named_needs_no_approval(lab):
+def test_named_file_does_not_need_trust(lab):
     path = lab.servers(lab.work / "mcp.json", acme=small())
     assert [target.untrusted for target in plan_own_files(lab.environ, lab.work, path).targets] == [False]
     assert plan_own_files(lab.environ, lab.work).targets == []
 
 
 @pytest.mark.skipif(bubblewrap.find_program() is None, reason="there is no bubblewrap here")
-async def test_a_server_that_fails_in_its_sandbox_is_told_what_is_hidden(lab):
+async def test_sandboxed_server_failure_lists_hidden_paths(lab):
     lab.servers(aws={"command": "sh", "args": ["-c", "echo no credentials found >&2; exit 1"], "sandbox": "guard"})
     seen = await lab.doctor()
     text = "\n".join(seen.lines)

@@ -44,37 +44,37 @@ async def readable(server: Server, environ: dict[str, str], spawner: Spawner) ->
 
 
 @pytest.mark.skipif(not has_bubblewrap, reason="bubblewrap cannot be used here")
-async def test_a_program_in_guard_or_strict_can_read_nothing_private(environ, spawner):
+async def test_guard_and_strict_hide_all_private_files(environ, spawner):
     assert await readable(Server(command="/bin/sh", sandbox="guard"), environ, spawner) == []
     assert await readable(Server(command="/bin/sh", sandbox="strict"), environ, spawner) == []
 
 
 @pytest.mark.skipif(not has_bubblewrap, reason="bubblewrap cannot be used here")
-async def test_a_grant_that_shows_keys_is_found(environ, spawner):
+async def test_grant_that_exposes_keys_is_found(environ, spawner):
     server = Server(command="/bin/sh", sandbox="strict", grants=SandboxGrants(read=(environ["HOME"],)))
     assert await readable(server, environ, spawner) == ["~/.ssh", "~/.netrc"]
 
 
 @pytest.mark.skipif(not has_landlock, reason="this kernel has no Landlock")
-async def test_guard_without_bubblewrap_shows_the_keys_of_the_user(environ, spawner, monkeypatch):
+async def test_guard_without_bubblewrap_exposes_user_keys(environ, spawner, monkeypatch):
     monkeypatch.setattr(bubblewrap, "find_program", lambda: None)
     found = await readable(Server(command="/bin/sh", sandbox="guard"), environ, spawner)
     assert found[:2] == ["~/.ssh", "~/.netrc"]  # and for root, since Linux 6.15, the variables of other processes
     assert "files of Toolway" not in found
 
 
-async def test_without_a_sandbox_everything_can_be_read(environ, spawner):
+async def test_no_sandbox_exposes_everything(environ, spawner):
     server = Server(command="/bin/sh", sandbox="off")
     found = await readable(server, environ, spawner)
     assert found == ["files of Toolway", "~/.ssh", "~/.netrc", "the variables of other processes"]
 
 
-async def test_a_sandbox_that_is_not_possible_is_a_problem(environ, spawner):
+async def test_impossible_sandbox_is_a_problem(environ, spawner):
     server = Server(command="npx", sandbox="strict")
     found = await probe_sandbox(server, ["npx", "x"], find_private_files(environ), environ, spawner)
     assert found is not None and "asks a registry" in found.problem
 
 
-def test_without_a_file_of_toolway_there_is_nothing_to_try(tmp_path):
+def test_no_toolway_files_means_nothing_to_probe(tmp_path):
     (tmp_path / ".netrc").write_text("secret")
     assert find_private_files({"HOME": str(tmp_path)}) == {}

@@ -226,7 +226,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "id_", "verdict", "name", "evidence", "fix"), ROWS)
-def test_a_fact_decides_its_statement_with_evidence_and_fix(facts, id_, verdict, name, evidence, fix):
+def test_fact_decides_its_statement_with_evidence_and_fix(facts, id_, verdict, name, evidence, fix):
     found = {each.id: each for each in judge(facts)}[id_]
     assert found.verdict == verdict
     texts = [
@@ -239,29 +239,29 @@ def test_a_fact_decides_its_statement_with_evidence_and_fix(facts, id_, verdict,
 
 
 @pytest.mark.parametrize(("facts", "id_", "verdict", "name", "evidence", "fix"), ROWS)
-def test_a_fact_about_one_statement_changes_no_other_one(facts, id_, verdict, name, evidence, fix):
+def test_fact_affects_only_its_statement(facts, id_, verdict, name, evidence, fix):
     changed = {each.id for each in judge(facts) if each.verdict != HOLDS}
     both = {"content", "definitions", "isolation"} if facts.servers is None else set()
     assert changed <= {id_, *both}
 
 
-def test_all_five_hold_if_everything_was_checked():
+def test_all_statements_hold_for_good_facts():
     statements = judge(GOOD)
     assert [each.verdict for each in statements] == [HOLDS] * 5
     assert all_hold(statements)
 
 
-def test_without_facts_nothing_holds():
+def test_missing_facts_leave_every_statement_unknown():
     assert [each.verdict for each in judge(Facts())] == [UNKNOWN] * 5
 
 
-def test_every_refuted_statement_has_a_fix_to_copy():
+def test_every_failed_statement_has_a_fix_to_copy():
     for facts, *_ in ROWS:
         for statement in judge(facts):
             assert all(check.copy for check in statement.checks if check.state == "fail"), statement
 
 
-def test_the_text_shows_verdicts_evidence_fixes_and_what_was_not_checked():
+def test_text_shows_verdicts_evidence_fixes_and_unchecked():
     facts = replace(server(sandbox="off", probe=None), checked=("a file",), not_checked=("a node",))
     text = "\n".join(line.text for line in render_statements(facts, judge(facts)))
     assert "✓ What was done is signed: holds\n" in text

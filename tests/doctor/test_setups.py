@@ -120,7 +120,7 @@ STDERR = {
 
 
 @pytest.mark.parametrize("setup", STDERR)
-def test_the_stderr_of_a_server_leads_to_cause_and_fix(setup: str) -> None:
+def test_known_stderr_gives_cause_and_fix(setup: str) -> None:
     stderr, cause, fix = STDERR[setup]
     found = diagnose("npx", 1, f"starting\n{stderr}\n", "E-STDIO-EXIT")
     assert found is not None and cause in found.cause and fix in found.hint, found
@@ -141,7 +141,7 @@ SYNTAX = {
 
 
 @pytest.mark.parametrize("setup", SYNTAX)
-def test_a_mistake_in_json_is_named(setup: str) -> None:
+def test_json_mistake_is_explained(setup: str) -> None:
     text, fix = SYNTAX[setup]
     with pytest.raises(ConfigError) as caught:
         parse_jsonc(text, "mcp.json")
@@ -168,14 +168,14 @@ ENTRIES: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("setup", ENTRIES)
-def test_a_mistake_in_an_entry_is_named(setup: str) -> None:
+def test_entry_mistake_is_explained(setup: str) -> None:
     entry, cause, fix = ENTRIES[setup]
     with pytest.raises(ConfigError) as caught:
         parse_entry(entry, {})
     assert cause in caught.value.message and fix in caught.value.hint, caught.value
 
 
-def test_a_correct_entry_with_keys_like_a_mistake_is_used() -> None:
+def test_valid_entry_with_suspicious_keys_is_accepted() -> None:
     assert parse_entry({"command": "x", "cmd": "y", "urls": []}, {}).command == "x"
 
 
@@ -198,7 +198,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_values_that_an_example_left_open_are_named_and_never_shown(value: str) -> None:
+def test_placeholder_values_are_named_but_not_shown(value: str) -> None:
     [check] = check_env(target(Server(command="x", env={"ACME_MODE": value})), 0.0)
     assert check.state == VALUES[value] and value not in f"{check.message}{check.detail}{check.hint}"
     assert check.state == "ok" or ("env.ACME_MODE" in check.message and check.hint and check.code)
@@ -209,7 +209,7 @@ def refined(server: Server, cause: str, *, file: str = "", exit_code: int | None
     return (found.cause, *split_hint(found.hint))
 
 
-def test_a_variable_under_another_name_is_found() -> None:
+def test_variable_under_another_name_is_found() -> None:
     server = Server(command="x", env={"GITHUB_TOKEN": "s", "PATH": "/bin"})
     cause, hint, _ = refined(server, "the variable GITHUB_PERSONAL_ACCESS_TOKEN is missing")
     assert "its entry has GITHUB_TOKEN" in cause
@@ -217,7 +217,7 @@ def test_a_variable_under_another_name_is_found() -> None:
     assert refined(server, "the variable SLACK_TEAM_ID is missing")[1] == "as before"
 
 
-def test_a_relative_path_leads_to_the_working_directory(tmp_path: Path) -> None:
+def test_relative_path_hints_at_working_directory(tmp_path: Path) -> None:
     (tmp_path / "server.py").touch()
     server = Server(command="python3", args=("server.py",))
     cause, hint, copy = refined(server, "the file /elsewhere/server.py does not exist", file=str(tmp_path / "mcp.json"))
@@ -230,12 +230,12 @@ def test_a_relative_path_leads_to_the_working_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["~/server.js", "$HOME/server.js"])
-def test_a_path_that_only_a_shell_expands_is_named(path: str) -> None:
+def test_unexpanded_shell_path_is_named(path: str) -> None:
     cause, hint, _ = refined(Server(command="node", args=(path,)), f"the file /w/{path} does not exist")
     assert "no shell expands" in cause and "${HOME}" in hint
 
 
-def test_docker_without_stdin_is_named() -> None:
+def test_docker_without_stdin_flag_is_named() -> None:
     lacking = Server(command="docker", args=("run", "--rm", "--init", "mcp/x"))
     cause, hint, copy = refined(lacking, "the program ended by itself", exit_code=0)
     assert "has no -i" in cause and hint == "add it" and copy == '"args": ["run", "-i", "--rm", "--init", "mcp/x"]'
@@ -254,14 +254,14 @@ def test_docker_without_stdin_is_named() -> None:
         (b"\x7fELF\x02\x01\x01\0", "", ""),
     ],
 )
-def test_a_script_that_the_system_cannot_run_is_named(tmp_path: Path, text: bytes, cause: str, fix: str) -> None:
+def test_unrunnable_script_is_explained(tmp_path: Path, text: bytes, cause: str, fix: str) -> None:
     path = tmp_path / "server"
     path.write_bytes(text)
     found = script_problem(str(path)) or Diagnosis("", "")
     assert cause in found.cause and fix in found.hint and bool(cause) == bool(found.cause)
 
 
-def test_a_command_that_is_a_folder_or_relative_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_or_relative_command_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(os.path.dirname(tmp_path))
     folder = Server(command=str(tmp_path))
     assert "is a folder" in check_command(target(folder), folder, CommandMatch()).message

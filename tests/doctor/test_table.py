@@ -17,7 +17,7 @@ from tests.orphans import no_other_orphans
 MODULES = (commands_rows, starts_rows, files_rows, http_rows, tools_rows)
 AT_ONCE = 8
 LIMIT = 50.0  # seconds for one row
-#: What people meet most often; none of these may be lost.
+#: What users meet most often; none of these may be lost.
 USUAL = (
     *("missing command", "wrong PATH", "nvm-only node", "unset variable", "token expired", "port taken"),
     *("exit 3 with a message on stderr", "stdout banner", "slow download", "silent server", "wrong root key"),
@@ -31,7 +31,7 @@ USUAL = (
 def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """What went wrong with each row; empty where it went well."""
     folder = tmp_path_factory.mktemp("table")
-    # The doctor runs in this process, which has folders of its own.
+    # The doctor runs in this process, which has its own folders.
     with no_other_orphans(), pytest.MonkeyPatch.context() as ours:
         for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             ours.setenv(name, str(folder / name.lower()))
@@ -58,11 +58,11 @@ async def _run_all(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_doctor_names_the_cause_and_a_fix_that_works(name: str, results: Mapping[str, str]) -> None:
+def test_doctor_names_the_cause_and_a_working_fix(name: str, results: Mapping[str, str]) -> None:
     if results[name]:
         pytest.fail(results[name], pytrace=False)
 
 
-def test_the_usual_setups_are_in_the_table() -> None:
+def test_usual_setups_are_in_the_table() -> None:
     assert set(USUAL) <= ROWS.keys()
     assert len(USUAL) == 25

@@ -31,7 +31,7 @@ async def seen(value, lab, spawner):
     return await run_trial_start("acme", parse_entry(value, lab.environ), lab.environ, spawner)
 
 
-async def test_a_start_that_goes_well_has_its_times_in_order(lab, spawner):
+async def test_successful_start_has_ordered_times(lab, spawner):
     found = await seen(fake_server(), lab, spawner)
     assert found.failure is None
     assert 0 <= found.spawned_at <= found.first_byte_at <= found.agreed_at <= found.listed_at <= found.ended_at
@@ -40,14 +40,14 @@ async def test_a_start_that_goes_well_has_its_times_in_order(lab, spawner):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-async def test_the_time_of_a_package_runner_is_told_apart_from_that_of_the_server(lab, spawner):
+async def test_package_download_time_is_measured_separately(lab, spawner):
     lab.program(lab.bin / "uvx", f"#!/bin/sh\nsleep 1\n{PYTHON} -I -S {SMALL}\n")
     found = await seen({"command": "uvx", "args": ["acme"]}, lab, spawner)
     assert found.failure is None
     assert 0.9 <= found.fetched_at <= found.agreed_at
 
 
-async def test_lines_that_are_no_messages_are_kept_and_do_no_harm(lab, spawner):
+async def test_non_message_lines_are_kept_and_harmless(lab, spawner):
     noise = "for n in range(10): print(f'line {n}', flush=True)"
     path = lab.script("server", noise)
     found = await seen({"command": str(path)}, lab, spawner)
@@ -56,7 +56,7 @@ async def test_lines_that_are_no_messages_are_kept_and_do_no_harm(lab, spawner):
     assert found.noise_lines == ["line 0", "line 1", "line 2", "line 3", "line 4"]
 
 
-async def test_a_list_of_megabytes_comes_through_the_tap(lab, spawner):
+async def test_megabyte_tool_list_is_read(lab, spawner):
     found = await seen(fake_server(tools=900), lab, spawner)
     assert found.failure is None
     assert len(found.tools) > 900
@@ -67,20 +67,20 @@ async def test_a_list_of_megabytes_comes_through_the_tap(lab, spawner):
     assert len(found.tools[0]["description"]) == 5_000_000
 
 
-async def test_a_server_that_ends_at_the_first_question_is_asked_otherwise(lab, spawner):
+async def test_server_that_exits_on_probe_is_retried_as_legacy(lab, spawner):
     found = await seen(fake_server("die_on_probe", era="legacy"), lab, spawner)
     assert found.failure is None
     assert found.exits_on_modern
 
 
-async def test_the_exit_of_a_process_says_more_than_the_pipe(lab, spawner):
+async def test_exit_code_and_stderr_are_captured(lab, spawner):
     found = await seen(fake_server("exit_at_start=7"), lab, spawner)
     assert found.failure.exit_code == 7
     assert "FAKE_TOKEN is not set" in found.stderr
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-async def test_nothing_stays_of_what_was_started(lab):
+async def test_no_process_is_left_behind(lab):
     spawner = Spawner()
     path = lab.script("server", "import subprocess; subprocess.Popen(['/bin/sleep', '61.7531'])")
     await seen({"command": str(path)}, lab, spawner)
@@ -89,7 +89,7 @@ async def test_nothing_stays_of_what_was_started(lab):
     assert "/bin/sleep 61.7531" not in left
 
 
-async def test_descriptors_are_closed_again(lab, spawner):
+async def test_descriptors_are_closed(lab, spawner):
     await seen(fake_server(), lab, spawner)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

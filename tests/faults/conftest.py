@@ -4,8 +4,8 @@
 `TOOLWAY_FIRST_SEED` (0) on, and has the fixtures `seed` and `dice`. When the session ends, the results are written as
 JSON to `TOOLWAY_FAULTS_OUT`, if it names a file.
 
-Most tests wait most of the time, so that several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
-test, except those of the share `0/2`. If TOOLWAY_QUIET is set, these are the tests with `@pytest.mark.alone`, which
+Most tests wait most of the time, so several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
+test, except the tests of the share `0/2`. If TOOLWAY_QUIET is set, these are the tests with `@pytest.mark.alone`, which
 need the machine for themselves. Otherwise they are the tests with a fixture for the whole module, such as a cluster, so
 that it is started once. Those with `@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _some_cases(items: Sequence[pytest.Item], most: int) -> list[pytest.Item]:
-    """Return at most `most` cases of each test; where to begin depends on its name, so that all parameters occur."""
+    """Return at most `most` cases of each test; where to begin depends on its name, so all parameters occur."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)

@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def executed(self) -> str:
-        """What the caller was told: yes, no or unknown; empty where the caller did not stay to hear it."""
+        """The reported `executed`: yes, no or unknown; empty if the caller left before the end."""
         if self.reply is not None:
             return "yes"
         return self.error.executed if self.error is not None else ""

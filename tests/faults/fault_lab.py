@@ -65,7 +65,7 @@ def begin(test: str, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """A fake HTTP or WebSocket server, and what its entry has beside the url."""
+    """A fake HTTP or WebSocket server, and what its entry has next to the url."""
 
     fake: FakeHttp | FakeWebSocket
     entry: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Bench:
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, echoes: bool = True, **options: Any
     ) -> Outcome:
-        """Call a tool with a nonce of its own, and keep book of it. `echoes=False` where no nonce can come back."""
+        """Call a tool with its own nonce, and keep book of it. `echoes=False` where no nonce can come back."""
         outcome = self._open(tool, dict(arguments or {}), echoes, options)
         given = {**(arguments or {}), "nonce": outcome.nonce}
         began = time.monotonic()
@@ -94,7 +94,7 @@ class Bench:
         except CallError as exc:
             outcome.error = exc
         except TimeoutError:
-            return outcome  # without an end; the verdict says so
+            return outcome  # it has not ended; the verdict says so
         except asyncio.CancelledError:
             outcome.ended = outcome.cancelled = True
             raise
@@ -265,7 +265,7 @@ def server(*modes: str, era: str = "both", **settings: Any) -> Server:
 
 
 def odd_server(*modes: str, era: str = "both", **settings: Any) -> Server:
-    """The same, with the misbehaviours of `odd_server.py` too."""
+    """The same, with the faults of `odd_server.py` too."""
     plain = server(*modes, era=era)
     package = str(Path(testing.__file__).parents[1])
     # The word that ends in stdio_main.py is where the fake's own options begin.

@@ -81,7 +81,7 @@ def rss() -> float:
 
 
 def give_back_memory() -> None:
-    """Return what is free to the kernel: else a hub could grow into what earlier ones left, and nobody would see."""
+    """Return what is free to the kernel: else a hub could grow unnoticed into what earlier ones left."""
     with suppress(AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -124,6 +124,6 @@ def command(pid: int) -> str:
 
 
 def _of_a_fake(task: asyncio.Task[Any]) -> bool:
-    """A fake server in this process has tasks of its own, which are not the hub's."""
+    """A fake server in this process has its own tasks, which are not the hub's."""
     code = getattr(task.get_coro(), "cr_code", None)
     return code is not None and code.co_filename.startswith(_FAKES)

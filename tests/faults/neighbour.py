@@ -1,4 +1,4 @@
-"""A healthy server beside the bad one, called all the time.
+"""A healthy server next to the bad one, called all the time.
 
 Calls are due at fixed times, whether or not earlier ones have been answered, and each counts from when it was due. So
 an event loop that stands still for half a second shows as many slow calls, not as one. On a machine that is not quiet

@@ -1,4 +1,4 @@
-"""The fake stdio server with misbehaviours that only the fault matrix needs.
+"""The fake stdio server with faults that only the fault matrix needs.
 
 Run by its path, like the fake itself: the first argument is the folder of the package `toolway`.
 """
@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 
-def _know_the_fakes(folder: str) -> None:
-    """Make the packages around the fakes known by name only, so that nothing of them is run."""
+def _stub_packages(folder: str) -> None:
+    """Make the packages around the fakes known by name only, so nothing of them is run."""
     for name, path in (("toolway", folder), ("toolway.testing", os.path.join(folder, "testing"))):
         package = ModuleType(name)
         package.__path__ = [path]
@@ -21,7 +21,7 @@ def _know_the_fakes(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _know_the_fakes(sys.argv.pop(1))
+    _stub_packages(sys.argv.pop(1))
 
 from toolway.testing import command_line, tools  # noqa: E402  the package must be known first
 from toolway.testing.faults import BAD_TOOLS  # noqa: E402
@@ -134,7 +134,7 @@ def _tool(name: str, input_schema: Any, output_schema: Any = None) -> Any:
 
 
 def _offer(definition: Any) -> None:
-    """A tool that answers like `echo`, with a definition of its own."""
+    """A tool that answers like `echo`, with its own definition."""
     made = tools.FakeTool(definition["name"], tools.TOOLS["echo"].run, False, {})
     made.definition = definition
     tools.TOOLS[definition["name"]] = made

@@ -33,12 +33,12 @@ def reply(nonce: str) -> ToolResult:
     return ToolResult("bad", "counter", {"structuredContent": {"nonce": nonce}})
 
 
-def test_a_call_without_an_outcome_or_with_a_late_one_is_noticed():
+def test_missing_or_late_outcome_is_noticed():
     assert list(out_of_time([call(seconds=0.9 + GRACE)])) == []
     assert len(list(out_of_time([call(seconds=1.1 + GRACE), call(ended=False)]))) == 2
 
 
-def test_the_answer_of_another_call_is_noticed():
+def test_answer_of_another_call_is_noticed():
     assert list(misdelivered([call(reply=reply("n"))])) == []
     assert len(list(misdelivered([call(reply=reply("m"))]))) == 1
 
@@ -57,15 +57,15 @@ def test_the_answer_of_another_call_is_noticed():
         (call(unsafe=False, reply=reply("n")), 2, True),
     ],
 )
-def test_an_effect_that_does_not_fit_its_outcome_is_noticed(ended: Outcome, count: int, fits: bool):
+def test_effect_not_matching_its_outcome_is_noticed(ended: Outcome, count: int, fits: bool):
     assert (list(wrong_effects([ended], Counter({"n": count}))) == []) is fits
 
 
-def test_an_effect_nobody_called_for_is_noticed():
+def test_effect_without_a_call_is_noticed():
     assert len(list(wrong_effects([], Counter({"n": 1})))) == 1
 
 
-async def test_an_event_loop_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch):
+async def test_stalled_event_loop_is_noticed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench_module, "ALLOWED", 0.05)
     monkeypatch.setattr(neighbour_module, "ALLOWED", 0.05)
     with pytest.raises(AssertionError, match=r"I5: the neighbour's p99"):
@@ -75,13 +75,13 @@ async def test_an_event_loop_that_stands_still_is_noticed(monkeypatch: pytest.Mo
         time.sleep(0.3)  # noqa: ASYNC251
 
 
-async def test_a_neighbour_that_fails_is_noticed():
+async def test_failing_neighbor_is_noticed():
     with pytest.raises(AssertionError, match="I5: the neighbour failed"):
         async with lab({}) as bench:
             await bench.hub.remove_server("neighbour")
 
 
-async def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch):
+async def test_leftover_task_is_noticed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench_module, "LEAVE", 0.1)
     with pytest.raises(AssertionError, match=r"I6: left after .* tasks"):
         async with lab({}):
@@ -89,7 +89,7 @@ async def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch):
     left.cancel()
 
 
-async def test_memory_that_grows_is_noticed():
+async def test_growing_memory_is_noticed():
     with pytest.raises(AssertionError, match="I7"):
         async with lab({}, memory=8):
             heap = b"x" * (16 * 2**20)
@@ -109,7 +109,7 @@ class Hung:
         raise AssertionError("unreachable")
 
 
-async def test_a_call_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch):
+async def test_hanging_call_is_noticed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench_module, "GRACE", 1.0)
     with pytest.raises(AssertionError, match=r"I1: bad\.echo has no outcome"):
         async with lab({"bad": fake_server()}) as bench:

@@ -1,4 +1,4 @@
-"""An HTTP server that misbehaves: one request's failure is that request's alone, and it tells the truth."""
+"""An HTTP server that misbehaves: a failure affects only its own request, and is reported truthfully."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
 @pytest.mark.attack("held-58")
-async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) -> None:
+async def test_bad_http_answer_fails_only_its_own_call(row: Row, era: str) -> None:
     async with FakeHttp(era=era) as fake, FakeHttp() as good, Hub({"bad": fake.url, "good": good.url}) as hub:
         await hub.wait_ready()
         stop = asyncio.Event()
@@ -140,7 +140,7 @@ async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) 
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_one_reset_among_fifty_parallel_calls_costs_one_call(era: str, answer: str) -> None:
+async def test_one_reset_among_fifty_parallel_calls_fails_one_call(era: str, answer: str) -> None:
     async with FakeHttp(era=era, answer=answer) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         work = [hub.call_tool("s.sleep", {"seconds": 0.2, "nonce": str(n)}) for n in range(49)]
@@ -150,7 +150,7 @@ async def test_one_reset_among_fifty_parallel_calls_costs_one_call(era: str, ans
         assert [r.data["nonce"] for r in replies if not isinstance(r, BaseException)] == [str(n) for n in range(49)]
 
 
-async def test_a_cut_stream_is_resumed_once_where_the_era_knows_how() -> None:
+async def test_cut_stream_is_resumed_once_in_legacy_era_only() -> None:
     """The modern era has no resumption: nothing is asked again. The older one has, by the id of the last event."""
     for era in ("modern", "legacy"):
         async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
@@ -166,7 +166,7 @@ async def test_a_cut_stream_is_resumed_once_where_the_era_knows_how() -> None:
 
 
 @pytest.mark.attack("held-58")
-async def test_a_bomb_takes_no_memory() -> None:
+async def test_gzip_bomb_uses_little_memory() -> None:
     def rss_kb() -> int:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
@@ -183,14 +183,14 @@ async def test_a_bomb_takes_no_memory() -> None:
                 assert rss_kb() - before < 48 * 1024
 
 
-async def test_honest_compression_is_read_where_it_is_allowed() -> None:
+async def test_gzip_is_decoded_when_compression_is_enabled() -> None:
     async with FakeHttp() as fake:
         server = Server(url=fake.url, limits=Limits(compression=True))
         async with Hub({"s": server}, catalog_storage=None) as hub:
             assert not (await hub.call_tool("s.bad", {"mode": "gzip"})).is_error
 
 
-async def test_a_server_that_is_not_there_is_said_so_at_once() -> None:
+async def test_missing_server_fails_at_once() -> None:
     async with FakeHttp() as fake:
         url = fake.url
     async with Hub({"gone": url}, catalog_storage=None) as hub:
@@ -201,7 +201,7 @@ async def test_a_server_that_is_not_there_is_said_so_at_once() -> None:
         assert time.monotonic() - began < within(2)
 
 
-async def test_a_server_that_dies_and_comes_back_is_noticed_both_times() -> None:
+async def test_server_loss_and_return_are_both_noticed() -> None:
     async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         await fake.stop()
@@ -217,7 +217,7 @@ async def test_a_server_that_dies_and_comes_back_is_noticed_both_times() -> None
         assert (await hub.call_tool("s.echo", {"text": "back"})).text == "back"
 
 
-async def test_a_restarted_modern_server_needs_nothing() -> None:
+async def test_restarted_modern_server_answers_at_once() -> None:
     async with FakeHttp(era="modern") as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.call_tool("s.echo", {"text": "x"})
         await fake.restart()
@@ -226,7 +226,7 @@ async def test_a_restarted_modern_server_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
-async def test_a_restarted_handshake_server_is_initialised_once_for_fifty_calls(answer: str) -> None:
+async def test_restarted_legacy_server_is_initialized_once(answer: str) -> None:
     async with FakeHttp(era="legacy", answer=answer) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.call_tool("s.echo", {"text": "x"})
         before = fake.stats.initialize
@@ -236,7 +236,7 @@ async def test_a_restarted_handshake_server_is_initialised_once_for_fifty_calls(
         assert fake.stats.initialize == before + 1
 
 
-async def test_a_passing_503_is_no_reason_to_speak_the_older_era() -> None:
+async def test_temporary_503_does_not_select_the_legacy_era() -> None:
     async with (
         FakeHttp(era="both", modes=["discover_503_once"]) as fake,
         Hub({"s": fake.url}, catalog_storage=None) as hub,
@@ -250,7 +250,7 @@ async def test_a_passing_503_is_no_reason_to_speak_the_older_era() -> None:
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_the_whole_way_over_http(era: str, answer: str) -> None:
+async def test_main_features_work_over_http(era: str, answer: str) -> None:
     def elicit(server: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"action": "accept", "content": {"name": f"for {server}"}}
 
@@ -275,7 +275,7 @@ async def test_the_whole_way_over_http(era: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_cancelled_call_reaches_the_server(era: str) -> None:
+async def test_cancelled_call_reaches_the_server(era: str) -> None:
     async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         call = asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 30}))
@@ -288,7 +288,7 @@ async def test_a_cancelled_call_reaches_the_server(era: str) -> None:
         assert (await hub.call_tool("s.echo", {"text": "x"})).text == "x"
 
 
-async def test_a_probe_that_hangs_ends_in_the_older_era() -> None:
+async def test_hanging_probe_falls_back_to_legacy_era() -> None:
     async with (
         FakeHttp(era="legacy", modes=["probe_hang"]) as fake,
         Hub({"s": fake.url}, catalog_storage=None) as hub,
@@ -297,7 +297,7 @@ async def test_a_probe_that_hangs_ends_in_the_older_era() -> None:
         assert hub.status()["s"].era == "legacy"
 
 
-async def test_an_era_that_is_pinned_is_not_asked_for() -> None:
+async def test_pinned_era_is_not_probed() -> None:
     async with FakeHttp(era="both") as fake:
         async with Hub({"s": replace(Server(url=fake.url), era="legacy")}, catalog_storage=None) as hub:
             await hub.call_tool("s.echo", {"text": "x"})

@@ -1,4 +1,4 @@
-"""A process that misbehaves: its own call ends in time and tells the truth, and the neighbours notice nothing.
+"""A process that misbehaves: its own call ends in time with the right outcome, and other servers are unaffected.
 
 One row each for everything that a transport shared by all calls gets wrong when a server misbehaves.
 """
@@ -79,7 +79,7 @@ async def bad_and_good(mode: str, era: str, **entry: Any) -> AsyncIterator[Hub]:
 
 
 async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
-    """Calls to a neighbour, one after the other, until told to stop; each must bring its own answer."""
+    """Calls to a neighbour, one after the other, until stopped; each must bring its own answer."""
     count = 0
     while not stop.is_set():
         nonce = f"{server}-{count}"
@@ -92,7 +92,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
 @pytest.mark.attack("held-54", "held-55")
-async def test_a_misbehaving_server_harms_only_its_own_call(row: Row, era: str) -> None:
+async def test_misbehaving_server_harms_only_its_own_call(row: Row, era: str) -> None:
     async with bad_and_good(row.mode, era) as hub:
         stop = asyncio.Event()
         neighbours = [asyncio.create_task(calls(hub, "good", stop))]
@@ -120,8 +120,8 @@ async def test_a_misbehaving_server_harms_only_its_own_call(row: Row, era: str) 
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_an_answer_with_another_calls_id_reaches_nobody_else(era: str) -> None:
-    """On one pipe a stolen id of a call under way cannot be told; with no other call under way it is dropped."""
+async def test_answer_with_another_calls_id_is_dropped(era: str) -> None:
+    """On one pipe a stolen id of a running call cannot be detected; with no other running call it is dropped."""
     async with bad_and_good("wrong_id", era) as hub:
         with pytest.raises(CallTimeout) as caught:
             await hub.call_tool("bad.bad", timeout=0.5)
@@ -129,7 +129,7 @@ async def test_an_answer_with_another_calls_id_reaches_nobody_else(era: str) -> 
         assert (await hub.call_tool("bad.echo", {"text": "mine"})).text == "mine"
 
 
-async def test_a_server_that_never_answers_anything_fails_its_start_alone() -> None:
+async def test_silent_server_fails_only_its_own_start() -> None:
     entry = {**fake_server("silent"), "startTimeout": "1s"}
     began = time.monotonic()
     async with Hub({"mute": entry, "good": fake_server()}, catalog_storage=None) as hub:
@@ -142,7 +142,7 @@ async def test_a_server_that_never_answers_anything_fails_its_start_alone() -> N
         assert time.monotonic() - began < within(8)
 
 
-async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_message_then_silence_restarts_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.3))
     async with bad_and_good("half_line", "both") as hub:
         with pytest.raises(ProtocolError) as caught:
@@ -151,7 +151,7 @@ async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: py
         assert (await hub.call_tool("bad.echo", {"text": "new"}, timeout=15)).text == "new"
 
 
-async def test_a_message_at_one_byte_a_second_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_at_one_byte_a_second_fails_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
     async with bad_and_good("one_byte_per_second=0.1", "both") as hub:
         began = time.monotonic()
@@ -161,7 +161,7 @@ async def test_a_message_at_one_byte_a_second_is_not_waited_for(monkeypatch: pyt
         assert time.monotonic() - began < within(3)
 
 
-async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
+async def test_server_that_stops_reading_loses_only_its_own_link() -> None:
     entry = {**fake_server("stops_reading"), "limits": {"maxConcurrent": 100}}
     async with Hub({"bad": entry, "good": fake_server()}, catalog_storage=None, timeout=30) as hub:
         from dataclasses import replace
@@ -184,7 +184,7 @@ async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
         assert (await hub.call_tool("bad.echo", {"text": "back"}, timeout=15)).text == "back"
 
 
-async def test_a_server_that_closes_its_input_is_replaced() -> None:
+async def test_server_that_closes_stdin_is_replaced() -> None:
     async with bad_and_good("closes_stdin", "both") as hub:
         await hub.call_tool("bad.bad")
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ async def test_a_server_that_closes_its_input_is_replaced() -> None:
 
 
 @pytest.mark.attack("held-55")
-async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
+async def test_flood_of_list_changes_causes_one_list_per_second() -> None:
     async with bad_and_good("list_changed_flood=100000", "legacy") as hub:
         began = time.monotonic()
         await hub.call_tool("bad.bad", timeout=20)
@@ -205,7 +205,7 @@ async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
         assert lists <= 2 + (time.monotonic() - began)
 
 
-async def test_requests_unasked_are_refused_or_ignored() -> None:
+async def test_unrequested_server_requests_are_rejected_or_ignored() -> None:
     for era in ("modern", "legacy"):
         async with bad_and_good("unasked_requests=0.3", era) as hub:
             reply = await hub.call_tool("bad.bad", timeout=30)
@@ -218,7 +218,7 @@ def rss_kb() -> int:
 
 
 @pytest.mark.attack("held-54")
-async def test_a_line_without_end_fails_its_call_and_then_the_link() -> None:
+async def test_endless_line_fails_its_call_and_then_the_link() -> None:
     async with bad_and_good("endless_line=300", "both") as hub:
         stop = asyncio.Event()
         neighbour = asyncio.create_task(calls(hub, "good", stop))

@@ -1,4 +1,4 @@
-"""A gateway with a locked door before two servers that count who comes, and requests by hand."""
+"""A gateway that requires a token, before two servers that count requests, and handmade requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES: Final = {"Content-Type": "application/json", "Accept": "application/json,
 
 PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1", "who": "alice", "link": "A"}
 
-#: Every route that there is, whoever may use it.
+#: Every route, for any caller.
 ROUTES: Final = (
     ("POST", "/mcp"),
     ("GET", "/mcp"),
@@ -48,7 +48,7 @@ ROUTES: Final = (
     *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.all_routes()),
 )
 CONNECTIONS: Final = ("hosts", "origins", "local_token_from")
-OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
+OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # without a token, once the host is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))
 
 
@@ -86,7 +86,7 @@ class Edge:
         *,
         token: str | None = TOKEN,
     ) -> Answer:
-        """One request on a connection of its own."""
+        """One request on its own connection."""
         async with connected(self.port) as client:
             return await client.ask(self.request(method, path, body, fields, token=token))
 

@@ -332,7 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", default="both")
     StdioServer(FullServer(parser.parse_args().era), ActiveFaults(PIPE_MODES, [])).run()
-    os._exit(0)  # whatever still waits in a thread has nobody left to answer
+    os._exit(0)  # threads that still wait have no client left
 
 
 if __name__ == "__main__":

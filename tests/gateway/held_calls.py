@@ -1,4 +1,4 @@
-"""Many calls held open at once, and as many streams that listen; how quick the gateway stays meanwhile."""
+"""Many calls held open at once, and as many streams that listen; how quick the gateway stays."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.load_clients import ModernRider, rider
+from tests.gateway.load_clients import ModernLoadClient, load_client
 from tests.gateway.program import program
 from toolway.testing import fake_server
 
 TOGETHER = 50  # connections that are opened at once
-BEYOND = 60.0  # seconds for all of it, beside the time that calls are held
+BEYOND = 60.0  # seconds for all of it, on top of the time that calls are held
 
-#: A process of its own: what it measures is the loop of the gateway, and not that of a thousand clients.
+#: Its own process: what it measures is the loop of the gateway, and not the loop of a thousand clients.
 _PROBE = """
 import json, socket, sys, time
 port, seconds = int(sys.argv[1]), float(sys.argv[2])
@@ -44,7 +44,7 @@ class Report:
     seconds: float = 0.0
     answered: int = 0
     at_once: int = 0  # calls that the server had at the same time
-    heard: int = 0  # streams that heard of a change
+    heard: int = 0  # streams that got a notification
     completed: int = 0  # streams that were ended in order
     lag: tuple[float, float, float, int] = (0, 0, 0, 0)  # seconds: median, p99, longest; and how often
     code: int = -1
@@ -79,7 +79,7 @@ async def run(calls: int, listens: int, seconds: float) -> Report:
 
             async def hold(number: int) -> None:
                 era = ("modern", "legacy")[number % 2]
-                client = rider(era, gateway.port, gateway.token)
+                client = load_client(era, gateway.port, gateway.token)
                 async with gate:
                     connection = await client.begin(
                         1,
@@ -92,7 +92,7 @@ async def run(calls: int, listens: int, seconds: float) -> Report:
 
             async def listen() -> tuple[Any, AsyncIterator[dict[str, Any]]]:
                 async with gate:
-                    connection, stream = await ModernRider(gateway.port, gateway.token).listen()
+                    connection, stream = await ModernLoadClient(gateway.port, gateway.token).listen()
                     assert (await anext(stream))["method"] == "notifications/subscriptions/acknowledged"
                     return connection, stream
 
@@ -108,7 +108,7 @@ async def run(calls: int, listens: int, seconds: float) -> Report:
                 report.lag = await _probe(gateway.port, max(0.5, (seconds - (time.monotonic() - began)) * 0.8))
                 await asyncio.gather(*held)
                 report.seconds = time.monotonic() - began
-                changer = rider("modern", gateway.port, gateway.token)
+                changer = load_client("modern", gateway.port, gateway.token)
                 await changer.call("fake__change_tools", {})
                 changer.close()
                 first = await asyncio.gather(*(anext(stream) for _, stream in streams))

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.gateway.load_clients import Failed, Lost, close_all, rider
+from tests.gateway.load_clients import Failed, Lost, close_all, load_client
 from tests.gateway.program import Program, below, kill, runs, start
 from toolway.audit.log import create_sink, load_redactor, read_unstored
 from toolway.audit.sink import SinkBroken
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Killing:
+class KillReport:
     """What one kill showed."""
 
     number: int
@@ -52,7 +52,7 @@ class Killing:
         )
 
 
-class Slaughter:
+class KillRuns:
     """One log and one file of effects, through all kills."""
 
     def __init__(self, folder: Path, seed: int, to: str = "sqlite") -> None:
@@ -67,12 +67,12 @@ class Slaughter:
         }
         self._to = to
         self._given: dict[str, Json] = {}  # nonce → arguments
-        self._told: dict[str, str] = {}  # nonce → what the client was told
+        self._told: dict[str, str] = {}  # nonce → as reported to the client
         self._cut_off: set[str] = set()  # ids of calls that the last kill left open
         self._rounds = 0
 
-    async def kill_once(self, longest: float = 1.5) -> Killing:
-        found = Killing(self._rounds)
+    async def kill_once(self, longest: float = 1.5) -> KillReport:
+        found = KillReport(self._rounds)
         self._rounds += 1
         run = await start(self._folder / "gateway", self._servers, audit={"to": self._to})
         try:
@@ -96,7 +96,7 @@ class Slaughter:
         return found
 
     async def _client(self, run: Program, number: int) -> None:
-        each = rider(("modern", "legacy")[number % 2], run.port, run.token)
+        each = load_client(("modern", "legacy")[number % 2], run.port, run.token)
         server = ("pipe", "old")[number // 2 % 2]
         try:
             for count in range(100_000):
@@ -114,7 +114,7 @@ class Slaughter:
         finally:
             each.close()
 
-    def _read(self, found: Killing) -> list[Json]:
+    def _read(self, found: KillReport) -> list[Json]:
         sink = create_sink(self._audit, read_only=True)
         sink.open()
         try:
@@ -128,7 +128,7 @@ class Slaughter:
         finally:
             sink.close()
 
-    def _check_recovery(self, found: Killing) -> None:
+    def _check_recovery(self, found: KillReport) -> None:
         """The gateway has just been started again."""
         if self._rounds == 1:
             return
@@ -139,7 +139,7 @@ class Slaughter:
         }
         found.wrong += [f"{call}: cut off, and not told as unknown" for call in sorted(self._cut_off - told)]
 
-    def _check_log(self, found: Killing) -> None:
+    def _check_log(self, found: KillReport) -> None:
         records = self._read(found)
         intents = {each["call"]: each["arguments"] for each in records if each["kind"] == "call.intent"}
         outcomes: dict[str, str] = {}
@@ -172,7 +172,7 @@ class Slaughter:
         ]
 
 
-async def _all_gone(family: set[int], found: Killing) -> None:
+async def _all_gone(family: set[int], found: KillReport) -> None:
     until = time.monotonic() + GONE
     while any(map(runs, family)) and time.monotonic() < until:
         await asyncio.sleep(0.01)

@@ -155,7 +155,7 @@ async def close_all() -> None:
     await asyncio.sleep(0.01)
 
 
-class Rider:
+class LoadClient:
     """A client with one connection, which it opens again when it ended."""
 
     era = ""
@@ -173,7 +173,7 @@ class Rider:
     async def call(
         self, tool: str, arguments: Json, *, meta: Json | None = None, headers: Mapping[str, str] | None = None
     ) -> Result:
-        """Call a tool by the name it is listed under. Raises `Failed`, `Lost`, and `OSError` where nobody listens."""
+        """Call a tool by its listed name. Raises `Failed`, `Lost`, and `OSError` where no server listens."""
         params: Json = {"name": tool, "arguments": arguments}
         if meta:
             params["_meta"] = meta
@@ -249,7 +249,7 @@ async def messages(connection: Connection, status: int, fields: Mapping[str, str
                 yield json.loads(data)
 
 
-class ModernRider(Rider):
+class ModernLoadClient(LoadClient):
     era = "modern"
 
     def _dressed(self, method: str, params: Json) -> tuple[Json, Json]:
@@ -273,7 +273,7 @@ class ModernRider(Rider):
         return connection, messages(connection, status, fields)
 
 
-class HandshakeRider(Rider):
+class LegacyLoadClient(LoadClient):
     era = "legacy"
 
     def __init__(self, port: int, token: str, path: str = "/mcp") -> None:
@@ -300,7 +300,7 @@ class HandshakeRider(Rider):
         return {"mcp-protocol-version": OLD, "mcp-session-id": self.session}, params
 
     async def notify(self, method: str, params: Json) -> None:
-        """On a connection of its own, as the one of a running call is in use."""
+        """On its own connection, as the one of a running call is in use."""
         connection = await Connection.to(self.port)
         fields, params = self._dressed(method, params)
         body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
@@ -319,5 +319,5 @@ class HandshakeRider(Rider):
         return connection, messages(connection, status, found)
 
 
-def rider(era: str, port: int, token: str, path: str = "/mcp") -> Rider:
-    return (ModernRider if era == "modern" else HandshakeRider)(port, token, path)
+def load_client(era: str, port: int, token: str, path: str = "/mcp") -> LoadClient:
+    return (ModernLoadClient if era == "modern" else LegacyLoadClient)(port, token, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from tests.gateway.load_clients import Result, Rider, rider
+from tests.gateway.load_clients import LoadClient, Result, load_client
 from tests.gateway.program import Program, program
 from tests.long.history import Report
 from tests.long.load import Load
@@ -26,26 +26,26 @@ LOOK = 0.3  # seconds between two looks at servers that are down
 
 
 class Clients:
-    """Stands where a hub stands for the load: every caller is a client of its own, of one era or the other."""
+    """Stands where a hub stands for the load: every caller is its own client, of one era or the other."""
 
     def __init__(self, run: Program) -> None:
         self._run = run
-        self._riders: dict[asyncio.Task[Any] | None, Rider] = {}
+        self._load_clients: dict[asyncio.Task[Any] | None, LoadClient] = {}
 
     async def call_tool(self, target: str, arguments: Mapping[str, Any], *, timeout: float, **_: Any) -> Result:
         caller = asyncio.current_task()
-        if caller not in self._riders:
-            era = ERAS[len(self._riders) % 2]
-            self._riders[caller] = rider(era, self._run.port, self._run.token)
+        if caller not in self._load_clients:
+            era = ERAS[len(self._load_clients) % 2]
+            self._load_clients[caller] = load_client(era, self._run.port, self._run.token)
         server, tool = target.split(".")
         meta = {"toolway/timeoutMs": timeout * 1000}
-        return await self._riders[caller].call(f"{server}__{tool}", dict(arguments), meta=meta)
+        return await self._load_clients[caller].call(f"{server}__{tool}", dict(arguments), meta=meta)
 
     def __len__(self) -> int:
-        return len(self._riders)
+        return len(self._load_clients)
 
     def close(self) -> None:
-        for each in self._riders.values():
+        for each in self._load_clients.values():
             each.close()
 
 
@@ -69,7 +69,7 @@ async def before_faulty_servers(folder: Path, effects: Path) -> AsyncIterator[tu
 
 
 async def bring_back(run: Program) -> int:
-    """Restart what is down, as a person would: waiting longer after each end is not what is looked at here."""
+    """Restart what is down, as an operator would: waiting longer after each end is not what is looked at here."""
     count = 0
     try:
         while True:
@@ -86,7 +86,7 @@ async def run(calls: int, seed: int, clients: int = CLIENTS) -> Report:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         history = History(folder / "effects")
-        async with before_faulty_servers(folder / "gateway", folder / "effects") as (gateway, fleet, riders):
+        async with before_faulty_servers(folder / "gateway", folder / "effects") as (gateway, fleet, open_clients):
             load = Load(fleet, history, Random(seed))
             helping = asyncio.create_task(bring_back(gateway))
             began = time.monotonic()
@@ -94,7 +94,7 @@ async def run(calls: int, seed: int, clients: int = CLIENTS) -> Report:
             seconds = time.monotonic() - began
             helping.cancel()
             restarts = await helping
-            assert len(riders) == clients
+            assert len(open_clients) == clients
             code = await gateway.stop()
         outcomes = [outcome for call in history.invocations.values() for outcome in call.outcomes]
         wrong = list(find_violations(history))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.gateway.load_clients import Failed, Rider, rider
+from tests.gateway.load_clients import Failed, LoadClient, load_client
 from tests.gateway.program import Program, program
 from toolway.testing import fake_server
 
@@ -23,7 +23,7 @@ class Report:
     seconds: float
     peak: float = 0.0  # answers a second with just enough callers
     goodput: float = 0.0  # answers a second with three times as many calls
-    refused: list[float] = field(default_factory=list)  # seconds until each was told
+    refused: list[float] = field(default_factory=list)  # seconds until each rejection
     other: list[str] = field(default_factory=list)  # anything else that was said
     recovery: float = 0.0  # seconds until calls take their usual time again
 
@@ -32,7 +32,7 @@ class Report:
         return self.goodput / self.peak if self.peak else 0.0
 
     def slowest(self, share: float) -> float:
-        """Seconds within which this share of the refused were told."""
+        """Seconds within which this share of rejections arrived."""
         ordered = sorted(self.refused)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
@@ -55,7 +55,7 @@ class Flood:
     def __init__(self, run: Program, report: Report) -> None:
         self._run = run
         self._report = report
-        self._free: list[Rider] = []
+        self._free: list[LoadClient] = []
         self._made = 0
         self.answered = 0
 
@@ -81,9 +81,9 @@ class Flood:
             self.answered += 1
         self._free.append(client)
 
-    def _fresh(self) -> Rider:
+    def _fresh(self) -> LoadClient:
         self._made += 1
-        return rider(("modern", "legacy")[self._made % 2], self._run.port, self._run.token)
+        return load_client(("modern", "legacy")[self._made % 2], self._run.port, self._run.token)
 
     def close(self) -> None:
         for client in self._free:
@@ -118,7 +118,7 @@ async def _in_a_row(flood: Flood, seconds: float) -> None:
 
 
 async def _recovery(gateway: Program) -> float:
-    client = rider("modern", gateway.port, gateway.token)
+    client = load_client("modern", gateway.port, gateway.token)
     began = time.monotonic()
     async with asyncio.timeout(30):
         while True:

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Program:
-    """One gateway in a process of its own; its file can be written anew while it runs."""
+    """One gateway in its own process; its file can be written anew while it runs."""
 
     def __init__(self, folder: Path, process: asyncio.subprocess.Process) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Program:
         return await self.request("GET", path)
 
     async def request(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
-        """A request on a connection of its own; the status and the body."""
+        """A request on its own connection; the status and the body."""
         connection = await Connection.to(self.port)
         try:
             data = json.dumps(body).encode() if body is not None else b""
@@ -111,7 +111,7 @@ class Program:
 
 @asynccontextmanager
 async def program(folder: Path, servers: Mapping[str, Any], *options: str, **block: Any) -> AsyncIterator[Program]:
-    """A gateway that serves these, on a port of its own; killed if the test has not ended it."""
+    """A gateway that serves these, on its own port; killed if the test has not ended it."""
     run = await start(folder, servers, *options, **block)
     try:
         await run.announced()
@@ -123,7 +123,7 @@ async def program(folder: Path, servers: Mapping[str, Any], *options: str, **blo
 
 
 async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, **block: Any) -> Program:
-    """Without servers it has no file, and finds none. `build` is no setting: it names one of tests/broken_builds.py."""
+    """Without servers it has and finds no file. `build` is not a setting: it names one of tests/broken_builds.py."""
     build = block.pop("build", "")
     folder.mkdir(exist_ok=True)
     named = []
@@ -149,7 +149,7 @@ async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, 
 
 
 def with_reload(block: Mapping[str, Any]) -> Json:
-    """Settings with which new commands in the file wait for nobody; tests/attacks is about those that wait."""
+    """Settings with which new commands in the file need no review; tests/attacks covers the review."""
     return {**block, "gateway": {"reload": "all", **block.get("gateway", {})}}
 
 

@@ -1,13 +1,13 @@
-"""SIGTERM under load, and then the question what every caller was told.
+"""SIGTERM under load, and then a check of every reported outcome.
 
 Forty clients of both eras call servers of both eras over pipes and HTTP without pause. Some calls take longer than a
 second, some meet a fault, and some clients leave in the middle of a call. At a random moment the gateway gets its
 signal. What each server executed is counted by call. Then:
 
-- a call that may not be repeated was executed at most once;
-- whose caller was told that it was not executed, or was turned away, was not executed;
-- whose caller got a result was executed;
-- that was executed was answered, or its caller told that it may have been, unless he left himself.
+- a call that may not be repeated ran at most once;
+- whose caller was told that it did not run, or was turned away, did not run;
+- whose caller got a result ran;
+- that ran was answered, or its caller told that it may have been, unless he left himself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.gateway.load_clients import Failed, HandshakeRider, Lost, Rider, rider
+from tests.gateway.load_clients import Failed, LegacyLoadClient, LoadClient, Lost, load_client
 from tests.gateway.program import Program, program
 from tests.long.server_set import ERAS, REFUSALS, fake_http
 from toolway.testing import fake_server
@@ -63,7 +63,7 @@ class Ending:
     outcomes: dict[str, str] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
     repeatable: set[str] = field(default_factory=set)
-    running: int = 0  # calls that were under way when the signal came, and were answered after it
+    running: int = 0  # calls that were running when the signal came, and were answered after it
     slow: int = 0  # of those, calls that took longer than a second
     faults: int = 0
     code: int = -1
@@ -113,8 +113,8 @@ class Load:
         self._dice = dice
 
     async def client(self, number: int) -> None:
-        """Call until nobody answers any more."""
-        each = rider(ERAS[number % 2], self._run.port, self._run.token)
+        """Call until there is no answer."""
+        each = load_client(ERAS[number % 2], self._run.port, self._run.token)
         server = list(FAULTS)[number // 2 % len(FAULTS)]
         try:
             for count in range(100_000):
@@ -123,7 +123,7 @@ class Load:
         finally:
             each.close()
 
-    async def _call(self, client: Rider, server: str, nonce: str) -> bool:
+    async def _call(self, client: LoadClient, server: str, nonce: str) -> bool:
         """Whether there was an answer."""
         before, began = self.signalled, time.monotonic()
         if server == "retried":
@@ -144,7 +144,7 @@ class Load:
             self._ends(nonce, "nothing")
             return False
         except OSError:
-            return False  # nobody listens: there was no call
+            return False  # not listening: the call was not made
         assert result.data["nonce"] == nonce, "the answer of another call"
         self._ends(nonce, "ok")
         if self.signalled and not before:
@@ -152,10 +152,10 @@ class Load:
             self.ending.slow += time.monotonic() - began > 1
         return True
 
-    async def _take_back(self, client: Rider) -> bool:
-        """A modern client hangs up, and that is enough; one of the other era says so too. Whether somebody listens."""
+    async def _take_back(self, client: LoadClient) -> bool:
+        """A modern client hangs up, and that is enough; a legacy client says so too. Whether the gateway listens."""
         client.leave()
-        if isinstance(client, HandshakeRider) and client.session:
+        if isinstance(client, LegacyLoadClient) and client.session:
             try:
                 await client.notify("notifications/cancelled", {"requestId": client.last_id})
             except (OSError, Lost, AssertionError):
@@ -163,7 +163,7 @@ class Load:
         return True
 
     def _order(self, server: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """A tool, its arguments, and `_meta`. Most calls ask for nothing more, so that they can be flights."""
+        """A tool, its arguments, and `_meta`. Most calls are plain, so they can be flights."""
         if self._dice.random() < 0.97:
             return "counter", {"seconds": self._dice.choice(_DURATIONS)}, {}
         self.ending.faults += 1

@@ -21,7 +21,7 @@ from toolway.testing import FakeHttp
 pytestmark = pytest.mark.anyio
 
 
-async def test_every_route_needs_an_administrator(tmp_path: Path):
+async def test_every_admin_route_needs_an_administrator(tmp_path: Path):
     async with edge(tmp_path) as found:
         plain, before = found.key(), found.contacts()
         servers = set(found.hub.servers.entries)
@@ -34,13 +34,13 @@ async def test_every_route_needs_an_administrator(tmp_path: Path):
         assert len(found.keyring.list_keys()) == 1
 
 
-async def test_a_key_may_be_one_of_an_administrator(tmp_path: Path):
+async def test_key_can_be_an_administrator_key(tmp_path: Path):
     async with edge(tmp_path) as found:
         admin = found.key(admin=True)
         assert (await found.ask("GET", "/admin/servers", token=admin)).status == 200
 
 
-async def test_the_lists_say_what_there_is(tmp_path: Path):
+async def test_lists_show_servers_tools_and_facts(tmp_path: Path):
     async with edge(tmp_path) as found:
         facts = json.loads((await found.ask("GET", "/admin")).body)
         assert facts["pid"] == os.getpid() and facts["connections"] == 1 and "GET /admin/tools" in facts["paths"]
@@ -59,14 +59,14 @@ OTHER_SPELLINGS = (
 )
 
 
-async def test_a_route_has_one_spelling(tmp_path: Path):
+async def test_route_has_one_spelling(tmp_path: Path):
     async with edge(tmp_path) as found:
         for path in OTHER_SPELLINGS:
             assert (await found.ask("GET", path)).status == 404, path
             assert (await found.ask("GET", path, token=None)).status == 401, path
 
 
-async def test_what_cannot_be_read_or_does_not_exist_is_said(tmp_path: Path):
+async def test_invalid_or_unknown_target_is_an_error(tmp_path: Path):
     async with edge(tmp_path) as found:
         for method, path, body, status in (
             ("GET", "/admin/servers/none", b"", 404),
@@ -87,7 +87,7 @@ async def test_what_cannot_be_read_or_does_not_exist_is_said(tmp_path: Path):
             assert answer.status == status and json.loads(answer.body)["error"]["message"], (method, path, body)
 
 
-async def test_a_server_is_added_changed_and_removed(tmp_path: Path):
+async def test_server_is_added_and_removed(tmp_path: Path):
     async with FakeHttp(name="c") as fake, edge(tmp_path) as found:
         scoped = found.key("server/c")
         assert await found.tools(token=scoped) == []
@@ -101,7 +101,7 @@ async def test_a_server_is_added_changed_and_removed(tmp_path: Path):
         assert await found.tools(token=scoped) == []
 
 
-async def test_an_added_server_takes_nothing_from_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_added_server_gets_nothing_from_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET_OF_OURS", "canary")
     async with edge(tmp_path) as found:
         body = {"url": "http://127.0.0.1:1/mcp", "headers": {"X-Key": "${SECRET_OF_OURS}"}}
@@ -109,7 +109,7 @@ async def test_an_added_server_takes_nothing_from_our_environment(tmp_path: Path
         assert "canary" not in repr(found.hub.servers.entries.get("c"))
 
 
-async def test_a_server_that_is_added_reaches_nothing_inside_by_naming_it(tmp_path: Path):
+async def test_added_server_cannot_reach_internal_addresses(tmp_path: Path):
     """`edge` allows 127.0.0.1 alone; what a name leads to is seen when it is connected to."""
     async with FakeHttp(name="inside") as fake, edge(tmp_path) as found:
         for host in ("127.0.0.2", "10.0.0.1", "[::1]", "169.254.169.254"):
@@ -120,7 +120,7 @@ async def test_a_server_that_is_added_reaches_nothing_inside_by_naming_it(tmp_pa
         assert not fake.stats.requests
 
 
-async def test_keys_are_made_shown_once_and_revoked_without_a_restart(tmp_path: Path):
+async def test_key_is_shown_once_and_revoked_without_a_restart(tmp_path: Path):
     async with edge(tmp_path) as found:
         made = json.loads((await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": ["server/a"]})).body)
         token = made["token"]
@@ -136,7 +136,7 @@ async def test_keys_are_made_shown_once_and_revoked_without_a_restart(tmp_path: 
 
 
 @pytest.mark.attack("held-23")
-async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
+async def test_open_connections_of_a_revoked_key_end(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key()
         [key] = found.keyring.list_keys()
@@ -159,7 +159,7 @@ async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_sees_and_calls_what_its_groups_hold_and_nothing_else(tmp_path: Path):
+async def test_key_sees_and_calls_only_tools_of_its_toolsets(tmp_path: Path):
     groups = {
         "some": ToolFilter(("a.echo", "b.add"), {"a.echo": "say"}),
         "more": ToolFilter(("b.*", "!b.add")),
@@ -189,7 +189,7 @@ async def test_a_key_sees_and_calls_what_its_groups_hold_and_nothing_else(tmp_pa
 
 
 @pytest.mark.parametrize("path", ["/mcp/both", "/mcp/server/b", "/mcp/server/nothing", "/mcp/nothing", "/mcp/server/"])
-async def test_an_endpoint_that_a_key_is_not_for_does_not_exist(tmp_path: Path, path: str):
+async def test_endpoint_outside_a_keys_access_returns_404(tmp_path: Path, path: str):
     async with edge(tmp_path) as found:
         token = found.key("server/a")
         body, fields = modern("tools/list", {})
@@ -198,7 +198,7 @@ async def test_an_endpoint_that_a_key_is_not_for_does_not_exist(tmp_path: Path, 
         assert await found.tools(token=token, path="/mcp/server/a")
 
 
-async def test_a_key_sees_prompts_resources_and_words_of_its_own_servers_alone(tmp_path: Path):
+async def test_key_sees_prompts_and_resources_of_its_own_servers_only(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key("server/a")
         for method, kind in (("prompts/list", "prompts"), ("resources/list", "resources")):
@@ -214,12 +214,10 @@ async def test_a_key_sees_prompts_resources_and_words_of_its_own_servers_alone(t
         assert found.contacts()["b"] == before
 
 
-# -- how much one principal may have under way ------------------------------------------------------------------------
+# -- how many requests a caller may have running ----------------------------------------------------------------------
 
 
-async def test_too_many_requests_of_one_principal_are_refused_without_any_contact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_too_many_requests_of_one_caller_get_429(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(router, "MAX_REQUESTS_PER_PRINCIPAL", 2)
     async with edge(tmp_path) as found, found.connected() as one, found.connected() as two:
         busy, free = found.key(), found.key()
@@ -241,7 +239,7 @@ async def test_too_many_requests_of_one_principal_are_refused_without_any_contac
                 await asyncio.sleep(0.02)
 
 
-async def test_a_principal_that_is_gone_is_not_remembered(tmp_path: Path):
+async def test_idle_caller_is_forgotten(tmp_path: Path):
     async with edge(tmp_path) as found:
         for _ in range(3):
             await found.tools(token=found.key())
@@ -266,7 +264,7 @@ class TwoNodes(ClusterHooks):
         pass
 
 
-async def test_in_a_cluster_servers_are_shown_with_their_owners_and_nodes_are_answered_for(tmp_path: Path):
+async def test_cluster_servers_show_their_owners(tmp_path: Path):
     async with edge(tmp_path, cluster=TwoNodes()) as found:
         servers = json.loads((await found.ask("GET", "/admin/servers")).body)["servers"]
         assert {each["server"]: each["nodes"] for each in servers} == {"a": ["one-1", "two-1"], "b": []}
@@ -275,7 +273,7 @@ async def test_in_a_cluster_servers_are_shown_with_their_owners_and_nodes_are_an
         assert (await found.ask("GET", "/admin/nodes", token=found.key())).status == 403
 
 
-async def test_a_server_that_another_node_runs_is_not_said_to_sleep(tmp_path: Path):
+async def test_lazy_server_run_by_another_node_says_so(tmp_path: Path):
     async with edge(tmp_path, cluster=TwoNodes()) as found:
         await found.hub.servers.replace("a", replace(found.hub.servers.entries["a"], lazy=True))
         shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)

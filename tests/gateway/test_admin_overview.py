@@ -1,4 +1,4 @@
-"""What `/admin` tells of calls, servers and what happened, and what a person can do about it."""
+"""What `/admin` shows of calls, servers and events, and what an administrator can do about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def asked(found: Edge, path: str, method: str = "GET", body: Any = b"") ->
     return json.loads(answer.body) | {"status_code": answer.status}
 
 
-async def test_a_call_is_told_with_where_its_time_went(tmp_path: Path):
+async def test_call_details_include_phase_timings(tmp_path: Path):
     async with edge(tmp_path) as found:
         await found.call("a__echo", {"text": "hello", "api_key": "sk-abcdefghijklmnopqrstuvwxyz"})
         [call] = (await asked(found, "calls"))["calls"]
@@ -37,7 +37,7 @@ async def test_a_call_is_told_with_where_its_time_went(tmp_path: Path):
         assert (await asked(found, "calls/none"))["status_code"] == 404
 
 
-async def test_calls_are_found_by_what_they_were(tmp_path: Path):
+async def test_calls_are_filtered_by_query(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key()
         await found.call("a__echo", {"text": "1"})
@@ -63,7 +63,7 @@ async def test_calls_are_found_by_what_they_were(tmp_path: Path):
             assert (await asked(found, f"calls?{query}"))["status_code"] == 400, query
 
 
-async def test_a_call_is_made_and_made_again(tmp_path: Path):
+async def test_call_is_made_and_replayed(tmp_path: Path):
     async with edge(tmp_path) as found:
         body = {"server": "a", "tool": "echo", "arguments": {"text": "x"}}
         made = await asked(found, "call", "POST", body)
@@ -79,7 +79,7 @@ async def test_a_call_is_made_and_made_again(tmp_path: Path):
         assert (await asked(found, "call", "POST", {**body, "tool": "nothing"}))["status_code"] == 404
 
 
-async def test_the_overview_counts_what_was_called(tmp_path: Path):
+async def test_overview_counts_calls(tmp_path: Path):
     async with edge(tmp_path) as found:
         for _ in range(3):
             await found.call("a__echo", {"text": "x"})
@@ -91,7 +91,7 @@ async def test_the_overview_counts_what_was_called(tmp_path: Path):
         assert servers["a"]["breaker"] == "closed" and servers["a"]["limit"] > 0
 
 
-async def test_a_server_is_told_with_its_life_and_without_its_secrets(tmp_path: Path):
+async def test_server_details_show_its_timeline_without_secrets(tmp_path: Path):
     async with edge(tmp_path) as found:
         await found.call("a__echo", {"text": "x"})
         detail = await asked(found, "servers/a/detail")
@@ -101,7 +101,7 @@ async def test_a_server_is_told_with_its_life_and_without_its_secrets(tmp_path: 
         assert (await asked(found, "servers/none/detail"))["status_code"] == 404
 
 
-async def test_a_person_trips_and_resets_a_breaker(tmp_path: Path):
+async def test_breaker_is_tripped_and_reset_by_an_administrator(tmp_path: Path):
     async with edge(tmp_path) as found:
         await found.call("a__echo", {"text": "x"})
         assert (await asked(found, "breakers/a/trip", "POST"))["opened"] == "a"
@@ -119,10 +119,10 @@ async def test_a_person_trips_and_resets_a_breaker(tmp_path: Path):
         assert texts[-1] == "circuit breaker of a opened by an operator"
 
 
-async def test_what_a_person_must_see_to_waits_until_it_is_settled(tmp_path: Path):
+async def test_alerts_stay_until_resolved_and_are_bounded(tmp_path: Path):
     async with edge(tmp_path) as found:
         watch, state = found.gateway.activity, "failed"
-        for _ in range(2):  # told twice, it is one alert
+        for _ in range(2):  # emitted twice, it is one alert
             found.hub.emit(StateChanged("a", "starting", state, "exit code 1"))
         unknown = CallFinished("a", "tools/call", "a.pay", "E-OUTCOME-UNKNOWN", "unknown", 1.0, "id1", "pay")
         found.hub.alert_detector.on_call(unknown)
@@ -138,7 +138,7 @@ async def test_what_a_person_must_see_to_waits_until_it_is_settled(tmp_path: Pat
         assert len(watch.alerts) == MAX_ALERTS
 
 
-async def test_a_server_is_switched_off_and_on(tmp_path: Path):
+async def test_server_is_disabled_and_enabled(tmp_path: Path):
     async with edge(tmp_path) as found:
         await asked(found, "servers/a/disable", "POST")
         assert (await asked(found, "servers/a"))["state"] == "disabled"
@@ -146,7 +146,7 @@ async def test_a_server_is_switched_off_and_on(tmp_path: Path):
         assert "error" not in await found.call("a__echo", {"text": "x"})
 
 
-async def test_calls_and_events_are_followed_as_they_happen(tmp_path: Path):
+async def test_event_stream_shows_calls_and_events(tmp_path: Path):
     async with edge(tmp_path) as found, found.connected() as client:
         await client.send(found.request("GET", "/admin/events", fields={"Accept": "text/event-stream"}))
         assert (await client.head()).headers["content-type"] == "text/event-stream"
@@ -161,7 +161,7 @@ async def test_calls_and_events_are_followed_as_they_happen(tmp_path: Path):
         assert b'"tool":"echo"' in heard
 
 
-async def test_who_follows_does_not_hold_up_the_end(tmp_path: Path):
+async def test_event_stream_does_not_delay_shutdown(tmp_path: Path):
     async with edge(tmp_path) as found, found.connected() as client:
         await client.send(found.request("GET", "/admin/events", fields={"Accept": "text/event-stream"}))
         await client.head()
@@ -169,7 +169,7 @@ async def test_who_follows_does_not_hold_up_the_end(tmp_path: Path):
             await found.gateway.drain(asyncio.Event(), 0.0, 30.0)
 
 
-async def test_the_catalog_is_told_in_lines(tmp_path: Path):
+async def test_tool_list_has_one_line_per_tool(tmp_path: Path):
     async with edge(tmp_path, groups={"both": ToolFilter(("a.*",))}) as found:
         await found.tools()
         tools = (await asked(found, "tool-list"))["tools"]
@@ -180,7 +180,7 @@ async def test_the_catalog_is_told_in_lines(tmp_path: Path):
         assert group["servers"] == ["a"] and group["path"] == "/mcp/both" and group["tools"] > 0
 
 
-def test_percentiles_are_right_to_an_eighth_and_old_minutes_are_forgotten():
+def test_percentiles_are_accurate_and_old_minutes_forgotten():
     pulse = MinuteStats()
     for index in range(1, 101):
         pulse.record(index / 1000, index > 90, 60.0)
@@ -191,7 +191,7 @@ def test_percentiles_are_right_to_an_eighth_and_old_minutes_are_forgotten():
     assert summarize_stats([pulse], 60.0 * 32)["calls"] == 0
 
 
-def test_what_is_recent_is_bounded_and_numbered():
+def test_event_log_is_bounded_and_numbered():
     recent: EventLog[int] = EventLog(max_events=5)
     for value in range(10):
         recent.add(value)

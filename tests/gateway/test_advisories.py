@@ -27,12 +27,12 @@ ROWS = (2, 4, 11, 14, 18, 20, 21, 24, 31, 32, 36, 37, 45, 46, 47, 53)
 CALL = {"name": "a__echo", "arguments": {"text": "x"}}
 
 
-def test_every_row_that_concerns_the_edge_has_its_test():
+def test_every_edge_advisory_row_has_its_test():
     found = {int(name.split("_")[2]) for name in globals() if name.startswith("test_row_")}
     assert found == set(ROWS)
 
 
-async def test_row_2_what_can_start_a_process_wants_a_token_and_no_foreign_page(tmp_path: Path):
+async def test_row_2_starting_a_process_needs_token_and_own_origin(tmp_path: Path):
     """CVE-2025-49596."""
     mark = tmp_path / "started"
     entry = {"command": "/usr/bin/touch", "args": [str(mark)]}
@@ -45,7 +45,7 @@ async def test_row_2_what_can_start_a_process_wants_a_token_and_no_foreign_page(
     assert not mark.exists()
 
 
-async def test_row_4_by_default_it_listens_on_loopback_alone_and_a_stranger_adds_no_server(tmp_path: Path):
+async def test_row_4_default_is_loopback_and_needs_a_token(tmp_path: Path):
     """CVE-2026-23744."""
     run = await start(tmp_path / "gateway", {}, "--port", "0")
     try:
@@ -59,7 +59,7 @@ async def test_row_4_by_default_it_listens_on_loopback_alone_and_a_stranger_adds
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
-async def test_row_4_without_tokens_it_listens_on_loopback_or_not_at_all(tmp_path: Path, host: str):
+async def test_row_4_no_auth_works_on_loopback_only(tmp_path: Path, host: str):
     """A door that is open on purpose is not open to the neighbours."""
     run = await start(tmp_path / "gateway", {}, "--port", "0", "--no-auth", "--host", host)
     try:
@@ -94,7 +94,7 @@ def _listening(pid: int) -> set[tuple[str, int]]:
     return found
 
 
-async def test_row_11_a_token_that_fails_makes_nobody_of_anybody_and_reaches_no_server(tmp_path: Path):
+async def test_row_11_invalid_token_gets_401_and_reaches_no_server(tmp_path: Path):
     """CVE-2026-59822."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -114,7 +114,7 @@ async def test_row_11_a_token_that_fails_makes_nobody_of_anybody_and_reaches_no_
 
 
 @pytest.mark.attack("held-20")
-async def test_row_14_a_key_for_one_server_is_no_key_for_a_group_that_holds_it_too(tmp_path: Path):
+async def test_row_14_server_key_does_not_open_its_toolset(tmp_path: Path):
     """CVE-2026-79746: at the list and at the call."""
     async with edge(tmp_path, groups={"ab": ToolFilter(("a.*", "b.*"))}) as found:
         token = found.key("server/a")
@@ -133,7 +133,7 @@ async def test_row_14_a_key_for_one_server_is_no_key_for_a_group_that_holds_it_t
         assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
 
 
-async def test_row_18_who_asks_is_said_by_the_token_and_by_nothing_else(tmp_path: Path):
+async def test_row_18_caller_is_identified_by_the_token_only(tmp_path: Path):
     """GHSA-wf8q-wvv8-p8jf."""
     async with edge(tmp_path) as found:
         token = found.key("server/a")
@@ -148,7 +148,7 @@ async def test_row_18_who_asks_is_said_by_the_token_and_by_nothing_else(tmp_path
 
 
 @pytest.mark.attack("held-24")
-async def test_row_20_no_session_is_found_by_an_id_that_a_client_chose_and_none_is_told(tmp_path: Path):
+async def test_row_20_session_ids_cannot_be_chosen_or_read(tmp_path: Path):
     """CVE-2026-79537."""
     async with edge(tmp_path) as found:
         session = await found.initialize()
@@ -162,7 +162,7 @@ async def test_row_20_no_session_is_found_by_an_id_that_a_client_chose_and_none_
         assert (await found.ask("GET", "/healthz", token=None)).body == b'{"ok":true}'
 
 
-async def test_row_21_a_key_with_an_empty_list_of_scopes_sees_nothing(tmp_path: Path):
+async def test_row_21_key_with_empty_scopes_sees_nothing(tmp_path: Path):
     """CVE-2026-90898, and every allow-list that lets all in when it is empty."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -178,7 +178,7 @@ async def test_row_21_a_key_with_an_empty_list_of_scopes_sees_nothing(tmp_path: 
         assert found.contacts() == before
 
 
-async def test_row_24_text_that_looks_like_a_template_comes_back_as_it_is(tmp_path: Path):
+async def test_row_24_template_syntax_is_returned_unchanged(tmp_path: Path):
     """GHSA-vwf3-4xxj-qg6h: no argument and no name is a template."""
     texts = ("{{7*7}}", "${7*7}", "${HOME}", "${command:id}", "{0.__class__}", "%(x)s", "<%= 7*7 %>", "#{7*7}", "`id`")
     async with edge(tmp_path) as found:
@@ -189,7 +189,7 @@ async def test_row_24_text_that_looks_like_a_template_comes_back_as_it_is(tmp_pa
             assert "error" in unknown and "49" not in json.dumps(unknown)
 
 
-async def test_row_31_a_handle_of_one_route_is_none_on_another(tmp_path: Path):
+async def test_row_31_session_works_on_its_own_route_only(tmp_path: Path):
     """GHSA-mvgg-jvj2-4frq."""
     async with edge(tmp_path) as found:
         routes = ("/mcp", "/mcp/both", "/mcp/server/a", "/mcp/server/b")
@@ -202,8 +202,8 @@ async def test_row_31_a_handle_of_one_route_is_none_on_another(tmp_path: Path):
         assert found.contacts() == before
 
 
-async def test_row_31_what_a_session_may_do_is_asked_at_every_call(tmp_path: Path):
-    """A policy that changed counts for sessions that began before."""
+async def test_row_31_revoked_key_ends_its_session(tmp_path: Path):
+    """A policy that changed applies to sessions that began before."""
     groups = {"some": ToolFilter(("a.echo",))}
     async with edge(tmp_path, groups=groups) as found:
         token = found.key("some")
@@ -218,7 +218,7 @@ async def test_row_31_what_a_session_may_do_is_asked_at_every_call(tmp_path: Pat
 
 
 @pytest.mark.parametrize("route", [("GET", "/sse"), ("POST", "/messages"), ("POST", "/mcp"), ("GET", "/mcp")])
-async def test_row_32_a_name_that_was_bound_anew_to_this_machine_is_refused(tmp_path: Path, route: tuple[str, str]):
+async def test_row_32_rebound_host_name_gets_421(tmp_path: Path, route: tuple[str, str]):
     """CVE-2025-64443: the page is of the same origin as its requests, so only the name gives it away."""
     async with edge(tmp_path) as found:
         name = f"rebound.evil.example:{found.port}"
@@ -227,7 +227,7 @@ async def test_row_32_a_name_that_was_bound_anew_to_this_machine_is_refused(tmp_
 
 
 @pytest.mark.attack("held-11")
-async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Path):
+async def test_row_36_no_route_spelling_bypasses_the_token(tmp_path: Path):
     """GHSA-h4mf-84xq-q2fc."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -260,7 +260,7 @@ async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Pat
 
 
 @pytest.mark.attack("held-59")
-async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
+async def test_row_37_ambiguous_request_is_rejected(tmp_path: Path):
     """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
     async with edge(tmp_path, groups={"safe": ToolFilter(("*", "!a.echo"))}) as found:
         before = found.contacts()
@@ -285,7 +285,7 @@ async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
 
 
 @pytest.mark.attack("held-14", "held-15")
-async def test_row_45_host_and_origin_are_checked_on_every_route_without_being_asked_to(tmp_path: Path):
+async def test_row_45_host_and_origin_are_checked_on_every_route(tmp_path: Path):
     """CVE-2025-66414 and its like, and CVE-2026-59950 for what looks like a websocket."""
     socket_like = {
         "Connection": "Upgrade",
@@ -327,7 +327,7 @@ async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
 
 @pytest.mark.attack("held-25")
 @pytest.mark.attack("held-28")
-async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_path: Path):
+async def test_row_47_session_of_another_caller_returns_404(tmp_path: Path):
     """CVE-2026-52869: with the id in hand, and with a token that is good for something else."""
     async with edge(tmp_path) as found, found.connected() as stream:
         mine, other = found.key(), found.key()
@@ -340,7 +340,7 @@ async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_pa
         assert not stream.reader.at_eof()  # and the stream was not taken over or ended
 
 
-async def test_row_53_sessions_that_nobody_uses_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_row_53_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """CVE-2026-53937 and its like: what a client can make without end is bounded."""
     monkeypatch.setattr("toolway.gateway.mcp.legacy_sessions.MAX_SESSIONS", 20)
     async with edge(tmp_path) as found:
@@ -354,7 +354,7 @@ async def test_row_53_sessions_that_nobody_uses_are_given_back(tmp_path: Path, m
         assert (await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": first})).status == 200
 
 
-async def test_row_53_nothing_that_is_malformed_or_without_end_brings_it_down(tmp_path: Path):
+async def test_row_53_malformed_or_endless_input_does_not_stop_others(tmp_path: Path):
     """CVE-2025-53365, CVE-2026-67432 and their like: and it answers others all the while."""
     async with edge(tmp_path) as found, found.connected() as well:
         body, fields = modern("tools/call", CALL)

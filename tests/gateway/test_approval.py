@@ -32,7 +32,7 @@ def _entry(server: Any) -> Any:
     return server if isinstance(server, dict) else {"command": server.command, "args": list(server.args)}
 
 
-async def test_a_change_is_held_until_it_was_approved_and_what_ran_goes_on(tmp_path: Path) -> None:
+async def test_changed_file_is_not_applied_until_trusted(tmp_path: Path) -> None:
     file, mark = tmp_path / "mcp.json", tmp_path / "started"
     write(file, {"good": fake_server()})
     open_trust_store(os.environ).trust(file, file.read_bytes())
@@ -54,7 +54,7 @@ async def test_a_change_is_held_until_it_was_approved_and_what_ran_goes_on(tmp_p
         open_trust_store(os.environ).trust(file, file.read_bytes())
         await until(mark.exists)
         assert any("evil added" in line for line in log)
-        assert not any("'good'" in line for line in log)  # nobody touched it
+        assert not any("'good'" in line for line in log)  # unchanged
     finally:
         gateway.send_signal(signal.SIGTERM)
         await gateway.wait()

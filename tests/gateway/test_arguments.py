@@ -47,7 +47,7 @@ async def test_sdk_clients_of_both_eras_get_a_tool_error(client_era: str, server
 
 
 @pytest.mark.user_trial("34")
-async def test_revision_of_the_client_decides_the_form_of_an_argument_error() -> None:
+async def test_client_revision_decides_the_argument_error_form() -> None:
     async with full("modern", "stdio") as found:
         for version in (*HANDSHAKE_PROTOCOL_VERSIONS, "modern", "none"):
             async with found.raw() as raw:
@@ -81,14 +81,14 @@ async def test_malformed_call_stays_a_protocol_error() -> None:
         assert answer.error["code"] == INVALID_PARAMS
 
 
-async def test_an_entry_turns_the_check_off() -> None:
+async def test_validate_arguments_false_turns_the_check_off() -> None:
     entry = pipe_entry("modern", validateArguments=False)
     async with lab({"full": entry}) as found, found.client("modern") as client:
         assert text(await client.call_tool("echo", {"text": 7})) == "7"
 
 
 @pytest.mark.parametrize("checks", [True, False])
-async def test_drop_nulls_leaves_out_optional_arguments_that_may_not_be_null(checks: bool) -> None:
+async def test_drop_nulls_omits_optional_null_arguments(checks: bool) -> None:
     got: list[Any] = []
     handle = FakeServer.handle
 
@@ -113,6 +113,6 @@ async def test_drop_nulls_leaves_out_optional_arguments_that_may_not_be_null(che
     assert got == [{"call": "a"}] * 4
 
 
-async def test_drop_nulls_is_a_setting_of_the_gateway() -> None:
+async def test_drop_nulls_is_a_gateway_setting() -> None:
     assert not parse_gateway({}, {}).drop_nulls
     assert parse_gateway({"gateway": {"dropNulls": True}}, {}).drop_nulls

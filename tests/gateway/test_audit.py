@@ -1,4 +1,4 @@
-"""A gateway that keeps an audit log: who came, who was not let in, what was changed, and what clients are told."""
+"""A gateway that keeps an audit log: accepted and rejected callers, changes, and errors for clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.audit.log_reader import Records, calls, records
-from tests.gateway.load_clients import Connection, Failed, rider
+from tests.gateway.load_clients import Connection, Failed, load_client
 from tests.gateway.program import Program, program, start, until
 from toolway.testing import fake_server
 
@@ -24,7 +24,7 @@ def log_of(folder: Path) -> Path:
     return folder / "state" / "audit.sqlite"
 
 
-def told(folder: Path, kind: str) -> Records:
+def audit_records(folder: Path, kind: str) -> Records:
     return records(log_of(folder), kind)
 
 
@@ -41,7 +41,7 @@ async def until_state(run: Program, name: str, state: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) -> None:
+async def test_audit_log_records_callers_and_changes_without_secrets(tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
     entry = {**fake_server(), "env": {"API_TOKEN": f"{CANARY}-env"}}
     blurts = ["-c", "import os, sys; sys.exit(os.environ['API_TOKEN'])"]
@@ -49,7 +49,7 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
     async with program(folder, {"s": entry}, audit={"arguments": True}) as run:
         assert await ask(run, f"{CANARY}-token") == 401
         _, made = await run.request("POST", "/admin/keys", {"name": "bob"})
-        client = rider("modern", run.port, made["token"])
+        client = load_client("modern", run.port, made["token"])
         await client.call("s__counter", {"nonce": "n", "password": f"{CANARY}-argument"})
         await client.call("s__env", {})
         with pytest.raises(Failed):
@@ -61,12 +61,12 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
         await until_state(run, "dead", "failed")
         await run.request("DELETE", f"/admin/keys/{made['id']}")
         assert await run.stop() == 0
-    assert [each["why"] for each in told(folder, "auth.refused")][:1] == ["HTTP 401 at /mcp"]
-    assert [each["who"] for each in told(folder, "auth.key_created")] == [made["id"]]
-    assert [each["who"] for each in told(folder, "auth.key_revoked")] == [made["id"]]
-    assert [(each["server"], each["allowed"]) for each in told(folder, "policy.decision")] == [("evil", False)]
-    assert ("t", "added") in [(each["server"], each["what"]) for each in told(folder, "config.change")]
-    [given_up] = told(folder, "process.given_up")
+    assert [each["why"] for each in audit_records(folder, "auth.refused")][:1] == ["HTTP 401 at /mcp"]
+    assert [each["who"] for each in audit_records(folder, "auth.key_created")] == [made["id"]]
+    assert [each["who"] for each in audit_records(folder, "auth.key_revoked")] == [made["id"]]
+    assert [(each["server"], each["allowed"]) for each in audit_records(folder, "policy.decision")] == [("evil", False)]
+    assert ("t", "added") in [(each["server"], each["what"]) for each in audit_records(folder, "config.change")]
+    [given_up] = audit_records(folder, "process.given_up")
     assert given_up["server"] == "dead" and "***" in given_up["why"]
     intent, *_ = calls(log_of(folder))
     assert intent["caller"] and intent["given"]["nonce"] == "n"
@@ -75,11 +75,11 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_clients_are_told_that_the_log_cannot_be_written(era: str, tmp_path: Path) -> None:
+async def test_unwritable_audit_log_fails_calls_with_an_error(era: str, tmp_path: Path) -> None:
     """The log reaches the size that files of the gateway may have, as on a disk that is full."""
     folder = tmp_path / "gateway"
     async with program(folder, {"s": fake_server()}, audit={"to": "jsonl"}) as run:
-        client = rider(era, run.port, run.token)
+        client = load_client(era, run.port, run.token)
         await client.call("s__counter", {})
         size = os.path.getsize(folder / "state" / "audit.jsonl")
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (size + 10, -1))
@@ -96,7 +96,7 @@ async def test_clients_are_told_that_the_log_cannot_be_written(era: str, tmp_pat
         client.close()
 
 
-async def test_a_gateway_does_not_start_with_a_log_that_was_changed(tmp_path: Path) -> None:
+async def test_gateway_does_not_start_with_an_altered_log(tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
     async with program(folder, {"s": fake_server()}, audit={"to": "jsonl"}) as run:
         assert await run.stop() == 0
@@ -110,7 +110,7 @@ async def test_a_gateway_does_not_start_with_a_log_that_was_changed(tmp_path: Pa
     assert said["error"]["code"] == "E-AUDIT-ALTERED"
 
 
-async def test_metrics_say_how_the_log_stands(tmp_path: Path) -> None:
+async def test_metrics_report_audit_log_health(tmp_path: Path) -> None:
     async with program(tmp_path / "gateway", {"s": fake_server()}, audit=True) as run:
         connection = await Connection.to(run.port)
         answer = await connection.request("GET", "/metrics", {"authorization": f"Bearer {run.token}"})

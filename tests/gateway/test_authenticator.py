@@ -42,7 +42,7 @@ def request(headers: dict[str, str], repeated: frozenset[str] = frozenset(), **m
     return HttpRequest("POST", "/mcp", "", headers, repeated, b"", "127.0.0.1", **more)
 
 
-def door(tmp_path: Path, **names: Any) -> Authenticator:
+def make_authenticator(tmp_path: Path, **names: Any) -> Authenticator:
     found = Authenticator(FileApiKeyStore(tmp_path / "keys.json", TOKEN), **names)
     found.set_bound_address("127.0.0.1", 8765)
     return found
@@ -56,8 +56,8 @@ def refusal(act: Any) -> int:
     return 0
 
 
-def test_names_of_this_machine_and_those_of_the_operator_are_known(tmp_path: Path):
-    here = door(tmp_path, hosts=["Tools.example"])
+def test_local_and_configured_host_names_are_accepted(tmp_path: Path):
+    here = make_authenticator(tmp_path, hosts=["Tools.example"])
     for host in (
         "127.0.0.1",
         "127.0.0.1:8765",
@@ -71,12 +71,12 @@ def test_names_of_this_machine_and_those_of_the_operator_are_known(tmp_path: Pat
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-def test_any_other_name_is_refused(tmp_path: Path, host: str):
-    assert refusal(lambda: door(tmp_path).check_host_and_origin(request({"host": host}))) == 421
+def test_other_host_name_gets_421(tmp_path: Path, host: str):
+    assert refusal(lambda: make_authenticator(tmp_path).check_host_and_origin(request({"host": host}))) == 421
 
 
-def test_a_request_without_a_host_or_with_two_is_refused(tmp_path: Path):
-    here = door(tmp_path)
+def test_missing_or_repeated_host_gets_400(tmp_path: Path):
+    here = make_authenticator(tmp_path)
     assert refusal(lambda: here.check_host_and_origin(request({}))) == 400
     assert refusal(lambda: here.check_host_and_origin(request({"host": "localhost"}, frozenset({"host"})))) == 400
 
@@ -100,14 +100,14 @@ def test_a_request_without_a_host_or_with_two_is_refused(tmp_path: Path):
     ],
 )
 @pytest.mark.attack("held-15")
-def test_only_pages_of_our_own_and_of_the_operator_may_ask(tmp_path: Path, origin: str, status: int):
-    here = door(tmp_path, origins=["https://app.example/"])
+def test_only_own_and_configured_origins_are_accepted(tmp_path: Path, origin: str, status: int):
+    here = make_authenticator(tmp_path, origins=["https://app.example/"])
     headers = {"host": "localhost:8765", "origin": origin}
     assert refusal(lambda: here.check_host_and_origin(request(headers))) == status
     assert refusal(lambda: here.check_host_and_origin(request(headers, frozenset({"origin"})))) == 403
 
 
-def test_at_the_usual_port_a_page_of_ours_names_none(tmp_path: Path):
+def test_origin_at_the_default_port_needs_no_port(tmp_path: Path):
     here = Authenticator(None)
     here.set_bound_address("127.0.0.1", 80)
     here.check_host_and_origin(request({"host": "localhost", "origin": "http://localhost"}))
@@ -138,18 +138,21 @@ def test_at_the_usual_port_a_page_of_ours_names_none(tmp_path: Path):
         "Bearer " + "a" * 10_000,
     ],
 )
-def test_without_a_token_that_is_known_there_is_nobody(tmp_path: Path, value: str | None):
+def test_missing_or_unknown_token_gets_401(tmp_path: Path, value: str | None):
     headers = {"host": "localhost"} | ({"authorization": value} if value is not None else {})
-    assert refusal(lambda: door(tmp_path).authenticate_token(request(headers))) == 401
+    assert refusal(lambda: make_authenticator(tmp_path).authenticate_token(request(headers))) == 401
 
 
-def test_two_tokens_are_none(tmp_path: Path):
+def test_repeated_authorization_header_gets_401(tmp_path: Path):
     headers = {"authorization": f"Bearer {TOKEN}"}
-    assert door(tmp_path).authenticate_token(request(headers)).principal == LOCAL_ADMIN
-    assert refusal(lambda: door(tmp_path).authenticate_token(request(headers, frozenset({"authorization"})))) == 401
+    assert make_authenticator(tmp_path).authenticate_token(request(headers)).principal == LOCAL_ADMIN
+    assert (
+        refusal(lambda: make_authenticator(tmp_path).authenticate_token(request(headers, frozenset({"authorization"}))))
+        == 401
+    )
 
 
-async def test_every_route_checks_address_page_and_token_in_this_order(tmp_path: Path):
+async def test_every_route_checks_host_then_origin_then_token(tmp_path: Path):
     async with edge(tmp_path) as found:
         before = found.contacts()
         for method, path in (*ROUTES, *OPEN, ("GET", "/nothing"), ("OPTIONS", "/mcp"), ("HEAD", "/healthz")):
@@ -170,7 +173,7 @@ async def test_every_route_checks_address_page_and_token_in_this_order(tmp_path:
         assert found.contacts() == before
 
 
-async def test_a_page_that_may_ask_can_read_the_answers(tmp_path: Path):
+async def test_allowed_origin_gets_cors_headers(tmp_path: Path):
     origin = {"Origin": "https://app.example"}
     async with edge(tmp_path, origins=["https://app.example"]) as found:
         wanted = {
@@ -190,8 +193,8 @@ async def test_a_page_that_may_ask_can_read_the_answers(tmp_path: Path):
 
 
 @pytest.mark.user_trial("20")
-def test_a_gateway_with_a_login_does_not_name_the_token_of_its_machine(tmp_path: Path):
-    found = door(tmp_path)
+def test_gateway_with_login_does_not_suggest_the_local_token(tmp_path: Path):
+    found = make_authenticator(tmp_path)
     with pytest.raises(RequestDenied) as refused:
         found.authenticate_token(request({"host": "localhost"}))
     assert b"toolway keys local-token" in refused.value.body

@@ -37,7 +37,7 @@ async def _stats(lab: Lab) -> Json:
 
 
 @ALL_WAYS
-async def test_cancelling_reaches_the_server(client_era: str, server_era: str, transport: str) -> None:
+async def test_cancellation_reaches_the_server(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.raw() as raw:
         if client_era == "modern":
             await _leave_a_stream(lab, raw)
@@ -71,10 +71,10 @@ async def _cancel_by_notice(lab: Lab, raw: Raw) -> None:
     notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "mine"}}
     assert (await raw.post(notice, raw.headers())).status == 202
     answer = await call
-    assert not answer.messages  # whoever cancels gets no answer
+    assert not answer.messages  # a cancelled request gets no answer
 
 
-async def test_a_handshake_client_that_loses_its_connection_has_not_cancelled() -> None:
+async def test_lost_connection_of_a_legacy_client_does_not_cancel() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         call = asyncio.create_task(raw.say("tools/call", {"name": "sleep", "arguments": {"seconds": 0.5}}))
@@ -91,9 +91,7 @@ async def _seen(calls: dict[str, int], name: str) -> bool:
 
 
 @ALL_WAYS
-async def test_log_messages_come_from_the_level_that_was_asked_for(
-    client_era: str, server_era: str, transport: str
-) -> None:
+async def test_log_messages_follow_the_requested_level(client_era: str, server_era: str, transport: str) -> None:
     heard: list[Any] = []
 
     async def on_log(params: types.LoggingMessageNotificationParams) -> None:
@@ -120,7 +118,7 @@ async def _as_many(heard: list[Any], count: int) -> bool:
     return len(heard) >= count
 
 
-async def test_a_modern_client_that_wants_no_log_gets_none() -> None:
+async def test_modern_client_without_log_level_gets_no_logs() -> None:
     for server_era in ("modern", "legacy"):
         async with full(server_era, "http") as lab, lab.raw() as raw:
             answer = await raw.call("log")
@@ -173,7 +171,7 @@ async def test_results_arrive_as_the_server_wrote_them(client_era: str, server_e
 
 
 @ALL_WAYS
-async def test_what_a_request_carries_arrives_too(client_era: str, server_era: str, transport: str) -> None:
+async def test_request_meta_and_capabilities_reach_the_server(client_era: str, server_era: str, transport: str) -> None:
     meta = {"example.org/vendor": {"nothing": None, "vast": VAST}, "traceparent": "00-1-2-01"}
     async with full(server_era, transport) as lab, lab.raw() as raw:
         if client_era == "legacy":
@@ -188,7 +186,7 @@ async def test_what_a_request_carries_arrives_too(client_era: str, server_era: s
         assert said["capabilities"] == EVERYTHING  # each request says what this very client can be asked
 
 
-async def test_errors_of_a_server_pass_with_their_code_and_data() -> None:
+async def test_server_errors_keep_their_code_and_data() -> None:
     for server_era in ("modern", "legacy"):
         async with full(server_era, "http") as lab, lab.raw() as raw:
             lost = await raw.ask("resources/read", {"uri": "fake://nowhere"})

@@ -1,4 +1,4 @@
-"""Changes of lists, resources and tasks reach whoever listens, in every combination of eras."""
+"""Changes of lists, resources and tasks reach their subscribers, in every combination of eras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, OLD_WORDS]
 WITH_TASKS: Json = {"extensions": {TASKS_KEY: {}}}
 
 
-class Heard:
+class StreamRecorder:
     """What came on a stream."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(raw: Raw, wanted: Json, capabilities: Json | None = None) -> AsyncIterator[Heard]:
+async def listening(raw: Raw, wanted: Json, capabilities: Json | None = None) -> AsyncIterator[StreamRecorder]:
     """A modern client that listens, from when it is acknowledged."""
     body, fields = raw.modern("subscriptions/listen", {"notifications": wanted}, capabilities)
     async with _reading(raw, "POST", fields, json.dumps(body)) as heard:
@@ -44,7 +44,7 @@ async def listening(raw: Raw, wanted: Json, capabilities: Json | None = None) ->
 
 
 @asynccontextmanager
-async def streaming(raw: Raw) -> AsyncIterator[Heard]:
+async def streaming(raw: Raw) -> AsyncIterator[StreamRecorder]:
     """A handshake client with its GET stream."""
     await raw.initialize()
     async with _reading(raw, "GET", raw.headers(), None) as heard:
@@ -52,8 +52,8 @@ async def streaming(raw: Raw) -> AsyncIterator[Heard]:
 
 
 @asynccontextmanager
-async def _reading(raw: Raw, method: str, fields: dict[str, str], content: str | None) -> AsyncIterator[Heard]:
-    heard, opened = Heard(), asyncio.Event()
+async def _reading(raw: Raw, method: str, fields: dict[str, str], content: str | None) -> AsyncIterator[StreamRecorder]:
+    heard, opened = StreamRecorder(), asyncio.Event()
 
     async def read() -> None:
         async with raw.http.stream(method, raw.url, content=content, headers=fields) as response:
@@ -72,8 +72,8 @@ async def _reading(raw: Raw, method: str, fields: dict[str, str], content: str |
 
 
 @asynccontextmanager
-async def hearing(raw: Raw, era: str, uri: str | None = None) -> AsyncIterator[Heard]:
-    """A client of either era that wants to hear of all lists and of one resource."""
+async def recorded_stream(raw: Raw, era: str, uri: str | None = None) -> AsyncIterator[StreamRecorder]:
+    """A client of either era that subscribes to all lists and one resource."""
     if era == "legacy":
         async with streaming(raw) as heard:
             if uri is not None:
@@ -89,8 +89,8 @@ async def hearing(raw: Raw, era: str, uri: str | None = None) -> AsyncIterator[H
 
 
 @ALL_WAYS
-async def test_changes_of_lists_are_told(client_era: str, server_era: str, transport: str) -> None:
-    async with full(server_era, transport) as lab, lab.raw() as raw, hearing(raw, client_era) as heard:
+async def test_list_changes_are_notified(client_era: str, server_era: str, transport: str) -> None:
+    async with full(server_era, transport) as lab, lab.raw() as raw, recorded_stream(raw, client_era) as heard:
         await Hub._from_core(lab.hub).call_tool("full.change_tools")
         await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "prompts"})
         await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "resources"})
@@ -101,10 +101,14 @@ async def test_changes_of_lists_are_told(client_era: str, server_era: str, trans
 
 
 @ALL_WAYS
-async def test_changes_of_a_resource_are_told(client_era: str, server_era: str, transport: str) -> None:
+async def test_resource_updates_are_notified(client_era: str, server_era: str, transport: str) -> None:
     updated = "notifications/resources/updated"
-    async with full(server_era, transport) as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
-        await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://bytes"})  # of which nobody wants to hear
+    async with (
+        full(server_era, transport) as lab,
+        lab.raw() as raw,
+        recorded_stream(raw, client_era, "fake://text") as heard,
+    ):
+        await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://bytes"})  # not subscribed
         await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
         await until(lambda: heard.of(updated))
         assert [params["uri"] for params in heard.of(updated)] == ["fake://text"]
@@ -116,7 +120,7 @@ async def test_changes_of_a_resource_are_told(client_era: str, server_era: str, 
             assert len(heard.of(updated)) == 1
 
 
-async def test_a_client_hears_only_what_it_asked_for() -> None:
+async def test_client_gets_only_requested_notifications() -> None:
     async with (
         full("modern", "http") as lab,
         lab.raw() as raw,
@@ -130,7 +134,7 @@ async def test_a_client_hears_only_what_it_asked_for() -> None:
         assert len(few.messages) == 2 and len(none.messages) == 1
 
 
-async def test_two_streams_of_one_resource_need_one_subscription_each_and_end_alone() -> None:
+async def test_two_streams_share_one_subscription_and_end_alone() -> None:
     wanted = {"resourceSubscriptions": ["fake://text"]}
     async with full("legacy", "http") as lab, lab.raw() as raw:
         server = lab.fakes["full"].server
@@ -143,7 +147,7 @@ async def test_two_streams_of_one_resource_need_one_subscription_each_and_end_al
         await until(lambda: [*server.watched.values()] == [set()])
 
 
-async def test_a_server_that_forgot_the_session_is_told_again_what_is_watched() -> None:
+async def test_server_that_lost_its_session_is_resubscribed() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         fake = lab.fakes["full"]
         async with listening(raw, {"resourceSubscriptions": ["fake://text"]}) as heard:
@@ -151,10 +155,10 @@ async def test_a_server_that_forgot_the_session_is_told_again_what_is_watched() 
             fake.server.watched.clear()
             await Hub._from_core(lab.hub).call_tool("full.echo", {"text": "the session is renewed by the next call"})
             await until(lambda: {"fake://text"} in fake.server.watched.values())
-            await until(lambda: heard.of("notifications/resources/updated"))  # nobody knows what happened meanwhile
+            await until(lambda: heard.of("notifications/resources/updated"))  # changes in between are unknown
 
 
-async def test_a_server_that_is_stopped_when_unused_stays_while_somebody_listens() -> None:
+async def test_subscribed_server_is_not_stopped_when_idle() -> None:
     entry = pipe_entry("legacy", idleTimeout="0.3s", lazy=True)
     async with lab({"full": entry}) as found, found.raw() as raw:
         async with listening(raw, {"resourceSubscriptions": ["fake://text"]}) as heard:
@@ -170,7 +174,7 @@ async def test_a_server_that_is_stopped_when_unused_stays_while_somebody_listens
 
 @pytest.mark.user_trial("34")
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_tasks_are_known_by_names_of_ours(transport: str) -> None:
+async def test_tasks_have_our_own_ids(transport: str) -> None:
     async with full("modern", transport) as lab, lab.raw() as raw:
         begun = (await raw.call("start_task", capabilities=WITH_TASKS)).result
         task = begun["taskId"]
@@ -188,7 +192,7 @@ async def test_tasks_are_known_by_names_of_ours(transport: str) -> None:
         assert (await ask("tasks/get"))["status"] == "cancelled"
 
 
-async def test_a_task_of_somebody_else_is_unknown() -> None:
+async def test_task_of_another_caller_is_unknown() -> None:
     async with full("modern", "http") as lab, lab.raw() as raw, lab.raw("") as elsewhere:
         task = (await raw.call("start_task", capabilities=WITH_TASKS)).result["taskId"]
         for stranger, name in itertools.product((elsewhere,), (task, "task-1", task[:-2] + "AA")):
@@ -200,7 +204,7 @@ async def test_a_task_of_somebody_else_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_who_listens_to_a_task_hears_how_it_stands(transport: str) -> None:
+async def test_task_subscriber_gets_status_updates(transport: str) -> None:
     async with full("modern", transport) as lab, lab.raw() as raw:
         mine = (await raw.call("start_task", capabilities=WITH_TASKS)).result["taskId"]
         other = (await raw.call("start_task", capabilities=WITH_TASKS)).result["taskId"]
@@ -216,14 +220,14 @@ async def test_who_listens_to_a_task_hears_how_it_stands(transport: str) -> None
         assert other != mine
 
 
-async def test_only_a_client_with_tasks_can_listen_to_them() -> None:
+async def test_only_a_client_with_tasks_can_subscribe_to_them() -> None:
     async with full("modern", "http") as lab, lab.raw() as raw:
         refused = await raw.ask("subscriptions/listen", {"notifications": {"taskIds": ["x"]}}, capabilities={})
         assert refused.status == 400 and refused.error["code"] == -32021
         assert refused.error["data"]["requiredCapabilities"] == WITH_TASKS
 
 
-async def test_an_endpoint_says_that_its_servers_have_tasks() -> None:
+async def test_endpoint_announces_tasks_of_its_servers() -> None:
     async with full("modern", "http") as lab, lab.raw("") as raw, lab.raw() as alone:
         for each in (raw, alone):
             found = (await each.ask("server/discover")).result["capabilities"]

@@ -1,4 +1,4 @@
-"""Idempotency keys, caches and deadlines beside questions: a question is no outcome, and asking takes its own time."""
+"""Idempotency keys, caches and deadlines with input requests: these are not outcomes, and take their own time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER = {"action": "accept", "content": {"name": "Ada"}}
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_call_with_a_key_is_asked_answered_and_then_replayed(era: str) -> None:
+async def test_keyed_call_asks_for_input_and_is_then_replayed(era: str) -> None:
     async with full(era, "http") as found, found.raw() as raw:
         asked = (await raw.call("elicit", meta=KEYED)).result
         assert asked["resultType"] == "input_required"
@@ -35,7 +35,7 @@ async def test_a_call_with_a_key_is_asked_answered_and_then_replayed(era: str) -
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_neither_a_question_nor_what_was_answered_is_given_again(era: str) -> None:
+async def test_input_requests_and_their_results_are_not_cached(era: str) -> None:
     async with FullHttp(era) as fake:
         tools = {"elicit": {"effect": "read", "cache": "60s"}, "echo": {"effect": "read", "cache": "60s"}}
         async with lab({"full": {"url": fake.url, "tools": tools}}) as found, found.raw() as raw:
@@ -51,7 +51,7 @@ async def test_neither_a_question_nor_what_was_answered_is_given_again(era: str)
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_the_time_that_a_callback_takes_is_its_own_and_holds_no_slot(era: str) -> None:
+async def test_callback_time_counts_separately_and_holds_no_slot(era: str) -> None:
     began = asyncio.Event()
 
     async def slow(server: str, params: Any) -> Json:

@@ -16,7 +16,7 @@ from toolway.gateway.mcp.pending_input import NoCallbacks, missing_capability_fa
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
 
-class Person:
+class FakeUser:
     """Answers whatever is asked, and remembers it."""
 
     def __init__(self) -> None:
@@ -49,21 +49,23 @@ def _said(result: Any) -> Any:
 
 
 @ALL_WAYS
-async def test_elicitation_of_two_rounds_sampling_and_roots(client_era: str, server_era: str, transport: str) -> None:
-    person = Person()
-    async with full(server_era, transport) as lab, lab.client(client_era, **person.callbacks) as client:
+async def test_elicitation_sampling_and_roots_reach_the_client(
+    client_era: str, server_era: str, transport: str
+) -> None:
+    user = FakeUser()
+    async with full(server_era, transport) as lab, lab.client(client_era, **user.callbacks) as client:
         twice = _said(await client.call_tool("elicit", {"rounds": 2}))
         assert [answer["content"]["name"] for answer in twice] == ["answer 1", "answer 2"]
-        assert person.asked == ["[full] Round 1: your name?", "[full] Round 2: your name?"]
+        assert user.asked == ["[full] Round 1: your name?", "[full] Round 2: your name?"]
         assert _said(await client.call_tool("sample"))["content"]["text"] == "said by a model"
         assert _said(await client.call_tool("roots"))["roots"] == [{"uri": "file:///work"}]
-        assert person.asked[2:] == ["Say something.", "roots"]
+        assert user.asked[2:] == ["Say something.", "roots"]
 
 
 @ALL_WAYS
-async def test_prompts_and_resources_ask_too(client_era: str, server_era: str, transport: str) -> None:
-    person = Person()
-    async with full(server_era, transport) as lab, lab.client(client_era, **person.callbacks) as client:
+async def test_prompts_and_resources_can_elicit(client_era: str, server_era: str, transport: str) -> None:
+    user = FakeUser()
+    async with full(server_era, transport) as lab, lab.client(client_era, **user.callbacks) as client:
         prompt: Any = await client.get_prompt("ask")
         assert json.loads(prompt.messages[0].content.text)["content"]["name"] == "answer 1"
         read: Any = await client.read_resource("full://ask")
@@ -71,7 +73,7 @@ async def test_prompts_and_resources_ask_too(client_era: str, server_era: str, t
 
 
 @ALL_WAYS
-async def test_a_client_that_cannot_be_asked_is_not_asked(client_era: str, server_era: str, transport: str) -> None:
+async def test_client_without_elicitation_is_not_asked(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.client(client_era) as client:
         assert "elicitation" in await _outcome(client)
         assert _said(await client.call_tool("stats"))["calls"]["elicit"] == 1
@@ -87,7 +89,7 @@ async def _outcome(client: Any) -> str:
 
 @pytest.mark.user_trial("34")
 @ALL_WAYS
-async def test_tools_in_sampling_pass_both_ways(client_era: str, server_era: str, transport: str) -> None:
+async def test_sampling_with_tools_passes_both_ways(client_era: str, server_era: str, transport: str) -> None:
     async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResultWithTools:
         sent = params.model_dump(by_alias=True, exclude_none=True)
         assert {key: sent[key] for key in ("tools", "toolChoice", "messages")} == {
@@ -108,7 +110,7 @@ async def test_tools_in_sampling_pass_both_ways(client_era: str, server_era: str
 
 @pytest.mark.user_trial("34")
 @ALL_WAYS
-async def test_tools_in_sampling_need_a_client_with_them(client_era: str, server_era: str, transport: str) -> None:
+async def test_sampling_with_tools_needs_a_capable_client(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.raw() as raw:
         if client_era == "legacy":
             await raw.initialize()
@@ -125,7 +127,7 @@ async def test_tools_in_sampling_need_a_client_with_them(client_era: str, server
 
 
 @pytest.mark.user_trial("34")
-async def test_missing_tools_in_sampling_are_named() -> None:
+async def test_missing_sampling_tools_capability_is_named() -> None:
     callbacks = NoCallbacks()
     with pytest.raises(LookupError):
         await callbacks.handle_request("full", "sampling/createMessage", REQUEST)

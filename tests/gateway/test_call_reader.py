@@ -35,7 +35,7 @@ def encode(value: Any, separators: tuple[str, str] = COMPACT) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=separators).encode()
 
 
-def test_a_call_is_read_in_parts_and_the_meta_of_the_last_one_is_used_again() -> None:
+def test_call_is_read_in_parts_and_reuses_the_last_meta() -> None:
     found = reader()
     first, second = found.read(encode(body({"a": 1}))), found.read(encode(body({"a": 2}, id=8)))
     assert first is not None
@@ -46,7 +46,7 @@ def test_a_call_is_read_in_parts_and_the_meta_of_the_last_one_is_used_again() ->
     assert first.meta.extra is None
 
 
-def test_another_meta_is_read_anew() -> None:
+def test_different_meta_is_read_again() -> None:
     found = reader()
     assert found.read(encode(body({}))) is not None
     extra = found.read(encode(body({}, meta={**META, "com.example/x": 1})))
@@ -80,14 +80,14 @@ for _ in range(61):
         ("no JSON", b"{"),
     ],
 )
-def test_what_only_the_router_may_handle_is_left_to_it(why: str, data: bytes) -> None:
+def test_unusual_call_is_left_to_the_router(why: str, data: bytes) -> None:
     found = reader()
     assert found.read(data) is None, why
     assert found.read(encode(body({}))) is not None
     assert found.read(data) is None, why
 
 
-def test_a_call_that_is_written_in_another_way_is_the_same_call() -> None:
+def test_differently_encoded_call_is_read_the_same() -> None:
     found = reader()
     for arguments in ({}, {"a": "é\n\\", "b": [1, 2.5, None, {"c": True}]}, {"a": DEEP[0][0][0]}, {"a": 10**300}):
         for id in (0, 7, -3, "seven", "sié\\"):
@@ -117,7 +117,7 @@ def test_reading_in_parts_is_as_strict_as_reading_the_whole() -> None:
             else:
                 data[at:at] = data[at - rng.randint(0, 12) : at]
         found = reader()
-        found.read(original)  # so that the meta is known
+        found.read(original)  # so the meta is known
         whole, parts = found._read_whole(bytes(data)), found.read(bytes(data))
         if parts is not None:
             accepted += 1
@@ -129,7 +129,7 @@ def test_reading_in_parts_is_as_strict_as_reading_the_whole() -> None:
     assert 100 < accepted < 19_000
 
 
-def test_a_list_request_is_known_by_all_but_its_id_and_by_nothing_less() -> None:
+def test_list_request_is_recognized_by_all_but_its_id() -> None:
     rng = random.Random(3)
     routing = RoutingHeaders(VERSION, "tools/list", None, {}, None)
     request = {"jsonrpc": "2.0", "id": 12, "method": "tools/list", "params": {"_meta": META}}

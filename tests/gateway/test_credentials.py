@@ -1,4 +1,4 @@
-"""Bearer credentials that are no API keys: refused without a part that verifies them, and verified by one at most."""
+"""Bearer credentials that are not API keys: rejected without a part that verifies them, and verified by one at most."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGIN = {"issuer": "https://login.example", "audience": "https://tools.example/m
 pytestmark = pytest.mark.anyio
 
 
-async def test_without_a_part_no_token_and_no_path_of_it_opens_anything(tmp_path: Path) -> None:
+async def test_without_the_identity_part_its_tokens_and_paths_get_401(tmp_path: Path) -> None:
     issuer = Issuer()
     body, fields = modern("tools/list", {})
     async with edge(tmp_path) as found:
@@ -38,14 +38,14 @@ async def test_without_a_part_no_token_and_no_path_of_it_opens_anything(tmp_path
         assert found.gateway.parts.credentials.find_principal(person.id) is None
 
 
-async def test_settings_of_a_missing_part_do_not_start_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_of_a_missing_part_are_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in registry.BUILT_IN.items() if name != "identity"}
     monkeypatch.setattr(registry, "BUILT_IN", others)
     with pytest.raises(ConfigError, match=r"unknown key in toolway\.gateway"):
         parse_gateway({"gateway": {"login": LOGIN}}, {})
 
 
-async def test_one_part_at_most_verifies_credentials(tmp_path: Path) -> None:
+async def test_at_most_one_part_verifies_credentials(tmp_path: Path) -> None:
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         first = found.gateway.parts.credentials.verifier
@@ -54,14 +54,14 @@ async def test_one_part_at_most_verifies_credentials(tmp_path: Path) -> None:
         assert found.gateway.parts.credentials.verifier is first
 
 
-def test_nobody_has_a_credential_without_a_verifier() -> None:
+def test_without_a_verifier_no_credential_is_known() -> None:
     alone = Credentials()
     person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1", scopes=())
     assert (*alone.tools_of("eng"), *alone.names(), alone.find_principal(person.id)) == (None,)
     assert alone.describe(person, None)["kind"] == "person"
 
 
-async def test_a_verifier_that_lets_everyone_in_stops_the_start(tmp_path: Path) -> None:
+async def test_verifier_that_accepts_any_token_stops_the_start(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         found.gateway.check_refusals()  # nothing to check
         person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1")

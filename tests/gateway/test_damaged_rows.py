@@ -25,7 +25,7 @@ def damage(file: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("column", ["outcome", "caller", "state"])
 @pytest.mark.parametrize("value", ["'x'", "x'ff'", NOT_UTF8])
-async def test_a_bad_idempotency_key_stops_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+async def test_damaged_idempotency_key_affects_no_other_key(tmp_path: Path, column: str, value: str) -> None:
     store = SqliteIdempotencyStore(tmp_path / "keys")
     ids = {name: IdempotencyKey("anna", "s", "t", name) for name in ("bad", "good")}
     for id in ids.values():
@@ -41,7 +41,7 @@ async def test_a_bad_idempotency_key_stops_no_other_one(tmp_path: Path, column: 
 
 
 @pytest.mark.parametrize("damaged", [7, {}, {"id": 7}, {"hash": None}, {"scopes": "all"}, {"expires": "never"}])
-async def test_a_bad_api_key_grants_nothing(tmp_path: Path, damaged: Any) -> None:
+async def test_damaged_api_key_grants_nothing(tmp_path: Path, damaged: Any) -> None:
     """The file also says whose logins have ended, so an entry that is left out might grant something: no key counts."""
     file = tmp_path / "keys.json"
     token, _ = FileApiKeyStore(file, "tw_owner").create_key_sync("bad", (), False, 1.0)

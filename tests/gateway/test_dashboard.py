@@ -34,7 +34,7 @@ def halves(answer: Answer) -> tuple[str, str]:
 
 
 @pytest.mark.attack("held-17")
-async def test_a_code_becomes_a_session_once(tmp_path: Path):
+async def test_login_code_opens_a_session_once(tmp_path: Path):
     async with edge(tmp_path) as found:
         link = json.loads((await found.ask("POST", "/admin/dashboard-links")).body)["path"]
         code = {"X-Toolway-Code": link.rpartition("=")[2]}
@@ -46,7 +46,7 @@ async def test_a_code_becomes_a_session_once(tmp_path: Path):
 
 
 @pytest.mark.attack("held-16")
-async def test_half_a_session_opens_nothing(tmp_path: Path):
+async def test_incomplete_session_gets_401(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
         _, other = await opened(found)
@@ -62,7 +62,7 @@ async def test_half_a_session_opens_nothing(tmp_path: Path):
 
 
 @pytest.mark.attack("held-16")
-async def test_pages_of_other_addresses_cannot_use_a_session(tmp_path: Path):
+async def test_other_origins_cannot_use_a_session(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
         mine = {"Cookie": cookie, "X-Toolway-Page": page}
@@ -79,7 +79,7 @@ async def test_pages_of_other_addresses_cannot_use_a_session(tmp_path: Path):
 
 
 @pytest.mark.attack("held-16")
-async def test_a_session_opens_admin_and_no_endpoint(tmp_path: Path):
+async def test_session_opens_admin_routes_only(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
         fields = {"Cookie": cookie, "X-Toolway-Page": page}
@@ -87,7 +87,7 @@ async def test_a_session_opens_admin_and_no_endpoint(tmp_path: Path):
             assert (await found.ask(method, path, fields=fields, token=None)).status == 401, path
 
 
-async def test_a_session_ends_with_its_key(tmp_path: Path):
+async def test_session_ends_with_its_key(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key(admin=True)
         cookie, page = await opened(found, token)
@@ -97,7 +97,7 @@ async def test_a_session_ends_with_its_key(tmp_path: Path):
         assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401
 
 
-async def test_a_token_becomes_a_session_for_administrators_alone(tmp_path: Path):
+async def test_session_requires_an_administrator_token(tmp_path: Path):
     async with edge(tmp_path) as found:
         assert (await found.ask("POST", "/dashboard/session", token=None)).status == 401
         assert (await found.ask("POST", "/dashboard/session", token=found.key())).status == 403
@@ -106,7 +106,7 @@ async def test_a_token_becomes_a_session_for_administrators_alone(tmp_path: Path
         assert gone.status == 204 and "Max-Age=0" in gone.headers["set-cookie"]
 
 
-def test_codes_and_sessions_have_an_end(tmp_path: Path):
+def test_login_codes_expire_and_are_bounded(tmp_path: Path):
     now = [0.0]
     browsers = BrowserSessions(
         Sealer(bytes(32), lambda: now[0]), FileApiKeyStore(tmp_path / "keys", TOKEN), lambda: now[0]
@@ -118,7 +118,7 @@ def test_codes_and_sessions_have_an_end(tmp_path: Path):
     assert browsers.redeem(codes[0]) is None and browsers.redeem(codes[1]) is LOCAL_ADMIN
 
 
-async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp_path: Path):
+async def test_dashboard_page_is_public_and_loads_only_its_own_files(tmp_path: Path):
     async with edge(tmp_path) as found:
         page = await found.ask("GET", "/dashboard", token=None)
         policy, text = page.headers["content-security-policy"], page.body.decode()
@@ -136,7 +136,7 @@ async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp
             assert packed.headers["content-security-policy"] == policy
 
 
-async def test_behind_a_path_prefix_the_page_and_its_cookie_have_it(tmp_path: Path):
+async def test_path_prefix_applies_to_the_page_and_its_cookie(tmp_path: Path):
     async with edge(tmp_path) as found:
         plain = await found.ask("GET", "/dashboard", token=None)
         fields = {"X-Forwarded-Prefix": "/tools/toolway/"}
@@ -152,7 +152,7 @@ async def test_behind_a_path_prefix_the_page_and_its_cookie_have_it(tmp_path: Pa
 
 
 @pytest.mark.attack("held-18")
-async def test_only_the_files_of_the_page_are_sent(tmp_path: Path):
+async def test_only_dashboard_files_are_served(tmp_path: Path):
     async with edge(tmp_path) as found:
         for name in ("", "..", "../admin.py", "%2e%2e/admin.py", "nothing.js", "inputs", "/etc/passwd"):
             answer = await found.ask("GET", f"/dashboard/files/{name}", token=None)

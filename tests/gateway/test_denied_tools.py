@@ -1,7 +1,7 @@
 """A denied tool cannot be reached: each way that reaches an allowed tool is tried with a denied one.
 
 A way returns True if it showed the tool or the server executed it. Ways that deny a tool only after it was used have a
-tool of their own.
+their own tool.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DenyLab(Edge):
 
     @asynccontextmanager
     async def alone(self, **more: Any) -> AsyncIterator[Hub]:
-        """A hub of its own with `fs` alone."""
+        """Its own hub with `fs` alone."""
         async with Hub({"fs": self.entry(**more)}, catalog_storage=None) as hub:
             yield hub
 
@@ -91,7 +91,7 @@ class DenyLab(Edge):
 
 
 def check_denied(error: CallError) -> None:
-    """Check that an error says why: the tool is denied, by which setting, and that nothing was executed."""
+    """Check that an error says why: the tool is denied, by which setting, and that nothing ran."""
     assert isinstance(error, AccessDenied) and (error.code, error.executed) == ("E-TOOL-DENIED", "no"), error
     assert "tools.deny" in error.detail or "set_denied_tools" in error.detail
 
@@ -688,7 +688,7 @@ CLUSTER_WAYS: Final = ("list", "call at the owner", "call at another node", "cal
 
 
 @pytest.mark.promise("E1")
-async def test_no_node_of_a_cluster_reaches_a_denied_tool(tmp_path: Path) -> None:
+async def test_no_cluster_node_reaches_a_denied_tool(tmp_path: Path) -> None:
     async with FakeHttp(tools=3) as fake:
         server = {"fs": {"url": fake.url, **DENY}}
         async with cluster(tmp_path, server, names=("one", "two"), hidden=("two",)) as nodes:
@@ -718,7 +718,7 @@ async def through_node(nodes: Cluster, fake: FakeHttp, name: str, tool: str) -> 
 
 
 @pytest.mark.promise("E1")
-async def test_clients_are_notified_when_a_tool_is_denied_and_allowed_again(lab: DenyLab) -> None:
+async def test_clients_are_notified_when_a_tool_is_denied_or_allowed(lab: DenyLab) -> None:
     entry = {"url": f"http://127.0.0.1:{lab.port}/mcp", "headers": bearer()}
     async with Hub({"gate": entry}, catalog_storage=None) as hub, asyncio.timeout(60):
         assert "fs__tool_0003" in {tool.name for tool in await hub.list_tools(server="gate")}
@@ -735,7 +735,7 @@ async def test_clients_are_notified_when_a_tool_is_denied_and_allowed_again(lab:
 
 
 @pytest.mark.promise("E1")
-async def test_a_denied_call_says_so_to_clients_of_the_gateway(lab: DenyLab) -> None:
+async def test_denied_call_names_the_reason_to_gateway_clients(lab: DenyLab) -> None:
     for path, name in (("/mcp", f"fs__{DENIED}"), ("/mcp/server/fs", DENIED), ("/mcp/named", "denied")):
         body, fields = modern("tools/call", {"name": name, "arguments": {}})
         answer = await lab.ask("POST", path, body, fields)
@@ -746,7 +746,7 @@ async def test_a_denied_call_says_so_to_clients_of_the_gateway(lab: DenyLab) -> 
     assert "Unknown tool" in (await lab.call(f"fs__{DENIED}", token=token))["error"]["message"]
 
 
-async def test_the_run_time_list_survives_a_reload_and_ends_with_the_server(lab: DenyLab) -> None:
+async def test_runtime_deny_list_survives_a_reload(lab: DenyLab) -> None:
     async with lab.alone() as hub:
         await hub.wait_ready(timeout=30)
         hub.set_denied_tools("fs", ["echo", "tool_*"])
@@ -764,7 +764,7 @@ async def test_the_run_time_list_survives_a_reload_and_ends_with_the_server(lab:
             hub.set_denied_tools("fs", "echo")
 
 
-async def test_a_resumed_stream_brings_the_rest_of_an_earlier_call_and_makes_none() -> None:
+async def test_resumed_stream_of_a_denied_tool_makes_no_new_call() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, _ = await break_off(raw, "progress", {"n": 3, "seconds": 0.1})
@@ -777,5 +777,5 @@ async def test_a_resumed_stream_brings_the_rest_of_an_earlier_call_and_makes_non
         assert lab.fakes["full"].stats.calls["progress"] == 1
 
 
-def test_there_are_at_least_forty_ways() -> None:
+def test_at_least_forty_ways_are_tried() -> None:
     assert len(WAYS) + len(CLUSTER_WAYS) >= 40

@@ -1,4 +1,4 @@
-"""The end of a gateway: in order, with every call told the truth, and nothing left behind."""
+"""Shutdown of a gateway: in order, with the right outcome for every call, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.load_clients import Connection, Failed, HandshakeRider, ModernRider, rider
+from tests.gateway.load_clients import Connection, Failed, LegacyLoadClient, ModernLoadClient, load_client
 from tests.gateway.program import Program, below, program, runs, until
 from tests.gateway.shutdown_runs import Ending, end_under_load
 from tests.timing import within
@@ -33,7 +33,7 @@ async def in_flight(run: Program, count: int, server: str = "fake") -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_every_call_under_load_is_executed_as_its_caller_was_told(tmp_path: Path) -> None:
+async def test_every_call_under_load_is_executed_as_reported(tmp_path: Path) -> None:
     endings = [await end_under_load(tmp_path / str(number), seed=number) for number in range(3)]
     shown = "\n".join(map(str, endings))
     assert [ending.wrong for ending in endings] == [[], [], []], shown
@@ -50,7 +50,7 @@ async def test_every_call_under_load_is_executed_as_its_caller_was_told(tmp_path
         ("denies_at_shutdown", "and that was denied"),
     ],
 )
-async def test_a_gateway_that_is_broken_on_purpose_would_be_seen(tmp_path: Path, build: str, fault: str) -> None:
+async def test_broken_gateway_builds_are_detected(tmp_path: Path, build: str, fault: str) -> None:
     endings = []
     for seed in range(3):  # which calls a signal meets depends on the machine
         endings.append(await end_under_load(tmp_path / f"{build}{seed}", seed=seed, build=build))
@@ -59,7 +59,7 @@ async def test_a_gateway_that_is_broken_on_purpose_would_be_seen(tmp_path: Path,
     pytest.fail("\n".join(map(str, endings)))
 
 
-def test_a_lost_answer_and_a_denied_effect_would_be_seen() -> None:
+def test_lost_answer_and_denied_effect_are_detected() -> None:
     ending = Ending()
     ending.effects = {"lost": 1, "denied": 1, "twice": 2, "fine": 1}
     ending.outcomes = {
@@ -74,9 +74,9 @@ def test_a_lost_answer_and_a_denied_effect_would_be_seen() -> None:
     assert sorted(line.partition(":")[0] for line in ending.wrong) == ["denied", "hollow", "lost", "twice"]
 
 
-async def test_it_is_not_ready_first_and_serves_on_until_balancers_have_noticed(tmp_path: Path) -> None:
+async def test_draining_gateway_is_not_ready_but_still_serves(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}, *DELAYED) as run:
-        clients = [rider(era, run.port, run.token) for era in ERAS]
+        clients = [load_client(era, run.port, run.token) for era in ERAS]
         for client in clients:
             await client.call("fake__echo", {"text": "x"})
         run.signal()
@@ -84,15 +84,15 @@ async def test_it_is_not_ready_first_and_serves_on_until_balancers_have_noticed(
             while (await run.get("/readyz"))[0] != 503:
                 await asyncio.sleep(0.01)
         assert (await run.get("/healthz"))[0] == 200
-        for client in (*clients, *(rider(era, run.port, run.token) for era in ERAS)):
+        for client in (*clients, *(load_client(era, run.port, run.token) for era in ERAS)):
             assert not (await client.call("fake__echo", {"text": "x"})).closes
         assert await run.ended() == 0
 
 
-async def test_a_running_call_is_answered_and_a_new_one_on_an_open_connection_is_turned_away(tmp_path: Path) -> None:
+async def test_running_call_is_answered_and_new_one_gets_503(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
-        busy = {era: rider(era, run.port, run.token) for era in ERAS}
-        idle = [rider(era, run.port, run.token) for era in ERAS]
+        busy = {era: load_client(era, run.port, run.token) for era in ERAS}
+        idle = [load_client(era, run.port, run.token) for era in ERAS]
         for client in idle:
             await client.call("fake__echo", {"text": "x"})
         slow = [
@@ -119,9 +119,9 @@ def refuses_connections(port: int) -> bool:
 
 async def test_streams_end_in_order(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
-        _, listening = await ModernRider(run.port, run.token).listen()
+        _, listening = await ModernLoadClient(run.port, run.token).listen()
         assert (await anext(listening))["method"] == "notifications/subscriptions/acknowledged"
-        _, notified = await HandshakeRider(run.port, run.token).stream()
+        _, notified = await LegacyLoadClient(run.port, run.token).stream()
         older = await Connection.to(run.port)
         await older.send("GET", "/sse", {"authorization": f"Bearer {run.token}", "accept": "text/event-stream"})
         status, fields = await older.head()
@@ -136,7 +136,7 @@ async def test_streams_end_in_order(tmp_path: Path) -> None:
         assert await run.ended() == 0
 
 
-async def test_an_answer_on_the_stream_of_2024_comes_before_the_stream_ends(tmp_path: Path) -> None:
+async def test_sse_answer_arrives_before_its_stream_ends(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
         fields = {"authorization": f"Bearer {run.token}", "content-type": "application/json"}
         stream, sender = await Connection.to(run.port), await Connection.to(run.port)
@@ -166,11 +166,11 @@ async def test_an_answer_on_the_stream_of_2024_comes_before_the_stream_ends(tmp_
         assert await run.ended() == 0
 
 
-async def test_a_second_signal_cuts_off_what_runs_and_says_that_it_may_have_happened(tmp_path: Path) -> None:
+async def test_second_signal_cuts_running_calls_as_unknown(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     server = fake_server("ignore_eof", effects=str(effects))
     async with program(tmp_path / "one", {"fake": {**server, "limits": {"maxConcurrent": 2}}}) as run:
-        clients = [rider(era, run.port, run.token) for era in (*ERAS, "modern")]
+        clients = [load_client(era, run.port, run.token) for era in (*ERAS, "modern")]
         sent = [
             asyncio.create_task(client.call("fake__bad", {"mode": "never", "effect": True, "nonce": str(number)}))
             for number, client in enumerate(clients[:2])
@@ -197,9 +197,9 @@ async def test_a_second_signal_cuts_off_what_runs_and_says_that_it_may_have_happ
         assert not any(runs(pid) for pid in processes)
 
 
-async def test_ctrl_c_reaches_the_whole_group_and_ends_it_in_order_all_the_same(tmp_path: Path) -> None:
+async def test_ctrl_c_to_the_process_group_shuts_down_in_order(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server(), "other": fake_server("ignore_sigterm")}) as run:
-        client = rider("modern", run.port, run.token)
+        client = load_client("modern", run.port, run.token)
         running = asyncio.create_task(client.call("fake__sleep", {"seconds": 1.5, "nonce": "mine"}))
         await in_flight(run, 1)
         processes = below(run.pid)
@@ -210,17 +210,17 @@ async def test_ctrl_c_reaches_the_whole_group_and_ends_it_in_order_all_the_same(
         assert not any(runs(pid) for pid in processes)
 
 
-async def test_a_call_of_a_client_of_the_handshake_era_that_lost_its_connection_is_finished_too(tmp_path: Path) -> None:
+async def test_legacy_call_with_a_lost_connection_is_finished(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     server = fake_server("one_byte_per_second=0.02;on=bad", effects=str(effects))
     async with program(tmp_path / "one", {"fake": server}) as run:
-        client = HandshakeRider(run.port, run.token)
+        client = LegacyLoadClient(run.port, run.token)
         await client.call("fake__echo", {"text": "x"})
         await client.begin(7, "tools/call", {"name": "fake__sleep", "arguments": {"seconds": 6}})
         await in_flight(run, 1)
         client.leave()
         await asyncio.sleep(0.2)
-        await in_flight(run, 1)  # in this era that is no cancellation
+        await in_flight(run, 1)  # in this era that does not cancel
         began = time.monotonic()
         run.signal()
         assert await run.ended() == 0

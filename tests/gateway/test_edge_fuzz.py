@@ -127,13 +127,13 @@ def complaints():
     logging.getLogger().removeHandler(handler)
 
 
-def test_whatever_is_asked_there_is_an_answer_and_it_is_not_a_failure_of_ours(tmp_path: Path, complaints: list[str]):
+def test_malformed_requests_get_an_answer_without_server_errors(tmp_path: Path, complaints: list[str]):
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         found = runner.run(stack.enter_async_context(edge(tmp_path)))
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
         session = runner.run(found.ask("POST", "/mcp", hello)).headers["mcp-session-id"]
-        token = found.key()  # of nobody who may change anything
+        token = found.key()  # that may change nothing
 
         @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
         @given(verbs, paths, bodies | values, headers)
@@ -154,7 +154,7 @@ def test_whatever_is_asked_there_is_an_answer_and_it_is_not_a_failure_of_ours(tm
 
 
 async def _ask(found: Edge, verb: str, path: str, body: Any, fields: dict[str, str], session: str, token: str) -> int:
-    """The status of the answer; a stream that goes on is left."""
+    """The status of the answer; a stream that continues is left."""
     sent = {name: _same(name, value, body, session) for name, value in fields.items()}
     data = json.dumps(body).encode() if verb in ("POST", "PUT") else b""
     async with found.connected() as client:

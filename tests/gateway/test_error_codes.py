@@ -30,7 +30,7 @@ from toolway.errors import Certainty, invalid_arguments
         (ConfigError("no such file"), -32603),
     ],
 )
-def test_an_error_becomes_a_json_rpc_error_with_its_facts(error: ToolwayError, code: int) -> None:
+def test_exception_becomes_a_json_rpc_error_with_its_data(error: ToolwayError, code: int) -> None:
     converted = to_json_rpc(error)
     assert (converted["code"], converted["data"]["code"]) == (code, error.code)
     assert error.message in converted["message"]
@@ -39,7 +39,7 @@ def test_an_error_becomes_a_json_rpc_error_with_its_facts(error: ToolwayError, c
 
 
 @pytest.mark.promise("D23", "C13")
-def test_invalid_arguments_become_invalid_params_with_the_list() -> None:
+def test_invalid_arguments_become_invalid_params_with_violations() -> None:
     error = invalid_arguments("s", "t", (ArgumentViolation("$.a", "is missing", "a string", "aa"),), 2)
     converted = to_json_rpc(error)
     assert (converted["code"], converted["data"]["omitted"]) == (-32602, 2)
@@ -48,7 +48,7 @@ def test_invalid_arguments_become_invalid_params_with_the_list() -> None:
 
 
 @pytest.mark.promise("D23")
-def test_an_error_of_the_server_keeps_its_own_code_and_data() -> None:
+def test_server_error_keeps_its_code_and_data() -> None:
     error = ProtocolError("refused", rpc_code=-32050, data={"mine": 1}, detail="not today")
     converted = to_json_rpc(error)
     assert (converted["code"], converted["message"], converted["data"]["mine"]) == (-32050, "not today", 1)

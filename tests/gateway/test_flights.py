@@ -61,7 +61,7 @@ class Ways:
         await until(lambda: self.executed(nonce) == times)
 
     async def settled(self) -> None:
-        """Nothing is under way any more, and nothing is held."""
+        """Nothing is running any more, and nothing is held."""
         hub = self.lab.hub
         limiters, upstreams = [hub.servers.upstreams.limiters.get(name) for name in SERVERS], hub._upstreams.upstreams
         await until(lambda: all(limiter is not None and limiter.in_use == 0 for limiter in limiters))
@@ -91,7 +91,7 @@ async def open_ways(
             yield Ways(found, raw, effects, fake)
 
 
-async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Path) -> None:
+async def test_plain_call_is_a_flight_and_any_other_is_not(tmp_path: Path) -> None:
     async with open_ways(tmp_path) as ways:
         for server in SERVERS:
             await ways.warm_up(f"{server}__add", a=1, b=2)
@@ -118,7 +118,7 @@ async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Pat
         await ways.settled()
 
 
-async def test_a_complete_list_of_tools_is_sent_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_complete_tool_list_is_sent_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_task = 0
     list_items = RequestDispatcher._list_items
 
@@ -150,9 +150,7 @@ async def test_a_complete_list_of_tools_is_sent_without_a_task(tmp_path: Path, m
         await ways.settled()
 
 
-async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_tool_call_is_a_flight_of_the_named_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[bytes] = []
 
     def find_named(self: ClientFlights, planned: HeadPlan, call: ClientCall) -> Any:
@@ -182,7 +180,7 @@ async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(
             assert event is not None and (event.server, event.tool, event.outcome) == (server, "add", "ok")
             assert tools.log.open_query(LOCAL_ADMIN.id, (server, "add")) is None  # learned: the search was met
 
-            # A body without spaces: the arguments are passed on as they were received, also if their order is unusual.
+            # A body without spaces: the arguments are passed on as they were received, even if their order is unusual.
             for arguments in ('{"b":1,"a":6}', '{"a":7,"b":1}', '{"a":8,"b":1}'):
                 named = {"name": f"{server}__add", "arguments": json.loads(arguments)}
                 body, fields = raw.modern("tools/call", {"name": "call_tool", "arguments": named}, capabilities={})
@@ -206,7 +204,7 @@ async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(
         await ways.settled()
 
 
-async def test_a_long_call_through_call_tool_is_taken_over_and_learned_from(tmp_path: Path) -> None:
+async def test_long_call_tool_call_is_taken_over_and_learned(tmp_path: Path) -> None:
     async with open_ways(tmp_path) as ways, ways.lab.raw("search") as raw:
         await ways.warm_up("http__counter", call="warm", nonce="warm")
         await raw.call("search_tools", {"query": "counter", "server": "http"}, capabilities={})
@@ -222,7 +220,7 @@ async def test_a_long_call_through_call_tool_is_taken_over_and_learned_from(tmp_
         await ways.settled()
 
 
-async def test_the_events_of_a_flight_are_those_of_a_call(tmp_path: Path) -> None:
+async def test_flight_emits_the_events_of_a_call(tmp_path: Path) -> None:
     async with open_ways(tmp_path) as ways:
         await ways.warm_up("http__add", a=1, b=2)
         before, seen = ways.flights.landed, ways.lab.gateway.activity
@@ -241,7 +239,7 @@ async def test_the_events_of_a_flight_are_those_of_a_call(tmp_path: Path) -> Non
 
 
 @ALL_ERAS
-async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, client: str, server: str) -> None:
+async def test_long_call_is_taken_over_and_executed_once(tmp_path: Path, client: str, server: str) -> None:
     async with open_ways(tmp_path, client=client, server=server) as ways:
         for name in SERVERS:
             await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
@@ -269,7 +267,7 @@ async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, clien
         ("id_of_other", "unknown"),
     ],
 )
-async def test_a_failure_is_told_as_the_pipeline_tells_it(tmp_path: Path, mode: str, executed: str) -> None:
+async def test_failed_flight_is_reported_as_by_the_pipeline(tmp_path: Path, mode: str, executed: str) -> None:
     async with open_ways(tmp_path) as ways:
         await ways.warm_up("http__bad", mode="none", nonce="warm")
         before = ways.flights.taken_over
@@ -280,7 +278,7 @@ async def test_a_failure_is_told_as_the_pipeline_tells_it(tmp_path: Path, mode: 
         await ways.settled()
 
 
-async def test_a_client_that_leaves_cancels_its_call(tmp_path: Path) -> None:
+async def test_leaving_client_cancels_its_call(tmp_path: Path) -> None:
     async with open_ways(tmp_path) as ways:
         for server in SERVERS:
             await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
@@ -297,9 +295,7 @@ async def test_a_client_that_leaves_cancels_its_call(tmp_path: Path) -> None:
 
 
 @ALL_ERAS
-async def test_a_gateway_that_shuts_down_tells_that_a_flight_may_have_been_executed(
-    tmp_path: Path, client: str, server: str
-) -> None:
+async def test_shutdown_reports_running_flights_as_unknown(tmp_path: Path, client: str, server: str) -> None:
     async with open_ways(tmp_path, client=client, server=server) as ways:
         for name in SERVERS:
             await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
@@ -317,7 +313,7 @@ async def test_a_gateway_that_shuts_down_tells_that_a_flight_may_have_been_execu
 
 
 @ALL_ERAS
-async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path, client: str, server: str) -> None:
+async def test_flight_is_unknown_and_not_repeated_when_process_dies(tmp_path: Path, client: str, server: str) -> None:
     async with open_ways(tmp_path, client=client, server=server) as ways:
         await ways.warm_up("pipe__counter", call="warm", nonce="warm")
         call = asyncio.create_task(ways.call("pipe__counter", call="c", seconds=60, nonce="dies"))
@@ -333,9 +329,7 @@ async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path, c
 
 
 @ALL_ERAS
-async def test_a_call_to_a_server_that_answers_with_events_is_a_flight(
-    tmp_path: Path, client: str, server: str
-) -> None:
+async def test_call_answered_with_events_is_a_flight(tmp_path: Path, client: str, server: str) -> None:
     async with open_ways(tmp_path, client=client, server=server, answer="sse") as ways:
         await ways.warm_up("http__add", a=1, b=2)
         before = ways.flights.landed
@@ -346,7 +340,7 @@ async def test_a_call_to_a_server_that_answers_with_events_is_a_flight(
 
 
 @pytest.mark.parametrize("server", ERAS)
-async def test_a_flight_whose_stream_is_cut_is_unknown_and_not_repeated(tmp_path: Path, server: str) -> None:
+async def test_flight_with_a_cut_stream_is_unknown_and_not_repeated(tmp_path: Path, server: str) -> None:
     async with open_ways(tmp_path, server=server, answer="sse") as ways:
         for cut in ("before", "between", "inside", "inside;clean=1"):
             await ways.warm_up("http__counter", call="warm", nonce="warm")
@@ -362,7 +356,7 @@ async def test_a_flight_whose_stream_is_cut_is_unknown_and_not_repeated(tmp_path
 
 
 @EITHER_CLIENT
-async def test_a_call_to_a_legacy_server_is_a_flight(tmp_path: Path, client: str) -> None:
+async def test_call_to_a_legacy_server_is_a_flight(tmp_path: Path, client: str) -> None:
     async with open_ways(tmp_path, client=client, server="legacy") as ways:
         for name in SERVERS:
             await ways.warm_up(f"{name}__add", a=1, b=2)
@@ -374,7 +368,7 @@ async def test_a_call_to_a_legacy_server_is_a_flight(tmp_path: Path, client: str
         await ways.settled()
 
 
-async def test_a_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
+async def test_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
     async with open_ways(tmp_path, client="legacy") as ways:
         for server in SERVERS:
             await ways.warm_up(f"{server}__add", a=1, b=2)
@@ -393,7 +387,7 @@ async def test_a_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
         await ways.settled()
 
 
-async def test_a_session_that_has_ended_has_no_flights(tmp_path: Path) -> None:
+async def test_ended_session_has_no_flights(tmp_path: Path) -> None:
     async with open_ways(tmp_path, client="legacy") as ways:
         await ways.warm_up("http__counter", call="warm", nonce="warm")
         fields = ways.raw.headers()
@@ -407,7 +401,7 @@ async def test_a_session_that_has_ended_has_no_flights(tmp_path: Path) -> None:
         assert ways.executed("ended") == 0
 
 
-async def test_an_id_in_use_is_rejected_also_if_its_call_is_a_flight(tmp_path: Path) -> None:
+async def test_id_in_use_by_a_flight_is_rejected(tmp_path: Path) -> None:
     async with open_ways(tmp_path, client="legacy") as ways:
         await ways.warm_up("pipe__counter", call="warm", nonce="warm")
 
@@ -426,7 +420,7 @@ async def test_an_id_in_use_is_rejected_also_if_its_call_is_a_flight(tmp_path: P
         await ways.settled()
 
 
-async def test_a_cancellation_ends_a_flight_without_a_response(tmp_path: Path) -> None:
+async def test_cancellation_ends_a_flight_without_a_response(tmp_path: Path) -> None:
     async with open_ways(tmp_path, client="legacy") as ways:
         for server in SERVERS:
             await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
@@ -443,7 +437,7 @@ async def test_a_cancellation_ends_a_flight_without_a_response(tmp_path: Path) -
             await ways.settled()
 
 
-async def test_a_lost_connection_does_not_cancel_a_flight_of_a_session(tmp_path: Path) -> None:
+async def test_lost_connection_does_not_cancel_a_session_flight(tmp_path: Path) -> None:
     async with open_ways(tmp_path, client="legacy") as ways:
         for server in SERVERS:
             await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
@@ -478,7 +472,7 @@ async def test_log_messages_during_a_flight_reach_its_client(server: str, transp
 
 
 @ALL_SERVERS
-async def test_a_flight_whose_server_asks_is_answered_by_the_client_of_the_session(server: str, transport: str) -> None:
+async def test_elicitation_during_a_flight_reaches_its_session(server: str, transport: str) -> None:
     async with full(server, transport) as found, found.raw() as raw:
         await raw.initialize()
 
@@ -487,7 +481,7 @@ async def test_a_flight_whose_server_asks_is_answered_by_the_client_of_the_sessi
                 result = {"action": "accept", "content": {}}
                 await raw.post({"jsonrpc": "2.0", "id": message["id"], "result": result}, raw.headers())
 
-        for _ in range(3):  # no questions, so that the tool of a legacy server counts as one that sends no requests
+        for _ in range(3):  # no questions, so the tool of a legacy server counts as one that sends no requests
             await raw.say("tools/call", {"name": "ask", "arguments": {"n": 0}}, answer)
         before = found.hub.calls.flights.taken_over
         asked = await raw.say("tools/call", {"name": "ask", "arguments": {}}, answer)
@@ -498,7 +492,7 @@ async def test_a_flight_whose_server_asks_is_answered_by_the_client_of_the_sessi
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"form": {}}}], ids=["cannot answer", "can answer"])
-async def test_a_flight_of_a_modern_client_is_suspended_if_its_legacy_server_asks(
+async def test_flight_of_a_modern_client_is_suspended_by_elicitation(
     transport: str, capabilities: dict[str, Any]
 ) -> None:
     async with full("legacy", transport) as found, found.raw() as raw:
@@ -524,7 +518,7 @@ async def test_a_flight_of_a_modern_client_is_suspended_if_its_legacy_server_ask
 
 
 @EITHER_CLIENT
-async def test_each_key_has_its_own_connection_to_a_legacy_server_also_in_a_flight(tmp_path: Path, client: str) -> None:
+async def test_each_key_has_its_own_legacy_connection_in_a_flight(tmp_path: Path, client: str) -> None:
     keys = FileApiKeyStore(tmp_path / "keys.json", admin := "tw_" + "a" * 40)
     tokens = [admin, made(keys, "one"), made(keys, "two")]
     async with lab({"old": fake_server(era="legacy")}, keyring=keys) as found:

@@ -1,4 +1,4 @@
-"""A head that was read before opens no door that has been closed since, and none for somebody else."""
+"""A cached head grants nothing that was revoked since, and nothing to another caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.attack("held-10")
 @pytest.mark.attack("held-23")
-async def test_a_revoked_key_is_refused_on_the_connection_that_knew_it(tmp_path: Path) -> None:
+async def test_revoked_key_is_rejected_on_a_known_connection(tmp_path: Path) -> None:
     async with edge(tmp_path) as at:
         token, other = at.key(), at.key()
         body, fields = modern("tools/list", {})

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def find_address() -> str:
-    """Return an address of this machine that is no loopback address; "" if it has none."""
+    """Return an address of this machine that is not a loopback address; "" if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("203.0.113.1", 9))  # sends nothing
@@ -49,7 +49,7 @@ async def call_from(found: Edge, address: str, token: str = TOKEN, **fields: str
         return await client.ask(found.request("POST", "/mcp", body, head | fields, token=token))
 
 
-def test_a_gateway_beyond_loopback_accepts_it_from_its_machine_only() -> None:
+def test_public_gateway_accepts_local_token_locally_only() -> None:
     near = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", THIS_MACHINE)
     far = (
         "192.0.2.7",
@@ -71,7 +71,7 @@ def test_a_gateway_beyond_loopback_accepts_it_from_its_machine_only() -> None:
     assert [peer for peer in far if wider.allows(asked_from(peer))] == ["10.1.2.3", "2001:db8::1"]
 
 
-def test_no_request_of_a_proxy_may_use_it_if_the_gateway_is_for_others() -> None:
+def test_local_token_with_forwarding_headers_is_rejected() -> None:
     rules = (
         LocalTokenRule(),
         LocalTokenRule("127.0.0.1"),
@@ -88,7 +88,7 @@ def test_no_request_of_a_proxy_may_use_it_if_the_gateway_is_for_others() -> None
 
 
 @needs_address
-async def test_use_the_token_of_the_machine_from_another_one(tmp_path: Path) -> None:
+async def test_local_token_from_another_machine_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path, host="0.0.0.0") as found:
         seen: list[Event] = []
         found.hub.instrumentation.add_sink(_Sink(seen))
@@ -111,7 +111,7 @@ async def test_use_the_token_of_the_machine_from_another_one(tmp_path: Path) -> 
 
 
 @needs_address
-async def test_a_program_of_the_machine_may_use_any_address_of_it(tmp_path: Path) -> None:
+async def test_local_program_may_use_any_address_of_the_machine(tmp_path: Path) -> None:
     async with edge(tmp_path, host="0.0.0.0", hosts=[ADDRESS]) as found:
         body, head = modern("tools/list", {})
         async with connected(found.port, host=ADDRESS) as client:
@@ -119,7 +119,7 @@ async def test_a_program_of_the_machine_may_use_any_address_of_it(tmp_path: Path
 
 
 @needs_address
-async def test_use_a_browser_session_of_the_machine_from_another_one(tmp_path: Path) -> None:
+async def test_local_browser_session_from_another_machine_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path, host="0.0.0.0") as found:
         cookie, page = await opened(found)
         fields = {"Cookie": cookie, "X-Toolway-Page": page}
@@ -140,13 +140,13 @@ async def test_use_a_browser_session_of_the_machine_from_another_one(tmp_path: P
 
 
 @needs_address
-async def test_networks_of_the_configuration_may_use_it(tmp_path: Path) -> None:
+async def test_configured_networks_may_use_the_local_token(tmp_path: Path) -> None:
     async with edge(tmp_path, host="0.0.0.0", local_token_from=[ADDRESS]) as found:
         assert (await call_from(found, ADDRESS)).status == 200
         assert (await call_from(found, ADDRESS, Via="1.1 proxy")).status == 401
 
 
-def test_a_gateway_on_loopback_accepts_it_only_from_clients_that_name_a_loopback_host() -> None:
+def test_loopback_gateway_accepts_local_token_for_loopback_host() -> None:
     near = ("localhost", "LOCALHOST:8765", "127.0.0.1:8765", "127.8.8.8", "[::1]", "[::1]:8765")
     far = ("tools.example", "tools.example:443", "192.0.2.7", "[2001:db8::1]:443", "localhost.example", "0.0.0.0", "")
     rule, wide = LocalTokenRule("127.0.0.1"), LocalTokenRule("0.0.0.0")
@@ -155,7 +155,7 @@ def test_a_gateway_on_loopback_accepts_it_only_from_clients_that_name_a_loopback
     assert all(wide.allows(asked_from("127.0.0.1", {"host": host})) for host in (*near, *far)), "its peer decides"
 
 
-async def test_a_gateway_with_a_login_does_not_accept_it_through_a_proxy(tmp_path: Path) -> None:
+async def test_gateway_with_login_rejects_local_token_through_a_proxy(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         issuer = Issuer()
         login = connect_login(found.gateway, LoginSettings(issuer=issuer.url, audience=AUDIENCE), {}, issuer.fetch)
@@ -168,7 +168,7 @@ async def test_a_gateway_with_a_login_does_not_accept_it_through_a_proxy(tmp_pat
             await login.close()
 
 
-def test_the_setting_takes_networks_only() -> None:
+def test_local_token_setting_accepts_networks_only() -> None:
     networks = ("10.1.0.0/16", "192.0.2.7", "2001:db8::/32")
     assert parse_gateway({"gateway": {"localTokenFrom": list(networks)}}, {}).local_token_from == networks
     for bad in ("tools.example", "10.1.0.1/16", "*", ""):

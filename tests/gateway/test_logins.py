@@ -1,4 +1,4 @@
-"""Each caller of a gateway has logins of his own: how he gets them, and whose are never used for whom."""
+"""Each caller of a gateway has separate logins: how they are made, and that they are never mixed up."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _sent(guarded: Guarded) -> set[str]:
     return {value.removeprefix("Bearer ") for value in guarded.sent if value}
 
 
-async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyring: FileApiKeyStore) -> None:
+async def test_each_key_has_its_own_login(keyring: FileApiKeyStore) -> None:
     one, two = made(keyring, "one"), made(keyring, "two")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -93,7 +93,7 @@ async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyrin
         assert len(_sent(guarded)) == 3 and issuer.made["login"] == 3
 
 
-async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: FileApiKeyStore) -> None:
+async def test_caller_can_log_in_without_a_login_of_the_owner(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         async with _lab(keyring, guarded) as lab:
@@ -109,7 +109,7 @@ async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: FileApiKeySt
             assert "error" in (await _call(lab, OWNER)).last
 
 
-async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none(keyring: FileApiKeyStore) -> None:
+async def test_server_that_starts_requiring_login_uses_callers_only(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -122,8 +122,8 @@ async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none
         assert not _sent(guarded)
 
 
-async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: FileApiKeyStore) -> None:
-    """The server was open to all when the link was made, so all share it; the owner has a login on disk meanwhile."""
+async def test_shared_link_never_uses_the_owners_login(keyring: FileApiKeyStore) -> None:
+    """The server was open to all when the link was made, so all share it; by now the owner has a login on disk."""
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         guarded.open = True
@@ -138,7 +138,7 @@ async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: F
             assert (await _call(lab, OWNER)).result
 
 
-async def test_where_the_entry_says_so_all_callers_use_the_login_of_the_owner(keyring: FileApiKeyStore) -> None:
+async def test_share_connection_uses_the_owners_login_for_all(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded, shareConnection=True) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -146,7 +146,7 @@ async def test_where_the_entry_says_so_all_callers_use_the_login_of_the_owner(ke
         assert len(_sent(guarded)) == 1
 
 
-async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: FileApiKeyStore) -> None:
+async def test_row_42_login_can_be_finished_only_by_its_caller(keyring: FileApiKeyStore) -> None:
     """security.md row 42: a callback that is not bound to its user hands his account to another."""
     one, two = made(keyring, "one"), made(keyring, "two")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -156,19 +156,17 @@ async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: FileApiKeySt
         assert status == 404 and issuer.made["authorization_code"] == 0, said
         _, other = await _ask(lab, two, "POST", "guarded", {"redirect_uri": BACK})
         status, said = await _ask(lab, two, "POST", "guarded/end", {"id": other["id"], "ended_at": ended_at})
-        assert status == 502 and issuer.made["authorization_code"] == 0, said  # the state is that of another login
+        assert status == 502 and issuer.made["authorization_code"] == 0, said  # the state belongs to another login
         assert "error" in (await _call(lab, two)).last
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 200
-        await until(
-            lambda: lab.hub.lists.catalog.has_list("guarded", "tools")
-        )  # by the login of the only one who has one
+        await until(lambda: lab.hub.lists.catalog.has_list("guarded", "tools"))  # with the only login there is
         assert (await _call(lab, one)).result
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 404  # it is over
 
 
-async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: FileApiKeyStore) -> None:
+async def test_callers_token_never_leaves_the_gateway(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, one, issuer)
@@ -179,7 +177,7 @@ async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: FileApi
 
 
 @pytest.mark.attack("R3-C-1")
-async def test_the_logins_of_a_key_end_with_it(keyring: FileApiKeyStore, tmp_path: Path) -> None:
+async def test_logins_of_a_key_end_when_it_is_revoked(keyring: FileApiKeyStore, tmp_path: Path) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -201,13 +199,13 @@ async def test_the_logins_of_a_key_end_with_it(keyring: FileApiKeyStore, tmp_pat
 @pytest.mark.parametrize(
     "uri", ["https://evil.example/cb", "http://evil.example/cb", "http://127.0.0.1@evil.example/", "file:///x", 7, None]
 )
-async def test_a_login_ends_on_the_machine_of_whoever_began_it(keyring: FileApiKeyStore, uri: object) -> None:
+async def test_login_redirect_must_lead_to_loopback(keyring: FileApiKeyStore, uri: object) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         status, _ = await _ask(lab, OWNER, "POST", "guarded", {"redirect_uri": uri})
         assert status == 400 and not issuer.seen
 
 
-async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: FileApiKeyStore) -> None:
+async def test_key_can_log_in_only_to_servers_it_sees(keyring: FileApiKeyStore) -> None:
     token, _ = keyring.create_key_sync("other", ("server/elsewhere",), False, 0.0)
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         for method, path in (("POST", "guarded"), ("DELETE", "guarded"), ("POST", "nobody"), ("GET", "guarded")):
@@ -217,7 +215,7 @@ async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: FileApiKe
         assert status == 401 and not issuer.seen
 
 
-async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: FileApiKeyStore) -> None:
+async def test_row_52_token_for_another_audience_gets_401(keyring: FileApiKeyStore) -> None:
     """security.md row 52: tokens of a server behind the gateway and of its issuer, and others that are not ours."""
     unsigned = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -231,7 +229,7 @@ async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: FileAp
         assert (len(guarded.sent), len(issuer.seen)) == before
 
 
-async def test_row_42_a_server_that_comes_by_admin_names_no_secret(
+async def test_row_42_admin_entry_cannot_reference_secrets(
     keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """security.md row 42: a placeholder in a header is filled in from the operator's own entries alone."""

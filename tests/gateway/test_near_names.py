@@ -39,7 +39,7 @@ def near(name: str, *visible: str) -> list[str]:
         ("__", []),
     ],
 )
-def test_names_near_to_an_unknown_one_are_found(name: str, found: list[str]) -> None:
+def test_near_names_of_an_unknown_tool_are_found(name: str, found: list[str]) -> None:
     assert near(name, "demo__add", "demo__sub", "git__search_issues", "git__create_issue") == found
 
 
@@ -47,7 +47,7 @@ def test_at_most_three_names_are_suggested() -> None:
     assert len(near("add", *(f"s{number}__add" for number in range(10)))) == 3
 
 
-def test_comparisons_of_many_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_comparisons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [*(f"s__{number:06}" for number in range(100)), "s__search"]
     assert near("s__serch", *names) == ["s__search"]
     monkeypatch.setattr(near_names, "MAX_COMPARED", 50)

@@ -63,12 +63,12 @@ class OneNode(ClusterHooks):
         return {"a": ("one-1",)}
 
 
-def test_every_route_is_described_once_with_shapes_that_exist():
+def test_every_route_is_described_once_with_existing_schemas():
     assert len({(route.method, route.path) for route in all_routes()}) == len(all_routes())
     assert {name for route in all_routes() for name in (route.response, route.body) if name} <= all_schemas().keys()
 
 
-async def test_the_description_names_every_route(tmp_path: Path):
+async def test_openapi_document_names_every_route(tmp_path: Path):
     async with edge(tmp_path) as found:
         description = json.loads((await found.ask("GET", "/admin/openapi.json")).body)
     described = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
@@ -126,7 +126,7 @@ async def _make_history(found: Edge) -> dict[str, str]:
 
 
 def _check(description: Json, name: str, reply: Any, path: str) -> None:
-    """Check a reply against its shape, in which no further keys are allowed."""
+    """Check a reply against its shape, in which no other keys are allowed."""
     components = deepcopy(description["components"])
     _forbid_more(components["schemas"])
     schema = {"$ref": f"#/components/schemas/{name}", "components": components}

@@ -1,4 +1,4 @@
-"""Output schemas that are no objects: the official client of both eras lists and calls all tools at the gateway."""
+"""Output schemas that are not objects: the official client of both eras lists and calls all tools at the gateway."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VALUES: list[tuple[Json, Any, Any]] = [  # schema, a value that matches it, and 
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), VALUES)
-def test_a_wrapped_schema_accepts_the_wrapped_value_and_no_other(schema: Json, good: Any, bad: Any) -> None:
+def test_wrapped_schema_accepts_only_the_wrapped_value(schema: Json, good: Any, bad: Any) -> None:
     wrapped = wrap_schema(schema)
     check = jsonschema_rs.validator_for(wrapped)
     assert wrapped["type"] == "object"
@@ -50,7 +50,7 @@ def test_a_wrapped_schema_accepts_the_wrapped_value_and_no_other(schema: Json, g
 
 
 @pytest.mark.parametrize("invalid", [True, [], "x", None, {"type": "objekt"}, {"type": "object", "properties": 5}])
-def test_an_output_schema_that_no_client_can_use_is_left_out(invalid: Any) -> None:
+def test_invalid_output_schema_is_removed(invalid: Any) -> None:
     definition = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": invalid}
     for era in ("legacy", "modern"):
         assert adapt_definition(definition, era) == {"name": "t", "inputSchema": {"type": "object"}}
@@ -69,7 +69,7 @@ def test_other_definitions_and_results_are_unchanged() -> None:
     assert lint_tools("s", [plain]).findings == ()
 
 
-def test_the_linter_names_an_output_schema_that_is_no_object() -> None:
+def test_linter_reports_a_non_object_output_schema() -> None:
     (found,) = lint_tools(
         "s", [{"name": "t", "inputSchema": {"type": "object"}, "outputSchema": {"type": "array"}}]
     ).findings
@@ -78,7 +78,7 @@ def test_the_linter_names_an_output_schema_that_is_no_object() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_the_official_client_lists_and_calls_all_tools(
+async def test_official_client_lists_and_calls_all_tools(
     mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from toolway.testing import tools

@@ -19,31 +19,31 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "src" / "toolway" / "gateway" / "pages"
 
 
-def test_the_page_was_built_from_the_sources_that_are_here():
+def test_built_page_matches_its_sources():
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "dashboard.py", "check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_the_page_is_small():
+def test_built_page_is_small():
     assert sum(len(gzip.compress(file.read_bytes())) for file in PAGES.iterdir()) < 130_000
 
 
-def test_the_sources_put_no_text_into_the_page_as_markup():
+def test_sources_insert_no_raw_markup():
     for file in (ROOT / "dashboard" / "src").rglob("*.ts*"):
         text = file.read_text()
         for forbidden in ("dangerouslySetInnerHTML", "innerHTML", "insertAdjacentHTML", "document.write", "eval("):
             assert forbidden not in text, (file, forbidden)
 
 
-def test_the_packages_are_exact_and_come_from_no_address():
+def test_packages_are_pinned_without_addresses():
     lock = (ROOT / "dashboard" / "package-lock.json").read_text()
     assert '"integrity": "sha512-' in lock and '"resolved"' not in lock
     assert "^" not in (ROOT / "dashboard" / "package.json").read_text()
 
 
-def test_the_page_knows_every_state_of_a_run():
+def test_page_knows_every_run_state():
     states = {page: set(_list_of("STATES", f"pages/{page}.tsx")) for page in ("runs", "agents")}
     assert states["runs"] == RUN_STATES - {"ready"}  # it lasts only until the run is taken
     assert states["agents"] == states["runs"] - {"undoing", "undone"}  # an agent undoes nothing
@@ -62,7 +62,7 @@ def _list_of(name: str, file: str) -> list[str]:
 
 
 @pytest.mark.user_trial("9", "11")
-def test_the_page_knows_every_outcome_and_every_state_of_a_server():
+def test_page_knows_every_outcome_and_server_state():
     source = _source("format.ts")
     outcomes = source.partition("OUTCOME_TONES: Record<OutcomeWord, Tone> = {")[2].partition("}")[0]
     assert {word.strip('"') for word in re.findall(r'("[\w ]+"|\w+):', outcomes)} == {each.word for each in OUTCOMES}
@@ -71,5 +71,5 @@ def test_the_page_knows_every_outcome_and_every_state_of_a_server():
 
 
 @pytest.mark.user_trial("9")
-def test_the_menu_counts_the_calls_that_wait_for_an_approval():
+def test_menu_counts_calls_waiting_for_approval():
     assert 'to === "/approvals" && waiting > 0 && <span className="count"' in _source("app.tsx")

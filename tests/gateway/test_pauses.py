@@ -1,4 +1,4 @@
-"""A gateway whose process does not run for a while: what its clients have waited meanwhile counts for their calls."""
+"""A gateway whose process does not run for a while: the time its clients have waited counts against their calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.load_clients import Failed, rider
+from tests.gateway.load_clients import Failed, load_client
 from tests.gateway.program import program
 from toolway.testing import fake_server
 
@@ -20,18 +20,16 @@ PAUSE_S = TIME_S + 1
 
 @pytest.mark.attack("A2-S3")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_call_that_arrives_in_a_pause_longer_than_its_time_is_not_made_after_it(
-    era: str, tmp_path: Path
-) -> None:
+async def test_call_expiring_during_a_pause_is_not_sent(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with program(tmp_path / "run", {"s": fake_server(era="both", effects=str(effects))}) as running:
-        clients = [rider(era, running.port, running.token) for _ in range(3)]
+        clients = [load_client(era, running.port, running.token) for _ in range(3)]
         for client in clients:
             await client.call("s__counter", {})
-        patient = rider(era, running.port, running.token)
+        patient = load_client(era, running.port, running.token)
         await patient.call("s__counter", {})
         if era == "modern":  # a legacy client that connects now waits for its session, not for the call
-            clients.append(rider(era, running.port, running.token))
+            clients.append(load_client(era, running.port, running.token))
         before = len(effects.read_text().splitlines())
         running.signal(signal.SIGSTOP)
         short = [

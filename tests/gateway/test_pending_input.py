@@ -32,7 +32,7 @@ async def begin(raw: Raw, **arguments: Any) -> Json:
     return result
 
 
-async def go_on(raw: Raw, asked: Json, answer: Json, **arguments: Any) -> Answer:
+async def continue_call(raw: Raw, asked: Json, answer: Json, **arguments: Any) -> Answer:
     responses = dict.fromkeys(asked["inputRequests"], answer)
     return await raw.call("elicit", arguments, requestState=asked["requestState"], inputResponses=responses)
 
@@ -42,15 +42,15 @@ def said(answer: Answer) -> Any:
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_many_clients_with_open_questions_each_get_their_own_answer(transport: str) -> None:
+async def test_many_suspended_clients_each_get_their_own_answer(transport: str) -> None:
     async with full("legacy", transport) as found, found.raw() as raw:
 
         async def one(number: int) -> None:
             asked = await begin(raw, nonce=str(number), rounds=2)
-            again = await go_on(raw, asked, named(f"first {number}"), nonce=str(number), rounds=2)
+            again = await continue_call(raw, asked, named(f"first {number}"), nonce=str(number), rounds=2)
             everybody.release()
             await all_asked.wait()
-            done = await go_on(raw, again.result, named(f"second {number}"), nonce=str(number), rounds=2)
+            done = await continue_call(raw, again.result, named(f"second {number}"), nonce=str(number), rounds=2)
             assert done.result["structuredContent"]["nonce"] == str(number)
             assert [each["content"]["name"] for each in said(done)] == [f"first {number}", f"second {number}"]
 
@@ -65,7 +65,7 @@ async def test_many_clients_with_open_questions_each_get_their_own_answer(transp
         assert len(found.gateway.pending_calls) == 0
 
 
-async def test_callers_of_their_own_pipes_are_never_mixed_up(tmp_path: Path) -> None:
+async def test_callers_with_their_own_processes_are_not_mixed_up(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     async with full("legacy", "stdio", keyring=keyring) as found:
 
@@ -74,7 +74,9 @@ async def test_callers_of_their_own_pipes_are_never_mixed_up(tmp_path: Path) -> 
                 asked = await begin(raw, nonce=str(number))
                 waiting.release()
                 await all_asked.wait()
-                assert said(await go_on(raw, asked, named(str(number)), nonce=str(number))) == named(str(number))
+                assert said(await continue_call(raw, asked, named(str(number)), nonce=str(number))) == named(
+                    str(number)
+                )
 
         waiting, all_asked = asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.timeout(60), asyncio.TaskGroup() as clients:
@@ -85,30 +87,30 @@ async def test_callers_of_their_own_pipes_are_never_mixed_up(tmp_path: Path) -> 
             all_asked.set()
 
 
-async def test_nobody_returns_and_the_server_hears_that_it_is_over() -> None:
+async def test_abandoned_input_request_cancels_call() -> None:
     async with full("legacy", "http", parking=PendingCalls(timeout=0.3)) as found, found.raw() as raw:
         asked = await begin(raw)
         await until(lambda: found.fakes["full"].stats.cancelled)
         assert len(found.gateway.pending_calls) == 0 and found.hub.servers.status()["full"].in_flight == 0
-        late = await go_on(raw, asked, named("late"))
+        late = await continue_call(raw, asked, named("late"))
         assert late.error["code"] == -32602 and late.error["data"]["executed"] == "unknown"
 
 
 @pytest.mark.attack("held-26")
-async def test_a_state_is_good_once() -> None:
+async def test_request_state_is_valid_once() -> None:
     async with full("legacy", "http") as found, found.raw() as raw:
         asked = await begin(raw, rounds=2)
-        again = (await go_on(raw, asked, named("one"), rounds=2)).result
+        again = (await continue_call(raw, asked, named("one"), rounds=2)).result
         assert again["requestState"] != asked["requestState"]
-        replayed = await go_on(raw, asked, named("other"), rounds=2)
+        replayed = await continue_call(raw, asked, named("other"), rounds=2)
         assert replayed.error["code"] == -32602
-        done = await go_on(raw, again, named("two"), rounds=2)
+        done = await continue_call(raw, again, named("two"), rounds=2)
         assert [each["content"]["name"] for each in said(done)] == ["one", "two"]
-        assert (await go_on(raw, again, named("three"), rounds=2)).error["code"] == -32602
+        assert (await continue_call(raw, again, named("three"), rounds=2)).error["code"] == -32602
 
 
 @pytest.mark.attack("held-26")
-async def test_a_state_is_good_for_its_own_call_alone(tmp_path: Path) -> None:
+async def test_request_state_is_valid_only_for_its_own_call(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")
     async with (
@@ -132,11 +134,11 @@ async def test_a_state_is_good_for_its_own_call_alone(tmp_path: Path) -> None:
         ]
         assert [each.error["code"] for each in tried] == [-32602] * len(tried)
         assert len(found.gateway.pending_calls) == 1
-        assert said(await go_on(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+        assert said(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
 
 
 @pytest.mark.attack("held-26")
-async def test_the_state_of_a_modern_server_is_bound_in_the_same_way(tmp_path: Path) -> None:
+async def test_request_state_of_a_modern_server_is_bound_to_its_call(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")
     async with (
@@ -146,27 +148,27 @@ async def test_the_state_of_a_modern_server_is_bound_in_the_same_way(tmp_path: P
     ):
         asked = await begin(raw, nonce="a")
         before = found.fakes["full"].stats.calls["elicit"]
-        assert (await go_on(stranger, asked, named("x"), nonce="a")).error["code"] == -32602
-        assert (await go_on(raw, asked, named("x"), nonce="b")).error["code"] == -32602
+        assert (await continue_call(stranger, asked, named("x"), nonce="a")).error["code"] == -32602
+        assert (await continue_call(raw, asked, named("x"), nonce="b")).error["code"] == -32602
         assert found.fakes["full"].stats.calls["elicit"] == before  # a refusal costs no contact
-        assert said(await go_on(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+        assert said(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
 
 
-async def test_a_question_that_is_not_answered_is_asked_again() -> None:
+async def test_unanswered_input_request_is_asked_again() -> None:
     async with full("legacy", "http") as found, found.raw() as raw:
         asked = await begin(raw)
         again = await raw.call("elicit", requestState=asked["requestState"], inputResponses={"other": named("x")})
         assert again.result["inputRequests"] == asked["inputRequests"]
-        assert said(await go_on(raw, again.result, named("now")))["content"]["name"] == "now"
+        assert said(await continue_call(raw, again.result, named("now")))["content"]["name"] == "now"
 
 
-async def test_progress_goes_to_the_request_that_waits_now() -> None:
+async def test_progress_goes_to_the_latest_request() -> None:
     async with full("legacy", "http") as found, found.raw() as raw:
         first = await raw.call("elicit", {"rounds": 1}, meta={"progressToken": "one", f"{META}logLevel": "info"})
         assert len(first.messages) == 1
         call = next(iter(found.gateway.pending_calls._calls.values())).call
         assert call.on_progress is not None and call.on_log is not None
-        call.on_progress(0.1, None, None)  # nobody waits now, and nobody is told
+        call.on_progress(0.1, None, None)  # no request waits, so it goes nowhere
         responses = dict.fromkeys(first.result["inputRequests"], named("x"))
         retry = {"requestState": first.result["requestState"], "inputResponses": responses}
         told: list[Json] = []
@@ -195,7 +197,7 @@ async def test_progress_goes_to_the_request_that_waits_now() -> None:
         assert told[1]["params"]["data"] == "loud"
 
 
-async def test_parking_is_bounded_and_one_principal_has_half(tmp_path: Path) -> None:
+async def test_suspended_calls_are_bounded_with_half_per_caller(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     keys = [made(keyring, name) for name in ("a", "b", "c")]
     async with (
@@ -212,22 +214,22 @@ async def test_parking_is_bounded_and_one_principal_has_half(tmp_path: Path) -> 
         await begin(b)
         assert (await c.call("elicit")).error["code"] == -31005
         await until(lambda: len(found.fakes["full"].stats.cancelled) == 2)
-        assert said(await go_on(a, asked[0], named("x"), nonce="1"))["content"]["name"] == "x"
+        assert said(await continue_call(a, asked[0], named("x"), nonce="1"))["content"]["name"] == "x"
         await begin(c)
 
 
-async def test_the_time_that_a_client_takes_is_its_own_and_holds_no_slot() -> None:
+async def test_client_time_counts_separately_and_holds_no_slot() -> None:
     async with FullHttp("legacy") as fake:
         entry = {"url": fake.url, "timeout": "1s", "limits": {"maxConcurrent": 1, "queue": 0}}
         async with lab({"full": entry}) as found, found.raw() as raw:
             asked = await begin(raw)
             await asyncio.sleep(1.3)
             assert (await raw.call("echo", {"text": "in between"})).result["content"][0]["text"] == "in between"
-            assert said(await go_on(raw, asked, named("late")))["content"]["name"] == "late"
+            assert said(await continue_call(raw, asked, named("late")))["content"]["name"] == "late"
 
 
-async def test_a_restarting_modern_server_gets_the_answers_all_the_same() -> None:
+async def test_restarted_modern_server_gets_the_answers() -> None:
     async with lab({"full": pipe_entry("modern")}) as found, found.raw() as raw:
         asked = await begin(raw)
         found.hub.servers.restart("full")
-        assert said(await go_on(raw, asked, named("after"))) == named("after")
+        assert said(await continue_call(raw, asked, named("after"))) == named("after")

@@ -73,7 +73,7 @@ async def until_listed(hub: Hub, *names: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.slow)])
-async def test_a_changed_tool_is_held_until_it_is_approved(tmp_path: Path, era: str) -> None:
+async def test_changed_tool_is_on_hold_until_accepted(tmp_path: Path, era: str) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.", alerts="Warnings.")
     async with program(tmp_path, {"weather": entry}, gateway={"pins": "hold"}) as run:
         url = f"http://127.0.0.1:{run.port}/mcp"
@@ -115,7 +115,7 @@ async def read_metrics(run: Program) -> list[str]:
         connection.close()
 
 
-async def test_the_dashboard_approves_what_it_showed_and_the_audit_log_has_it(tmp_path: Path) -> None:
+async def test_dashboard_accept_is_bound_to_its_digest_and_audited(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.")
     settings = {"gateway": {"pins": "hold"}, "audit": {"to": "jsonl", "file": str(tmp_path / "audit.jsonl")}}
     async with program(tmp_path, {"weather": entry}, **settings) as run:
@@ -145,7 +145,7 @@ async def test_the_dashboard_approves_what_it_showed_and_the_audit_log_has_it(tm
     assert kinds["definition.approved"]["digest"] == chosen["digest"]
 
 
-async def test_a_call_that_waits_for_a_restart_is_not_sent_under_a_changed_definition(tmp_path: Path) -> None:
+async def test_call_during_a_restart_is_not_sent_to_a_changed_tool(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.")
     hub = HubCore({"weather": parse_entry(entry)}, callbacks=NoHubCallbacks(), catalog_storage=None)
     hub.lists.use_pins(tmp_path, lambda server: "hold")
@@ -174,7 +174,7 @@ class SlowPins(PinKeeper):
         return held if self.is_stored else {**dict.fromkeys(items), **held}
 
 
-async def test_a_call_waits_until_the_first_pin_of_its_tool_is_stored(
+async def test_call_waits_until_the_first_pin_of_its_tool_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.")
@@ -200,7 +200,7 @@ async def test_a_call_waits_until_the_first_pin_of_its_tool_is_stored(
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
 
 
-async def test_an_alert_ends_when_nothing_is_held() -> None:
+async def test_alert_is_resolved_when_nothing_is_on_hold() -> None:
     events: list[Event] = []
     detector = AlertDetector(events.append, lambda text: text, now=lambda: 1_000_000.0)
     detector.on_event(DefinitionReviewed("weather", "held", "tools", "forecast", "changed", "d", "", "", 1))

@@ -22,24 +22,24 @@ def keyring(tmp_path: Path) -> FileApiKeyStore:
     return FileApiKeyStore(tmp_path / "keys.json", TOKEN)
 
 
-def test_the_token_of_this_machine_is_its_owner_and_nothing_else_is(keyring: FileApiKeyStore):
+def test_local_token_is_the_local_administrator(keyring: FileApiKeyStore):
     assert keyring.authenticate(TOKEN) == LOCAL_ADMIN
     for other in ("", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "None", "null"):
         assert keyring.authenticate(other) is None
 
 
-def test_a_key_is_shown_once_and_kept_as_a_hash(keyring: FileApiKeyStore, tmp_path: Path):
+def test_key_is_shown_once_and_stored_as_a_hash(keyring: FileApiKeyStore, tmp_path: Path):
     token, key = keyring.create_key_sync("ci", ["both"], False, 5.0)
     kept = (tmp_path / "keys.json").read_text()
     assert token not in kept and token.removeprefix("tw_") not in kept and TOKEN not in kept
     assert key.hash in kept and key.hash != token
-    assert keyring.authenticate(key.hash) is None  # who reads the file cannot enter with it
+    assert keyring.authenticate(key.hash) is None  # the stored hash is not a token
     found = keyring.authenticate(token)
     assert found == Principal(key.id, "ci", f"key:{key.id}", False, ("both",))
 
 
 @pytest.mark.attack("held-22")
-def test_guess_a_key_by_the_time_that_its_check_takes(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch):
+def test_tokens_are_compared_by_hash_in_constant_time(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch):
     """Nothing depends on how much of a token is right: only hashes of whole tokens are compared."""
     token, key = keyring.create_key_sync("mine", None, False, 0.0)
     compared: list[str] = []
@@ -56,7 +56,7 @@ def test_guess_a_key_by_the_time_that_its_check_takes(keyring: FileApiKeyStore, 
     assert list(keyring._keys) == [key.hash] == [hashlib.sha256(token.encode()).hexdigest()]
 
 
-def test_keys_lie_in_files_for_their_owner_alone(keyring: FileApiKeyStore, tmp_path: Path):
+def test_key_files_are_private(keyring: FileApiKeyStore, tmp_path: Path):
     old = os.umask(0)
     try:
         keyring.create_key_sync("ci", None, False, 0.0)
@@ -66,7 +66,7 @@ def test_keys_lie_in_files_for_their_owner_alone(keyring: FileApiKeyStore, tmp_p
     assert modes["keys.json"] == 0o600 and set(modes.values()) == {0o600}
 
 
-def test_a_key_that_was_revoked_opens_nothing_from_then_on(keyring: FileApiKeyStore, tmp_path: Path):
+def test_revoked_key_is_rejected_from_then_on(keyring: FileApiKeyStore, tmp_path: Path):
     revoked: list[str] = []
     keyring.on_revoked(revoked.append)
     token, key = keyring.create_key_sync("ci", None, False, 0.0)
@@ -77,7 +77,7 @@ def test_a_key_that_was_revoked_opens_nothing_from_then_on(keyring: FileApiKeySt
     assert FileApiKeyStore(tmp_path / "keys.json", TOKEN).authenticate(token) is None
 
 
-def test_what_another_process_did_is_taken_without_a_restart(keyring: FileApiKeyStore, tmp_path: Path):
+def test_changes_of_another_process_need_no_restart(keyring: FileApiKeyStore, tmp_path: Path):
     other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     token, key = other.create_key_sync("ci", None, False, 0.0)
     assert keyring.authenticate(token) is None
@@ -88,7 +88,7 @@ def test_what_another_process_did_is_taken_without_a_restart(keyring: FileApiKey
     assert keyring.authenticate(token) is None
 
 
-def test_changes_of_the_same_size_in_the_same_moment_are_seen(keyring: FileApiKeyStore, tmp_path: Path):
+def test_same_size_changes_in_the_same_moment_are_seen(keyring: FileApiKeyStore, tmp_path: Path):
     """The clock of a file system is coarse, and two keys look alike."""
     other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     for _ in range(20):
@@ -102,10 +102,10 @@ def test_changes_of_the_same_size_in_the_same_moment_are_seen(keyring: FileApiKe
         other.revoke_key_sync(new.id)
 
 
-def test_two_processes_that_change_keys_lose_nothing_of_each_other(keyring: FileApiKeyStore, tmp_path: Path):
+def test_two_processes_changing_keys_lose_nothing(keyring: FileApiKeyStore, tmp_path: Path):
     other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     token, key = other.create_key_sync("one", None, False, 0.0)
-    second, _ = keyring.create_key_sync("two", None, False, 0.0)  # without having heard of the first
+    second, _ = keyring.create_key_sync("two", None, False, 0.0)  # without having read the first
     assert keyring.authenticate(token) is not None
     other.revoke_key_sync(key.id)
     keyring.create_key_sync("three", None, False, 0.0)  # must not bring the revoked one back
@@ -115,7 +115,7 @@ def test_two_processes_that_change_keys_lose_nothing_of_each_other(keyring: File
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": [{"id": 1}]}', '{"keys": 5}', "\0"])
-def test_a_file_that_cannot_be_read_is_said_and_changes_nothing(keyring: FileApiKeyStore, tmp_path: Path, text: str):
+def test_unreadable_key_file_raises_and_changes_nothing(keyring: FileApiKeyStore, tmp_path: Path, text: str):
     token, _ = keyring.create_key_sync("ci", None, False, 0.0)
     (tmp_path / "keys.json").write_text(text)
     with pytest.raises(ConfigError):
@@ -127,14 +127,14 @@ def test_a_file_that_cannot_be_read_is_said_and_changes_nothing(keyring: FileApi
         FileApiKeyStore(tmp_path / "keys.json", TOKEN)
 
 
-def test_without_the_file_there_are_no_keys(keyring: FileApiKeyStore, tmp_path: Path):
+def test_missing_key_file_means_no_keys(keyring: FileApiKeyStore, tmp_path: Path):
     token, _ = keyring.create_key_sync("ci", None, False, 0.0)
     (tmp_path / "keys.json").unlink()
     keyring.reload()
     assert keyring.authenticate(token) is None and keyring.authenticate(TOKEN) == LOCAL_ADMIN
 
 
-def test_a_key_is_held_to_its_scopes():
+def test_key_is_limited_to_its_scopes():
     of = {scopes: Principal("id", "n", "c", scopes=scopes) for scopes in (None, (), ("x",), ("server/a",))}
     allowed = {scopes: [e for e in ("x", "server/a", "server/b", "y") if p.can_access(e)] for scopes, p in of.items()}
     assert allowed == {

@@ -1,4 +1,4 @@
-"""How often a key may call: the bucket, and what a client hears who calls too often."""
+"""How often a key may call: the bucket, and the error of a client that calls too often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolway.gateway.rate_limit import LocalRateLimiter, Rate
 from toolway.testing import FakeHttp
 
 
-def test_a_rate_is_written_as_calls_in_a_time() -> None:
+def test_rate_is_parsed_from_calls_per_time() -> None:
     assert [str(Rate.parse(text)) for text in ("10/s", "600/min", "1/h", "5000/day")] == [
         *("10/s", "600/min", "1/h", "5000/day")
     ]
@@ -24,12 +24,12 @@ def test_a_rate_is_written_as_calls_in_a_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "0/s", "-1/s", "10/week", "1.5/s", "10/ s", "99999999999/s", "١/s"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_invalid_rate_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="invalid rate"):
         Rate.parse(text)
 
 
-def test_a_full_bucket_is_spent_at_once_and_fills_at_its_pace() -> None:
+def test_full_bucket_is_spent_at_once_and_refills_at_its_rate() -> None:
     now = [100.0]
     found, rate = LocalRateLimiter(lambda: now[0]), Rate(5, "s")
     assert [found.try_acquire("k", rate) for _ in range(5)] == [0.0] * 5
@@ -40,7 +40,7 @@ def test_a_full_bucket_is_spent_at_once_and_fills_at_its_pace() -> None:
 
 
 @pytest.mark.parametrize("step", [0.001, 0.05, 0.3])
-def test_no_more_than_promised_in_any_time(step: float) -> None:
+def test_rate_is_never_exceeded_in_any_span(step: float) -> None:
     now = [0.0]
     found, rate = LocalRateLimiter(lambda: now[0]), Rate(10, "s")
     times = []
@@ -54,13 +54,13 @@ def test_no_more_than_promised_in_any_time(step: float) -> None:
     assert len(times) >= min(3000, 10 * (1 + (3000 - 1) * step) - 1)  # and no less
 
 
-def test_a_key_with_another_rate_begins_anew() -> None:
+def test_key_with_a_new_rate_starts_with_a_full_bucket() -> None:
     found = LocalRateLimiter(lambda: 0.0)
     assert found.try_acquire("k", Rate(1, "h")) == 0.0 < found.try_acquire("k", Rate(1, "h"))
     assert found.try_acquire("k", Rate(2, "h")) == 0.0
 
 
-def test_a_token_of_a_call_that_was_not_made_is_given_back() -> None:
+def test_token_of_an_unsent_call_is_given_back() -> None:
     found, rate = LocalRateLimiter(lambda: 0.0), Rate(2, "h")
     for _ in range(5):
         assert found.try_acquire("k", rate) == 0.0
@@ -71,7 +71,7 @@ def test_a_token_of_a_call_that_was_not_made_is_given_back() -> None:
     assert found._buckets["k"].tokens == 2  # a bucket cannot be more than full
 
 
-def test_keys_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_buckets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "MAX_BUCKETS", 50)
     now = [0.0]
     found, rate = LocalRateLimiter(lambda: now[0]), Rate(1, "s")
@@ -81,7 +81,7 @@ def test_keys_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     assert len(found._buckets) <= 51
 
 
-def test_the_rate_of_a_key_is_kept(tmp_path: Path) -> None:
+def test_rate_of_a_key_is_stored(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this")
     token, _ = keyring.create_key_sync("ci", None, False, 0.0, Rate(600, "min"))
     again = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this").authenticate(token)
@@ -89,7 +89,7 @@ def test_the_rate_of_a_key_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_calls_too_often_is_told_when_to_come_again_and_no_server_hears_of_it(tmp_path: Path) -> None:
+async def test_rate_limited_call_gets_retry_after_and_is_not_sent(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         limited = found.keyring.create_key_sync("limited", None, False, 0.0, Rate(2, "h"))[0]
         other = found.keyring.create_key_sync("other", None, False, 0.0, Rate(2, "h"))[0]
@@ -105,13 +105,13 @@ async def test_who_calls_too_often_is_told_when_to_come_again_and_no_server_hear
         assert (facts["executed"], facts["retryable"], facts["code"]) == ("no", True, "E-RATE")
         assert 1_790_000 < facts["retryAfterMs"] <= 1_800_000
         assert found.calls("a") == before
-        assert await found.tools(token=limited)  # a list costs nothing
+        assert await found.tools(token=limited)  # a list is not limited
         assert "result" in await found.call("a__echo", {"text": "x"}, token=other)
         assert "result" in await found.call("a__echo", {"text": "x"})
 
 
 @pytest.mark.anyio
-async def test_the_limit_is_the_same_for_sessions(tmp_path: Path) -> None:
+async def test_rate_limit_applies_to_sessions(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token = found.keyring.create_key_sync("limited", None, False, 0.0, Rate(1, "h"))[0]
         session = {"Mcp-Session-Id": await found.initialize(token=token)}
@@ -123,7 +123,7 @@ async def test_the_limit_is_the_same_for_sessions(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_calls_of_a_limited_key_are_flights_and_each_is_charged_once(tmp_path: Path, era: str) -> None:
+async def test_calls_of_a_limited_key_are_flights_charged_once(tmp_path: Path, era: str) -> None:
     async with edge(tmp_path, servers={"a": FakeHttp(name="a", era="modern")}) as found:
         token = found.keyring.create_key_sync("limited", None, False, 0.0, Rate(5, "h"))[0]
         session = {"Mcp-Session-Id": await found.initialize(token=token)} if era == "legacy" else {}
@@ -145,7 +145,7 @@ async def test_calls_of_a_limited_key_are_flights_and_each_is_charged_once(tmp_p
 
 
 @pytest.mark.anyio
-async def test_an_administrator_sets_the_rate_of_a_key(tmp_path: Path) -> None:
+async def test_administrator_sets_the_rate_of_a_key(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         made = message_of(await found.ask("POST", "/admin/keys", {"name": "ci", "rate": "1/h"}))
         assert made["rate"] == "1/h"
@@ -156,7 +156,7 @@ async def test_an_administrator_sets_the_rate_of_a_key(tmp_path: Path) -> None:
         assert "error" in await found.call("a__echo", {"text": "x"}, token=made["token"])
 
 
-def test_a_key_that_calls_too_often_is_told_of_once_a_minute() -> None:
+def test_throttled_key_is_logged_once_a_minute() -> None:
     now, told = [0.0], list[Event]()
     found = ThrottleLog(told.append, lambda: now[0])
     for _ in range(500):
@@ -176,7 +176,7 @@ def test_a_key_that_calls_too_often_is_told_of_once_a_minute() -> None:
 
 
 @pytest.mark.anyio
-async def test_whoever_watches_hears_of_it(tmp_path: Path) -> None:
+async def test_throttled_key_appears_in_admin_events(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token, key = found.keyring.create_key_sync("limited", None, False, 0.0, Rate(1, "h"))
         for _ in range(3):

@@ -80,7 +80,7 @@ async def _gateway(folder: Path, **settings: Any) -> AsyncIterator[Edge]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("how", ["plain", "nested", "structured", "escaped", "long"])
-async def test_a_secret_of_a_server_never_leaves_in_its_result(tmp_path: Path, how: str) -> None:
+async def test_server_secret_is_masked_in_its_result(tmp_path: Path, how: str) -> None:
     async with _gateway(tmp_path) as found:
         answer = await found.call("leaky__leak", {"how": how})
         assert SECRET not in json.dumps(answer, ensure_ascii=False) and "battery" not in json.dumps(answer)
@@ -92,7 +92,7 @@ async def test_a_secret_of_a_server_never_leaves_in_its_result(tmp_path: Path, h
 
 
 @pytest.mark.anyio
-async def test_a_result_without_a_secret_stays_a_flight(tmp_path: Path) -> None:
+async def test_result_without_a_secret_stays_a_flight(tmp_path: Path) -> None:
     async with _gateway(tmp_path) as found:
         await found.call("leaky__leak", {"how": "harmless"})
         before = found.hub.calls.flights.landed
@@ -102,7 +102,7 @@ async def test_a_result_without_a_secret_stays_a_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_result_that_cannot_be_searched_is_withheld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_result_that_cannot_be_searched_is_withheld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RecursionError
 
@@ -114,7 +114,7 @@ async def test_a_result_that_cannot_be_searched_is_withheld(tmp_path: Path, monk
 
 
 @pytest.mark.anyio
-async def test_the_operator_names_what_else_is_removed(tmp_path: Path) -> None:
+async def test_configured_kinds_of_data_are_masked(tmp_path: Path) -> None:
     text = "Ann <ann.lee@mail.example.org> 4111 1111 1111 1111 DE89 3704 0044 0532 0130 00 078-05-1120 ghp_" + 36 * "a"
     async with _gateway(tmp_path, redact=["email", "card", "iban", "ssn", "secrets"]) as found:
         shown = (await found.call("leaky__leak", {"how": text}))["result"]["content"][0]["text"]
@@ -124,7 +124,7 @@ async def test_the_operator_names_what_else_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_large_result_is_searched_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_result_is_searched_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
 
     async def to_thread(work: Any, *arguments: Any) -> Any:
@@ -149,7 +149,7 @@ def test_images_and_blobs_are_not_inspected() -> None:
     assert redactor.redact_now(result).raw["content"] == [image, {"type": "text", "text": "***"}]
 
 
-def test_values_are_known_for_one_server_and_bounded() -> None:
+def test_secrets_are_kept_per_server_and_bounded() -> None:
     found = ServerSecrets()
     for number in range(1000):
         found.add(f"secret-{number:04}")
@@ -158,7 +158,7 @@ def test_values_are_known_for_one_server_and_bounded() -> None:
     assert secrets_of("one-server") is not secrets_of("other-server")
 
 
-def test_a_wrong_word_is_rejected() -> None:
+def test_invalid_redact_or_label_is_rejected() -> None:
     with pytest.raises(ConfigError, match="redact"):
         parse_entry({"command": "x", "redact": ["e-mail"]})
     with pytest.raises(ConfigError, match="labels"):
@@ -166,7 +166,7 @@ def test_a_wrong_word_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("text", ["${HOME}", "{{ env.HOME }}", "$(id)", "{x.__class__}", "env.HOME", "\\1"])
-def test_row_26_a_filter_on_results_evaluates_nothing(text: str) -> None:
+def test_row_26_redactor_evaluates_nothing(text: str) -> None:
     """A redactor only replaces text: what a result contains is never an expression, and neither is a setting."""
     redactor = ResultRedactor("row-26", ("secrets", "email", "card", "iban", "ssn"))
     result = ToolResult("row-26", "read", {"content": [{"type": "text", "text": text}], "structuredContent": {text: 1}})

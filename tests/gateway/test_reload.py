@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import full, pipe_entry
-from tests.gateway.load_clients import Failed, HandshakeRider, ModernRider, rider
+from tests.gateway.load_clients import Failed, LegacyLoadClient, ModernLoadClient, load_client
 from tests.gateway.program import Program, program, runs, until, with_reload
-from tests.gateway.test_bridge_changes import hearing
+from tests.gateway.test_bridge_changes import recorded_stream
 from toolway.config.loader import load_file
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.state_dir import StateDir
@@ -44,10 +44,10 @@ async def by_itself(run: Program) -> None:
 
 
 @pytest.mark.parametrize("told", [by_itself, by_signal, by_request])
-async def test_only_what_changed_is_touched(tmp_path: Path, told: Callable[[Program], Awaitable[None]]) -> None:
+async def test_reload_touches_only_changed_servers(tmp_path: Path, told: Callable[[Program], Awaitable[None]]) -> None:
     async with program(tmp_path / "one", {**TWO, "three": fake_server()}) as run:
         before = await pids(run, "one", "two", "three")
-        client = rider("modern", run.port, run.token)
+        client = load_client("modern", run.port, run.token)
         assert (await client.call("one__echo", {"text": "x"})).data["text"] == "x"
         run.write({"one": TWO["one"], "two": OLD, "four": fake_server()})
         await told(run)
@@ -65,13 +65,13 @@ async def test_only_what_changed_is_touched(tmp_path: Path, told: Callable[[Prog
         assert await run.stop() == 0
 
 
-async def test_a_call_under_way_is_finished_while_the_new_definition_takes_calls(tmp_path: Path) -> None:
+async def test_running_call_finishes_while_new_definition_takes_calls(tmp_path: Path) -> None:
     async with program(tmp_path / "one", TWO) as run:
         old = await pids(run, "one", "two")
-        fresh = rider("modern", run.port, run.token)
+        fresh = load_client("modern", run.port, run.token)
         slow = {"seconds": 6, "nonce": "mine"}
         running = [
-            asyncio.create_task(rider(era, run.port, run.token).call(f"{server}__counter", slow))
+            asyncio.create_task(load_client(era, run.port, run.token).call(f"{server}__counter", slow))
             for era in ("modern", "legacy")
             for server in ("one", "two")
         ]
@@ -145,10 +145,10 @@ BROKEN: dict[Callable[[Path], None], str] = {
 }
 
 
-async def test_a_file_that_makes_no_sense_changes_nothing_and_the_log_says_why(tmp_path: Path) -> None:
+async def test_invalid_file_changes_nothing_and_is_logged(tmp_path: Path) -> None:
     async with program(tmp_path / "one", TWO) as run:
         before = await pids(run, "one", "two")
-        client = rider("modern", run.port, run.token)
+        client = load_client("modern", run.port, run.token)
         good = run.file.read_text()
         for spoil, why in BROKEN.items():
             run.file.write_text(good)
@@ -168,7 +168,7 @@ async def test_a_file_that_makes_no_sense_changes_nothing_and_the_log_says_why(t
         assert await run.stop() == 0
 
 
-async def test_a_file_that_is_gone_changes_nothing_and_is_read_when_it_is_back(tmp_path: Path) -> None:
+async def test_deleted_file_changes_nothing_and_is_read_when_back(tmp_path: Path) -> None:
     async with program(tmp_path / "one", TWO) as run:
         before = await pids(run, "one", "two")
         run.file.unlink()
@@ -180,7 +180,7 @@ async def test_a_file_that_is_gone_changes_nothing_and_is_read_when_it_is_back(t
         assert await run.stop() == 0
 
 
-async def test_a_link_that_is_turned_to_another_file_is_followed(tmp_path: Path) -> None:
+async def test_retargeted_link_is_followed(tmp_path: Path) -> None:
     async with program(tmp_path / "one", TWO) as run:
         before = await pids(run, "one", "two")
         one, other = run.folder / "one.json", run.folder / "other.json"
@@ -203,7 +203,7 @@ def _turn(link: Path, to: Path) -> None:
     fresh.replace(link)
 
 
-async def test_a_file_that_is_being_written_is_read_when_it_has_come_to_rest(tmp_path: Path) -> None:
+async def test_file_being_written_is_read_when_complete(tmp_path: Path) -> None:
     async with program(tmp_path / "one", TWO) as run:
         before = await pids(run, "one", "two")
         text = json.dumps({"mcpServers": {**TWO, "new": fake_server()}})
@@ -216,11 +216,11 @@ async def test_a_file_that_is_being_written_is_read_when_it_has_come_to_rest(tmp
         assert await run.stop() == 0
 
 
-async def test_groups_change_for_clients_that_are_connected_and_they_hear_of_it(tmp_path: Path) -> None:
+async def test_toolset_change_reaches_and_notifies_clients(tmp_path: Path) -> None:
     groups: dict[str, Any] = {"few": {"tools": ["one.echo"]}}
     async with program(tmp_path / "one", TWO, groups=groups) as run:
-        modern, listener = (ModernRider(run.port, run.token, "/mcp/few") for _ in range(2))
-        old = HandshakeRider(run.port, run.token, "/mcp/few")
+        modern, listener = (ModernLoadClient(run.port, run.token, "/mcp/few") for _ in range(2))
+        old = LegacyLoadClient(run.port, run.token, "/mcp/few")
         _, heard = await listener.listen()
         assert (await anext(heard))["method"] == "notifications/subscriptions/acknowledged"
         _, told = await old.stream()
@@ -240,19 +240,21 @@ async def test_groups_change_for_clients_that_are_connected_and_they_hear_of_it(
 
 @pytest.mark.parametrize("client_era", ["modern", "legacy"])
 @pytest.mark.parametrize("server_era", ["modern", "legacy"])
-async def test_who_listens_to_a_resource_goes_on_hearing_of_it_from_the_next_definition(
-    client_era: str, server_era: str
-) -> None:
+async def test_resource_subscription_continues_after_a_reload(client_era: str, server_era: str) -> None:
     updated = "notifications/resources/updated"
-    async with full(server_era, "stdio") as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
+    async with (
+        full(server_era, "stdio") as lab,
+        lab.raw() as raw,
+        recorded_stream(raw, client_era, "fake://text") as heard,
+    ):
         await lab.hub.servers.reload({"full": parse_entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
-        await until(lambda: heard.of(updated))  # what happened in between nobody told
+        await until(lambda: heard.of(updated))  # changes in between are unknown
         before = len(heard.of(updated))
         await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
         await until(lambda: len(heard.of(updated)) > before)
 
 
-async def test_a_change_of_the_file_during_the_start_is_applied(tmp_path: Path) -> None:
+async def test_file_change_during_the_start_is_applied(tmp_path: Path) -> None:
     file, lazy = tmp_path / "mcp.json", {"command": "true", "lazy": True}
     file.write_text(json.dumps({"mcpServers": {"one": lazy}}))
     process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"))
@@ -268,7 +270,7 @@ async def test_a_change_of_the_file_during_the_start_is_applied(tmp_path: Path) 
         await serving
 
 
-async def test_the_sandbox_of_entries_without_one_follows_the_file(tmp_path: Path) -> None:
+async def test_default_sandbox_follows_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
 
     def write(sandbox: str) -> None:

@@ -49,7 +49,7 @@ async def call(found: Edge, headers: dict[str, str], era: str = "modern", tool: 
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy", "stateless"])
-async def test_an_id_of_the_client_is_returned_logged_and_sent_to_the_server(tmp_path: Path, era: str) -> None:
+async def test_client_request_id_is_returned_logged_and_forwarded(tmp_path: Path, era: str) -> None:
     async with edge(tmp_path) as found:
         seen, events = watch_headers(found, "a"), found.hub.events(CallFinished)
         returned, message = await call(found, {"X-Request-ID": UUID}, era)
@@ -60,8 +60,8 @@ async def test_an_id_of_the_client_is_returned_logged_and_sent_to_the_server(tmp
     assert event.id != UUID  # a client cannot choose the id of a call
 
 
-async def test_an_id_that_a_client_repeats_is_returned_each_time(tmp_path: Path) -> None:
-    """The head of such requests is always the same, so that a call could be a flight, which knows no id."""
+async def test_repeated_client_request_id_is_returned_each_time(tmp_path: Path) -> None:
+    """The head of such requests is always the same, so a call could be a flight, which knows no id."""
     async with edge(tmp_path, servers={"a": FakeHttp(name="a", era="modern")}) as found:
         seen = watch_headers(found, "a")
         returned = [(await call(found, {"X-Request-ID": UUID}, tool="fail"))[0] for _ in range(3)]
@@ -69,7 +69,7 @@ async def test_an_id_that_a_client_repeats_is_returned_each_time(tmp_path: Path)
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy", "stateless"])
-async def test_a_request_without_an_id_gets_one_which_is_that_of_the_call(tmp_path: Path, era: str) -> None:
+async def test_request_without_an_id_gets_the_call_id(tmp_path: Path, era: str) -> None:
     async with edge(tmp_path) as found:
         seen, events = watch_headers(found, "a"), found.hub.events(CallFinished)
         first, _ = await call(found, {}, era)
@@ -84,13 +84,13 @@ async def test_a_request_without_an_id_gets_one_which_is_that_of_the_call(tmp_pa
 @pytest.mark.parametrize(
     "bad", ["", "x" * 129, "two words", "tab\tinside", "gr\xfc\xdfe", "a\r\nX-Request-ID: b"], ids=range(6)
 )
-async def test_an_unacceptable_id_is_replaced(tmp_path: Path, bad: str) -> None:
+async def test_unacceptable_request_id_is_replaced(tmp_path: Path, bad: str) -> None:
     async with edge(tmp_path) as found:
         returned, message = await call(found, {"X-Request-ID": bad})
     assert returned.isalnum() and returned != bad and "result" in message
 
 
-async def test_every_kind_of_response_has_an_id(tmp_path: Path) -> None:
+async def test_every_kind_of_response_has_a_request_id(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         answers = [
             await found.ask("GET", "/healthz", token=None),
@@ -104,7 +104,7 @@ async def test_every_kind_of_response_has_an_id(tmp_path: Path) -> None:
     assert [answer.headers["x-request-id"] for answer in answers[1:]] == ["mine"] * 4
 
 
-async def test_the_audit_log_contains_the_id(tmp_path: Path) -> None:
+async def test_audit_log_contains_the_request_id(tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
     async with program(folder, {"s": fake_server()}, audit=True) as run:
         for tool in ("counter", "echo"):  # one that changes something, and one that reads
@@ -117,10 +117,14 @@ async def test_the_audit_log_contains_the_id(tmp_path: Path) -> None:
             assert answer.status == 200
         assert await run.stop() == 0
     log = folder / "state" / "audit.sqlite"
-    made = {each["tool"]: each.get("request") for kind in ("call.intent", "call.outcome") for each in told(log, kind)}
+    made = {
+        each["tool"]: each.get("request")
+        for kind in ("call.intent", "call.outcome")
+        for each in audit_records(log, kind)
+    }
     assert made == {"counter": UUID, "echo": UUID}
 
 
-def told(log: Path, kind: str) -> list[Json]:
-    """Return the records of a kind that tell the request: an outcome after an intent has only the id of the call."""
+def audit_records(log: Path, kind: str) -> list[Json]:
+    """Return the records of a kind that name the request: an outcome after an intent has only the id of the call."""
     return [each for each in records(log, kind) if kind == "call.intent" or "method" in each]

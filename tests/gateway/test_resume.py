@@ -46,7 +46,7 @@ async def over(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("when", ["while it runs", "after its end"])
-async def test_the_rest_comes_once_and_in_order(when: str) -> None:
+async def test_resumed_stream_delivers_the_rest_once_in_order(when: str) -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, first = await break_off(raw, "progress", {"n": 4, "seconds": 0.2})
@@ -63,7 +63,7 @@ async def test_the_rest_comes_once_and_in_order(when: str) -> None:
             assert progress(await resume(raw, second)) == [3, 4]  # and once more, from another place
 
 
-async def test_a_question_waits_for_the_client_to_come_back() -> None:
+async def test_elicitation_waits_for_a_resumed_client() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, asked = await break_off(raw, "elicit", {"rounds": 2})
@@ -83,7 +83,7 @@ async def test_a_question_waits_for_the_client_to_come_back() -> None:
         assert rest[-1][1]["result"]["content"][0]["text"].count('"A"') == 2
 
 
-async def test_a_long_silence_gives_the_client_something_to_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_silence_sends_an_event_id_to_resume_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "KEEPALIVE_INTERVAL_S", 0.1)
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
@@ -96,7 +96,7 @@ async def test_a_long_silence_gives_the_client_something_to_come_back_to(monkeyp
         assert rest[-1][1]["result"]["content"][0]["text"] == "slept 3.0 s"
 
 
-async def test_the_stream_of_another_session_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_of_another_session_cannot_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw, lab.raw() as other:
         await raw.initialize()
         await other.initialize()
@@ -107,7 +107,7 @@ async def test_the_stream_of_another_session_is_not_to_be_had(monkeypatch: pytes
                 await resume(other, last)  # it is an ordinary stream, on which nothing is said
 
 
-async def test_little_is_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_buffers_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_buffer, "MAX_BUFFER_BYTES", 1000)
     monkeypatch.setattr(replay_buffer, "RETENTION_S", 0.1)
     monkeypatch.setattr(replay_buffer, "MAX_FINISHED_BUFFERS", 2)

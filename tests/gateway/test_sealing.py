@@ -30,14 +30,14 @@ def mode(file: Path) -> int:
     return stat.S_IMODE(file.stat().st_mode)
 
 
-def test_what_was_sealed_is_found_again_by_any_process_with_the_key():
+def test_sealed_value_opens_in_any_process_with_the_key():
     text = Sealer(KEY, Clock()).seal("session", {"a": [1, None, "ü"]}, 10)
     assert Sealer(KEY, Clock()).open("session", text) == {"a": [1, None, "ü"]}
     assert Sealer(b"l" * KEY_BYTES, Clock()).open("session", text) is None
 
 
 @pytest.mark.attack("held-27")
-def test_a_handle_is_of_one_kind_and_has_an_end():
+def test_sealed_value_has_one_kind_and_expires():
     clock = Clock()
     sealer = Sealer(KEY, clock)
     text = sealer.seal("session", "x", 10)
@@ -48,13 +48,13 @@ def test_a_handle_is_of_one_kind_and_has_an_end():
     assert sealer.open("session", text) is None
 
 
-def test_a_handle_says_nothing_and_no_two_are_the_same():
+def test_sealed_value_is_opaque_and_unique():
     sealer = Sealer(KEY, Clock())
     one, two = (sealer.seal("session", "the secret", 10) for _ in range(2))
     assert one != two and b"secret" not in base64.urlsafe_b64decode(one + "==")
 
 
-def test_a_handle_with_any_bit_changed_is_none():
+def test_sealed_value_with_a_changed_bit_is_rejected():
     sealer = Sealer(KEY, Clock())
     text = sealer.seal("session", "x", 10)
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -64,7 +64,7 @@ def test_a_handle_with_any_bit_changed_is_none():
 
 
 @pytest.mark.parametrize("value", ["x", "xy", "xyz"])
-def test_a_handle_has_one_spelling(value: str):
+def test_sealed_value_has_one_spelling(value: str):
     """A session that was ended is remembered by its id: a second spelling would open it again."""
     sealer = Sealer(KEY, Clock())
     text = sealer.seal("session", value, 10)
@@ -80,12 +80,12 @@ def test_a_handle_has_one_spelling(value: str):
 
 
 @pytest.mark.parametrize("text", ["", "A", "AAAA", "A" * 40, "A" * 100_000, "ü" * 20, "....", "\0" * 8, " ", "A" * 17])
-def test_anything_else_is_none(text: str):
+def test_arbitrary_text_is_rejected(text: str):
     assert Sealer(KEY, Clock()).open("session", text) is None
 
 
 @pytest.mark.attack("held-69")
-def test_the_key_and_the_token_are_made_once_and_for_their_owner_alone(tmp_path: Path):
+def test_key_and_token_files_are_created_once_and_private(tmp_path: Path):
     old = os.umask(0)
     try:
         key, token = read_sealing_key(tmp_path / "new" / "key"), read_local_token(tmp_path / "new" / "token")
@@ -98,7 +98,7 @@ def test_the_key_and_the_token_are_made_once_and_for_their_owner_alone(tmp_path:
     assert sorted(os.listdir(tmp_path / "new")) == ["key", "token"]
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path):
+def test_readable_token_file_is_made_private(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("tw_0123456789abcdef0123")
     file.chmod(0o644)
@@ -106,7 +106,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path):
     assert mode(file) == 0o600
 
 
-def test_a_key_or_a_token_that_cannot_be_one_is_not_replaced(tmp_path: Path):
+def test_invalid_key_or_token_file_raises_and_is_kept(tmp_path: Path):
     (tmp_path / "key").write_bytes(b"short")
     (tmp_path / "token").write_text("guess me\n")
     with pytest.raises(ConfigError):
@@ -116,7 +116,7 @@ def test_a_key_or_a_token_that_cannot_be_one_is_not_replaced(tmp_path: Path):
     assert (tmp_path / "key").read_bytes() == b"short"
 
 
-def test_gateways_that_start_at_once_have_one_token(tmp_path: Path):
+def test_gateways_starting_together_share_one_token(tmp_path: Path):
     program = (
         "import sys, pathlib, toolway.gateway.principals as p; sys.stdin.read(); "
         "print(p.read_local_token(pathlib.Path(sys.argv[1])))"
@@ -135,7 +135,7 @@ def test_gateways_that_start_at_once_have_one_token(tmp_path: Path):
     assert len(tokens) == 1
 
 
-def test_a_private_file_is_replaced_at_once_or_not_at_all(tmp_path: Path):
+def test_private_file_is_replaced_atomically(tmp_path: Path):
     file = tmp_path / "keys.json"
     write_private(file, b"one")
     write_private(file, b"two")

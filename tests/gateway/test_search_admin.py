@@ -30,7 +30,7 @@ async def read(found: Edge, path: str) -> Json:
     return document
 
 
-async def test_the_ranking_names_scores_and_reasons(tmp_path: Path) -> None:
+async def test_ranking_shows_scores_and_reasons(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         answer = await read(found, "search?query=sum%20of%20two%20numbers&limit=3")
         assert [each["tool"] for each in answer["tools"]][:2] == ["add", "add"] and answer["fits"] is True
@@ -41,7 +41,7 @@ async def test_the_ranking_names_scores_and_reasons(tmp_path: Path) -> None:
         assert (await read(found, "search"))["fits"] is False
 
 
-async def test_a_model_that_is_missing_is_a_note_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_search_model_is_a_note_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     monkeypatch.setattr("toolway.search.minilm.PACKAGE", "toolway_search_not_installed")
     async with edge(tmp_path) as found:
@@ -57,7 +57,7 @@ async def test_a_model_that_is_missing_is_a_note_and_no_error(tmp_path: Path, mo
         assert "Only words were compared" in json.dumps(reply)
 
 
-async def test_tokens_of_endpoints_and_servers_and_searches_without_a_call(tmp_path: Path) -> None:
+async def test_token_costs_and_unmet_searches_are_reported(tmp_path: Path) -> None:
     groups = {"few": ToolFilter(("a.add",)), "found": ToolFilter(("*",), search=True, show=("a.add",))}
     async with edge(tmp_path, groups=groups) as found:
         answer = await read(found, "tokens")
@@ -87,7 +87,7 @@ async def test_metrics_count_searches_with_bounded_labels(tmp_path: Path) -> Non
         assert 'toolway_endpoint_tokens{endpoint="/mcp/search"}' in text and 'toolway_server_tokens{server="a"}' in text
 
 
-def test_advice_begins_above_sixty_tools_or_twenty_thousand_tokens() -> None:
+def test_search_advice_starts_above_60_tools_or_20000_tokens() -> None:
     assert search_advice(MANY_TOOLS, 20_000) == ""
     assert search_advice(504, 117_221) == (
         "504 tools are 117k tokens; clients without tool search should use /mcp/search"
@@ -96,7 +96,7 @@ def test_advice_begins_above_sixty_tools_or_twenty_thousand_tokens() -> None:
     assert estimate_tokens([{"name": "x" * 42, "annotations": {"title": "never sent"}}]) == 12
 
 
-async def test_the_doctor_says_when_it_is_time() -> None:
+async def test_doctor_recommends_search_for_many_tools() -> None:
     targets = [CheckTarget(name, parse_entry(fake_server(tools=40)), "mcp.json") for name in ("one", "two")]
     report = await run_checks(targets, {"PATH": "/usr/bin:/bin"}, check_machine=False)
     [total] = [each for each in report.subjects if each.name == "all servers"]
@@ -105,7 +105,7 @@ async def test_the_doctor_says_when_it_is_time() -> None:
     assert not any(each.name == "all servers" for each in report.subjects)
 
 
-def test_the_log_of_searches_is_bounded() -> None:
+def test_search_log_is_bounded() -> None:
     log = SearchLog()
     for number in range(MAX_PRINCIPALS + 50):
         log.add(f"p{number}", f"query {number}", [("s", "t")], ["s__t"], fits=True, now=float(number))

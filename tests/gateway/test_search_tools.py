@@ -62,7 +62,7 @@ def structured(result: Any) -> Json:
 
 
 @BOTH_ERAS
-async def test_the_endpoint_lists_meta_tools_only_and_announces_search(era: str) -> None:
+async def test_search_endpoint_lists_meta_tools_and_announces_search(era: str) -> None:
     async with two_servers() as found, found.client(era, "search") as client:
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == NAMES
@@ -80,13 +80,13 @@ async def _list(found: Lab, era: str) -> Any:
         return await client.list_tools()
 
 
-async def test_the_definitions_cost_at_most_350_tokens() -> None:
+async def test_meta_tool_definitions_cost_at_most_350_tokens() -> None:
     encoded = json.dumps(list(META_TOOLS.values()), separators=(",", ":"))
     assert len(encoded) / 4.4 <= 350
 
 
 @BOTH_ERAS
-async def test_a_group_shows_named_tools_and_search_finds_the_rest_of_it(era: str) -> None:
+async def test_toolset_lists_shown_tools_and_search_finds_the_rest(era: str) -> None:
     groups = {
         "work": ToolFilter(("*", "!old.*"), {"new.add": "sum"}, {"new.add": "Adds up."}, None, True, ("new.echo",))
     }
@@ -104,7 +104,7 @@ async def test_a_group_shows_named_tools_and_search_finds_the_rest_of_it(era: st
         assert found.fakes["old"].stats.calls == {}
 
 
-async def test_a_key_can_have_search_everywhere_but_at_single_servers(tmp_path: Path) -> None:
+async def test_search_key_uses_search_everywhere_but_single_servers(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_the-token-of-this-machine")
     token, _ = keyring.create_key_sync("a model", ("some",), False, 0.0, None, True)
     plain, _ = keyring.create_key_sync("a person", ("some",), False, 0.0)
@@ -122,7 +122,7 @@ async def test_a_key_can_have_search_everywhere_but_at_single_servers(tmp_path: 
             assert [tool.name for tool in (await client.list_tools()).tools] == NAMES
 
 
-async def test_lists_do_not_change_because_something_was_searched_or_called() -> None:
+async def test_lists_do_not_change_after_a_search_or_call() -> None:
     async with two_servers() as found, found.raw("search") as raw:
         before = (await raw.ask("tools/list")).result["tools"]
         await raw.call("search_tools", {"query": "echo"})
@@ -137,7 +137,7 @@ async def test_lists_do_not_change_because_something_was_searched_or_called() ->
 
 
 @BOTH_ERAS
-async def test_a_search_answers_with_typed_lines_and_the_same_as_data(era: str) -> None:
+async def test_search_answers_with_typed_lines_and_equal_data(era: str) -> None:
     async with two_servers() as found, found.client(era, "search") as client:
         answer = await client.call_tool("search_tools", {"query": "return the sum of two numbers"})
         lines, data = text(answer).splitlines(), structured(answer)
@@ -153,7 +153,7 @@ async def test_a_search_answers_with_typed_lines_and_the_same_as_data(era: str) 
         assert [tool["name"] for tool in one["tools"]] == ["old__add"]
 
 
-async def test_a_search_that_nothing_fits_names_the_nearest_tools_and_all_servers() -> None:
+async def test_search_without_a_match_shows_nearest_tools_and_servers() -> None:
     async with two_servers() as found, found.raw("search") as raw:
         result = (await raw.call("search_tools", {"query": "zzyzx qqfoo"})).result
         said = result["content"][0]["text"]
@@ -167,7 +167,7 @@ async def test_a_search_that_nothing_fits_names_the_nearest_tools_and_all_server
         assert "the servers are: new, old" in unknown["content"][0]["text"]
 
 
-async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -> None:
+async def test_search_reports_down_servers_and_starts_none(tmp_path: Path) -> None:
     entries = {
         "broken": {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]},
         "lazy": {**fake_server(), "lazy": True},
@@ -190,7 +190,7 @@ async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -
 
 
 class _AddIsHeld:
-    """Pins by which the definition of `add` waits for an approval."""
+    """Pins with which the definition of `add` is on hold."""
 
     def start_server(self, server: str, identity: str) -> None: ...
 
@@ -204,7 +204,7 @@ class _AddIsHeld:
         return True
 
 
-async def test_a_held_tool_is_neither_found_nor_callable_and_the_search_says_so() -> None:
+async def test_tool_on_hold_is_neither_found_nor_callable() -> None:
     async with two_servers() as found, found.raw("search") as raw:
         first = (await raw.call("search_tools", {"query": "sum of two numbers"})).result["structuredContent"]
         assert first["tools"][0]["name"].endswith("__add") and "notes" not in first
@@ -222,7 +222,7 @@ async def test_a_held_tool_is_neither_found_nor_callable_and_the_search_says_so(
         assert again["tools"][0]["name"] == "new__add" and "notes" not in again
 
 
-async def test_tools_of_a_server_that_went_down_are_found_and_marked(tmp_path: Path) -> None:
+async def test_tools_of_a_down_server_are_found_and_marked(tmp_path: Path) -> None:
     once = f'test -e {tmp_path}/started && exit 3; touch {tmp_path}/started; exec "$@"'
     entry = pipe_entry("modern")
     entry = {"command": "/bin/sh", "args": ["-c", once, "sh", entry["command"], *entry["args"]]}
@@ -238,7 +238,7 @@ async def test_tools_of_a_server_that_went_down_are_found_and_marked(tmp_path: P
         await until_async(is_marked)  # between its restarts
 
 
-async def test_nothing_outside_of_the_scopes_of_a_key_is_in_any_answer() -> None:
+async def test_nothing_outside_a_keys_scopes_is_in_any_answer() -> None:
     """300 random views of 12 servers: names of hidden tools and servers are in no answer, not even in a note."""
     random = Random(18)
     words = ("alpha", "beta", "gamma", "delta", "omega", "sigma")
@@ -295,7 +295,7 @@ async def test_describe_tool_returns_definitions_as_listed(era: str) -> None:
 
 
 @BOTH_ERAS
-async def test_a_result_is_that_of_the_tool_byte_for_byte(era: str) -> None:
+async def test_call_tool_result_equals_the_direct_result(era: str) -> None:
     async with two_servers() as found, found.raw("search") as raw:
         if era == "legacy":
             await raw.initialize()
@@ -309,7 +309,7 @@ async def test_a_result_is_that_of_the_tool_byte_for_byte(era: str) -> None:
 
 
 @BOTH_ERAS
-async def test_everything_behind_the_gateway_sees_the_real_tool(era: str) -> None:
+async def test_events_and_servers_see_the_real_tool(era: str) -> None:
     events: list[Event] = []
 
     class Sink:
@@ -331,7 +331,7 @@ async def test_everything_behind_the_gateway_sees_the_real_tool(era: str) -> Non
 
 
 @BOTH_ERAS
-async def test_wrong_arguments_are_answered_with_the_schema_and_not_sent(era: str) -> None:
+async def test_wrong_arguments_get_the_schema_and_are_not_sent(era: str) -> None:
     async with two_servers() as found, found.client(era, "search") as client:
         for arguments in ({"a": "one", "b": 2}, "a=1"):
             answer = await client.call_tool("call_tool", {"name": "new__add", "arguments": arguments})
@@ -347,7 +347,7 @@ async def test_wrong_arguments_are_answered_with_the_schema_and_not_sent(era: st
 
 
 @BOTH_ERAS
-async def test_read_tool_refuses_what_may_change_something(era: str) -> None:
+async def test_read_tool_rejects_tools_with_side_effects(era: str) -> None:
     async with two_servers() as found, found.client(era, "search") as client:
         refused = await client.call_tool("read_tool", {"name": "new__counter"})
         assert refused.is_error and "Use call_tool" in text(refused) and found.fakes["new"].stats.calls == {}
@@ -364,7 +364,7 @@ async def test_read_tool_refuses_what_may_change_something(era: str) -> None:
 
 
 @BOTH_ERAS
-async def test_a_denied_tool_is_neither_found_nor_callable(era: str) -> None:
+async def test_denied_tool_is_neither_found_nor_callable(era: str) -> None:
     entries = {"new": {"tools": {"deny": ["add"]}}}
     async with two_servers(entries=entries) as found, found.client(era, "search") as client:
         names = structured(await client.call_tool("search_tools", {"query": "add", "server": "new", "limit": 20}))
@@ -418,14 +418,14 @@ async def test_tasks_and_idempotency_keys_work_through_call_tool() -> None:
         assert found.fakes["new"].stats.calls["counter"] == 1
 
 
-async def test_a_call_through_call_tool_makes_few_more_function_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_tool_adds_few_function_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(call: Call) -> CallResult:
         return ToolResult(call.server, call.name, {"content": []})
 
     async with two_servers() as found:
         view, dispatch = found.gateway.router.view_for(LOCAL_ADMIN, "search"), found.gateway._dispatcher.dispatch
         assert view is not None
-        monkeypatch.setattr(found.hub, "request", answer)  # nothing waits, so that nothing else runs meanwhile
+        monkeypatch.setattr(found.hub, "request", answer)  # nothing waits, so nothing else runs
 
         async def count(params: Json) -> int:
             made = 0
@@ -452,7 +452,7 @@ async def test_a_call_through_call_tool_makes_few_more_function_calls(monkeypatc
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_successful_call_after_a_search_is_learned_and_an_unmet_search_is_kept() -> None:
+async def test_call_after_a_search_is_learned_and_unmet_search_kept() -> None:
     async with two_servers() as found, found.raw("search") as raw:
         log = found.gateway.search_tools.log
 
@@ -462,7 +462,7 @@ async def test_a_successful_call_after_a_search_is_learned_and_an_unmet_search_i
             return {each.tool.name for each in matches if any(reason.kind == "history" for reason in each.reasons)}
 
         await raw.call("search_tools", {"query": "tell me a failure"})
-        await raw.call("call_tool", {"name": "new__fail"})  # an error of the tool is no success
+        await raw.call("call_tool", {"name": "new__fail"})  # a tool error is not a success
         await raw.call("call_tool", {"name": "new__add", "arguments": {"a": 1, "b": 1}})  # not found by the search
         assert not learned("tell me a failure")
         assert [each.query for each in log.unmet()] == ["tell me a failure"]
@@ -477,7 +477,7 @@ async def test_a_successful_call_after_a_search_is_learned_and_an_unmet_search_i
 
 
 @BOTH_ERAS
-async def test_a_client_at_a_pipe_searches_and_calls(era: str, tmp_path: Path) -> None:
+async def test_stdio_client_searches_and_calls(era: str, tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"one": fake_server(), "two": fake_server()}}))
     words = ["-m", "toolway.cli", "serve", "--stdio", "--search", "--config", str(config)]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.load_clients import Failed, rider
+from tests.gateway.load_clients import Failed, load_client
 from tests.gateway.program import below, kill, program, runs, start, until
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_says_in_one_json_document_where_it_serves(tmp_path: Path) -> None:
+async def test_start_prints_one_json_document_with_its_url(tmp_path: Path) -> None:
     run = await start(tmp_path / "one", {"fake": fake_server()})
     try:
         facts = await run.announced()
@@ -30,7 +30,7 @@ async def test_it_says_in_one_json_document_where_it_serves(tmp_path: Path) -> N
 
 
 @pytest.mark.attack("held-69")
-async def test_what_it_keeps_is_for_its_owner_alone_and_it_can_be_found_while_it_runs(tmp_path: Path) -> None:
+async def test_state_files_are_private_and_running_json_is_removed(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
         state = run.folder / "state"
         for name in ("token", "key", "running.json"):
@@ -44,7 +44,7 @@ async def test_what_it_keeps_is_for_its_owner_alone_and_it_can_be_found_while_it
         assert run.token == token
 
 
-async def test_an_address_in_use_is_named_with_what_to_do_before_any_server_is_started(tmp_path: Path) -> None:
+async def test_address_in_use_fails_before_any_server_starts(tmp_path: Path) -> None:
     mark = tmp_path / "started"
     entry = {"command": "/bin/sh", "args": ["-c", f"touch {mark}; sleep 60"]}
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -57,14 +57,14 @@ async def test_an_address_in_use_is_named_with_what_to_do_before_any_server_is_s
     assert not mark.exists()
 
 
-async def test_without_the_right_token_nothing_is_said_and_no_server_is_asked(tmp_path: Path) -> None:
+async def test_wrong_token_gets_401_and_reaches_no_server(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
-        right = rider("modern", run.port, run.token)
+        right = load_client("modern", run.port, run.token)
         wrong = ("", "tw_wrong", run.token[:-1], run.token + "x", "a b", "é" * 10, "x" * 20_000)
         odd = ("Basic dXNlcjpwYXNz", "Bearer", run.token, f"bearer{run.token}")
         for field in (*(f"Bearer {token}" for token in wrong), *odd):
             for era in ("modern", "legacy"):
-                stranger = rider(era, run.port, "")
+                stranger = load_client(era, run.port, "")
                 stranger.fields["authorization"] = field
                 with pytest.raises(Failed) as refused:
                     await stranger.call("fake__counter", {"nonce": "never"})
@@ -75,15 +75,15 @@ async def test_without_the_right_token_nothing_is_said_and_no_server_is_asked(tm
         assert await run.stop() == 0
 
 
-async def test_two_gateways_run_beside_each_other_and_know_only_their_own_tokens(tmp_path: Path) -> None:
+async def test_two_gateways_accept_only_their_own_tokens(tmp_path: Path) -> None:
     servers = {"fake": fake_server()}
     async with program(tmp_path / "one", servers) as one, program(tmp_path / "two", servers) as two:
         assert one.port != two.port and one.token != two.token
         for run, other in ((one, two), (two, one)):
-            client = rider("modern", run.port, run.token)
+            client = load_client("modern", run.port, run.token)
             assert (await client.call("fake__echo", {"text": "x"})).data["text"] == "x"
             client.close()
-            stranger = rider("modern", run.port, other.token)
+            stranger = load_client("modern", run.port, other.token)
             with pytest.raises(Failed) as refused:
                 await stranger.call("fake__echo", {"text": "x"})
             assert refused.value.status == 401
@@ -93,7 +93,7 @@ async def test_two_gateways_run_beside_each_other_and_know_only_their_own_tokens
         assert await two.stop() == 0
 
 
-async def test_a_killed_gateway_leaves_no_server_behind(tmp_path: Path) -> None:
+async def test_killed_gateway_leaves_no_server_behind(tmp_path: Path) -> None:
     servers = {name: fake_server(*modes) for name, modes in (("a", ()), ("b", ("ignore_eof", "ignore_sigterm")))}
     async with program(tmp_path / "one", servers) as run:
         left = below(run.pid)

@@ -1,4 +1,4 @@
-"""Sessions of the handshake era: who begins them, who may go on with them, and how they end."""
+"""Sessions of the handshake era: how they start, their caller, and how they end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
 
 @pytest.mark.parametrize("version", HANDSHAKE_PROTOCOL_VERSIONS)
-async def test_every_revision_of_the_era_is_spoken(version: str) -> None:
+async def test_every_legacy_revision_is_supported(version: str) -> None:
     async with full("modern", "http") as lab, lab.raw() as raw:
         begun = (await raw.initialize(version)).result
         assert begun["protocolVersion"] == version and begun["serverInfo"]["name"] == "full"
@@ -32,20 +32,20 @@ async def test_every_revision_of_the_era_is_spoken(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.1.0", "1999-01-01", "2026-07-28", ""])
 @pytest.mark.promise("D5")
-async def test_whoever_wants_another_revision_is_offered_the_latest(version: object) -> None:
+async def test_unsupported_revision_is_offered_the_latest(version: object) -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         answer = await raw.say("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {}})
         assert answer.result["protocolVersion"] == "2025-11-25"
 
 
 @pytest.mark.promise("D12")
-async def test_only_capabilities_of_the_protocol_are_announced() -> None:
+async def test_only_protocol_capabilities_are_announced() -> None:
     known = {"tools", "prompts", "resources", "completions", "logging", "tasks", "extensions"}
     async with full("legacy", "http") as lab, lab.raw("") as raw:
         assert (await raw.initialize("2025-11-25")).result["capabilities"].keys() <= known
 
 
-async def test_whoever_names_no_revision_begins_no_session() -> None:
+async def test_initialize_without_a_revision_starts_no_session() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         for params in ({}, {"protocolVersion": None}, {"protocolVersion": 7}):
             refused = await raw.say("initialize", params)
@@ -55,7 +55,7 @@ async def test_whoever_names_no_revision_begins_no_session() -> None:
 
 @pytest.mark.attack("held-24")
 @pytest.mark.attack("held-25")
-async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) -> None:
+async def test_session_works_only_for_its_caller_and_endpoint(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")
     async with full("legacy", "http", keyring=keyring) as lab, lab.raw(token=mine) as raw:
@@ -75,7 +75,7 @@ async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) 
         assert (await raw.post(named, fields)).status == 400
 
 
-async def test_a_session_ends_when_its_client_says_so() -> None:
+async def test_session_ends_when_its_client_deletes_it() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         held = asyncio.create_task(raw.say("tools/call", {"name": "hold", "arguments": {}}))
@@ -86,7 +86,7 @@ async def test_a_session_ends_when_its_client_says_so() -> None:
         await asyncio.gather(held, return_exceptions=True)
 
 
-async def test_the_same_id_twice_at_once_is_refused() -> None:
+async def test_request_id_in_use_is_rejected() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         body = {"jsonrpc": "2.0", "id": "same", "method": "tools/call", "params": {"name": "hold", "arguments": {}}}
@@ -102,7 +102,7 @@ async def test_the_same_id_twice_at_once_is_refused() -> None:
 
 @asynccontextmanager
 async def serving(config: Path, state: Path) -> AsyncIterator[str]:
-    """A gateway as a process of its own; its URL."""
+    """A gateway as its own process; its URL."""
     command = [sys.executable, "-m", "toolway.cli", "serve", "--config", str(config), "--port", "0", "--no-auth"]
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -125,7 +125,7 @@ async def serving(config: Path, state: Path) -> AsyncIterator[str]:
             await process.wait()
 
 
-async def test_another_process_with_the_same_key_goes_on_with_a_session(tmp_path: Path) -> None:
+async def test_session_continues_in_another_process_with_the_key(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"fake": fake_server(era="legacy")}}))
     call: Json = {"name": "fake__echo", "arguments": {"text": "hi"}}

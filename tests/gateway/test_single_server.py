@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 OF_CLUSTERS = ("nats", "psycopg", "psycopg_binary", "sqlalchemy", "alembic", "aiosqlite")
 OURS = ("toolway.cluster",)
-#: Slow to load, and needed only for logins, OpenTelemetry, coloured output or the models of the SDK.
+#: Slow to load, and needed only for logins, OpenTelemetry, colored output or the models of the SDK.
 SLOW = (
     "pydantic",
     "rich",
@@ -85,9 +85,7 @@ async def call(port: int, token: str, tool: str, arguments: dict[str, Any]) -> s
         connection.close()
 
 
-async def test_a_gateway_alone_loads_nothing_of_a_cluster_and_nothing_slow_whatever_it_is_asked(
-    tmp_path: Path, noted: Path
-) -> None:
+async def test_single_gateway_loads_no_cluster_modules(tmp_path: Path, noted: Path) -> None:
     async with FakeHttp() as api, program(tmp_path / "gw", {"fake": FAKE, "far": {"url": api.url}}) as gateway:
         for tool in ("fake__add", "far__add"):
             assert '"5"' in await call(gateway.port, gateway.token, tool, {"a": 2, "b": 3})
@@ -99,7 +97,7 @@ async def test_a_gateway_alone_loads_nothing_of_a_cluster_and_nothing_slow_whate
         assert loaded(noted, gateway.pid) == []
 
 
-def test_what_is_looked_for_can_be_found() -> None:
+def test_modules_in_the_lists_exist() -> None:
     assert all(importlib.util.find_spec(name) is not None for name in (*OF_CLUSTERS, *SLOW, *OURS))
 
 
@@ -111,7 +109,7 @@ def test_what_is_looked_for_can_be_found() -> None:
         (("--database", "postgresql://u:some-word@127.0.0.1:1/x"), "E-CLUSTER"),
     ],
 )
-async def test_half_a_cluster_is_refused_before_anything_starts(
+async def test_incomplete_cluster_options_are_rejected_before_start(
     tmp_path: Path, noted: Path, options: tuple[str, ...], said: str
 ) -> None:
     gateway = await start(tmp_path / "gw", {"fake": FAKE}, "--port", "0", *options)

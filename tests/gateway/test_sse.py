@@ -33,7 +33,7 @@ SERVERS = pytest.mark.parametrize(("era", "transport"), [("modern", "http"), ("l
 
 
 @SERVERS
-async def test_the_oldest_clients_list_call_and_are_asked(era: str, transport: str) -> None:
+async def test_sse_clients_list_call_and_are_asked(era: str, transport: str) -> None:
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"name": "Ada"})
 
@@ -44,7 +44,7 @@ async def test_the_oldest_clients_list_call_and_are_asked(era: str, transport: s
 
 
 async def listed(lab: Lab) -> None:
-    """A change that is told while the SDK's client leaves makes it fail."""
+    """A notification while the SDK's client leaves makes it fail."""
     for kind in KINDS:
         await lab.hub.lists.waits.wait_known(["full"], kind, 30)
 
@@ -55,7 +55,7 @@ async def use(old: Client) -> None:
     assert "Ada" in text(await old.call_tool("full__elicit"))
 
 
-async def test_a_stream_that_ends_ends_its_calls() -> None:
+async def test_ended_sse_stream_cancels_its_calls() -> None:
     async with full("legacy", "http") as lab:
         await listed(lab)
         async with client(lab.base) as old:
@@ -66,7 +66,7 @@ async def test_a_stream_that_ends_ends_its_calls() -> None:
         await until(lambda: lab.fakes["full"].stats.cancelled)
 
 
-async def test_nobody_posts_to_a_stream_that_is_not_there() -> None:
+async def test_post_to_an_unknown_stream_gets_404() -> None:
     async with full("legacy", "http") as lab, httpx2.AsyncClient(trust_env=False) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         for session in ("", "?session=", "?session=made-up"):
@@ -74,7 +74,7 @@ async def test_nobody_posts_to_a_stream_that_is_not_there() -> None:
 
 
 @SERVERS
-async def test_a_hub_may_be_such_a_client_too(era: str, transport: str) -> None:
+async def test_hub_works_as_an_sse_client(era: str, transport: str) -> None:
     """Our own two ends of HTTP+SSE, with every kind of server behind them."""
     reports: list[float] = []
 
@@ -96,7 +96,7 @@ async def test_a_hub_may_be_such_a_client_too(era: str, transport: str) -> None:
             await until(lambda: lab.fakes["full"].stats.cancelled)
 
 
-async def test_a_hub_comes_back_when_its_stream_was_ended() -> None:
+async def test_hub_reconnects_after_its_stream_ended() -> None:
     async with full("legacy", "http") as lab, Hub({"gate": Server(url=f"{lab.base}/sse", sse=True)}) as ours:
         await ours.wait_ready("gate", timeout=20)
         for _, stream, _ in list(lab.gateway.legacy_sse._streams.values()):

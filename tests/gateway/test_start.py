@@ -20,7 +20,7 @@ from toolway.testing import fake_server
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_call_right_after_the_start_waits_only_for_the_server_it_names(tmp_path: Path) -> None:
+async def test_call_after_start_waits_only_for_its_own_server(tmp_path: Path) -> None:
     silent = {"command": "sleep", "args": ["60"]}
     keyring = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     async with HubCore({"quick": fake_server(), "a": silent, "z": silent}, catalog_storage=None) as hub:
@@ -38,7 +38,7 @@ async def test_a_call_right_after_the_start_waits_only_for_the_server_it_names(t
 
 
 @pytest.mark.user_trial("1", "2")
-async def test_a_list_names_no_bad_server_and_a_call_says_how_its_server_is(tmp_path: Path) -> None:
+async def test_lists_omit_bad_servers_and_calls_report_their_state(tmp_path: Path) -> None:
     servers = {
         "good": fake_server(),
         "hang": {"command": "sleep", "args": ["600"]},

@@ -17,7 +17,7 @@ def status(server: str, state: StateWord, last_error: str = "") -> ServerStatus:
     return ServerStatus(server=server, transport="stdio", state=state, last_error=last_error or None)
 
 
-def test_the_first_line_counts_ready_servers_and_names_those_that_are_down() -> None:
+def test_startup_line_counts_ready_and_names_down_servers() -> None:
     found = [
         status("a", "ready"),
         status("b", "idle"),
@@ -33,7 +33,7 @@ def test_the_first_line_counts_ready_servers_and_names_those_that_are_down() -> 
 
 
 @pytest.mark.parametrize(("quiet", "shown"), [(False, True), (True, False)])
-def test_what_the_gateway_did_is_logged_unless_it_is_quiet(quiet: bool, shown: bool) -> None:
+def test_gateway_log_is_shown_unless_quiet(quiet: bool, shown: bool) -> None:
     root, gateway = logging.getLogger(), logging.getLogger("toolway.gateway")
     before = root.handlers[:], root.level, gateway.level
     stream = io.StringIO()

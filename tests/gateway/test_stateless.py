@@ -57,7 +57,7 @@ async def test_one_post_is_answered_with_one_document(era: str, accept: str | No
         assert (await post(url, body("ping"), **fields)).json()["result"] == {}
 
 
-async def test_a_server_without_a_handshake_behind_a_client_without_one() -> None:
+async def test_client_without_handshake_calls_a_bare_server() -> None:
     async with lab({"mail": BARE}) as gateway:
         called = await post(gateway.url(), body("tools/call", name="mail__create_issue", arguments={"title": "x"}))
         result = called.json()["result"]
@@ -65,7 +65,7 @@ async def test_a_server_without_a_handshake_behind_a_client_without_one() -> Non
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
 
 
-async def test_errors_say_what_is_wrong() -> None:
+async def test_unsupported_stateless_requests_get_an_error() -> None:
     async with full("legacy", "http") as gateway:
         url = gateway.url()
         for method in ("logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
@@ -81,7 +81,7 @@ async def test_errors_say_what_is_wrong() -> None:
         assert (await post(url, notice)).status_code == 400
 
 
-async def test_every_check_holds_for_it_as_well(tmp_path: Path) -> None:
+async def test_stateless_requests_pass_every_check(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     scoped, _ = keyring.create_key_sync("scoped", ["sums"], False, 0.0)
     servers = {"a": fake_server(), "b": fake_server()}
@@ -102,7 +102,7 @@ async def test_every_check_holds_for_it_as_well(tmp_path: Path) -> None:
         assert half.status_code == 400 and "initialize" in half.json()["error"]["message"]
 
 
-async def test_an_idempotency_key_is_used_and_a_lost_connection_cancels() -> None:
+async def test_idempotency_key_works_and_lost_connection_cancels() -> None:
     async with full("modern", "http") as gateway:
         url, stats = gateway.url(), gateway.fakes["full"].stats
         counted = body("tools/call", name="full__counter", arguments={})

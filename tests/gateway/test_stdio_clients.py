@@ -34,7 +34,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_client_lists_calls_and_is_asked(era: str, command: list[str], tmp_path: Path) -> None:
+async def test_client_lists_calls_and_is_asked(era: str, command: list[str], tmp_path: Path) -> None:
     heard: list[float] = []
 
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
@@ -54,7 +54,7 @@ async def test_a_client_lists_calls_and_is_asked(era: str, command: list[str], t
     assert heard == [1, 2, 1, 2]
 
 
-async def test_both_eras_on_one_pipe_and_what_is_no_message(command: list[str], tmp_path: Path) -> None:
+async def test_both_eras_and_invalid_messages_work_on_one_pipe(command: list[str], tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
     )
@@ -68,7 +68,7 @@ async def test_both_eras_on_one_pipe_and_what_is_no_message(command: list[str], 
     told: list[Json] = []
 
     async def answer(wanted: Callable[[Json], bool] = lambda message: "id" in message) -> Json:
-        """The next message of this kind; others that come before it are told."""
+        """The next message of this kind; earlier ones are collected in `told`."""
         async with asyncio.timeout(60):
             while True:
                 found: Json = json.loads(await reader.readline())
@@ -101,7 +101,7 @@ async def test_both_eras_on_one_pipe_and_what_is_no_message(command: list[str], 
         told.clear()
         write(modern(5, "tools/call", name="new__change_tools", arguments={}))
         assert (await answer())["id"] == 5
-        for tagged in (True, False):  # the listening client is told, and so is the session
+        for tagged in (True, False):  # the listener and the session are notified
             if not any(_is_change(message, tagged) for message in told):
                 await answer(partial(_is_change, tagged=tagged))
     finally:
@@ -130,7 +130,7 @@ def answers(output: bytes) -> dict[int, Json]:
 
 
 @pytest.mark.promise("C15")
-async def test_a_pipe_is_a_client_and_gets_its_answers_before_the_end(command: list[str], tmp_path: Path) -> None:
+async def test_all_piped_requests_are_answered_before_the_end(command: list[str], tmp_path: Path) -> None:
     asked = lines(
         request(1, "tools/list"),
         call(2, "old__echo", text="hi"),
@@ -156,7 +156,7 @@ async def test_a_pipe_is_a_client_and_gets_its_answers_before_the_end(command: l
 
 
 @pytest.mark.promise("C15")
-async def test_files_are_input_and_output(command: list[str], tmp_path: Path) -> None:
+async def test_input_and_output_may_be_files(command: list[str], tmp_path: Path) -> None:
     asked, told = tmp_path / "asked", tmp_path / "told"
     asked.write_bytes(lines(request(1, "tools/list"), call(2, "new__echo", text="hi")))
     for target in (str(told), os.devnull):
@@ -168,7 +168,7 @@ async def test_files_are_input_and_output(command: list[str], tmp_path: Path) ->
     assert found[1]["result"]["tools"] and found[2]["result"]["content"][0]["text"] == "hi"
 
 
-async def test_nothing_is_waited_for_if_nothing_is_under_way(command: list[str], tmp_path: Path) -> None:
+async def test_gateway_ends_at_once_when_no_call_is_running(command: list[str], tmp_path: Path) -> None:
     """A session, a subscription and a question to the client do not keep the gateway alive."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": {}}
     meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}}
@@ -190,7 +190,7 @@ async def test_nothing_is_waited_for_if_nothing_is_under_way(command: list[str],
         assert await process.wait() == 0
 
 
-async def test_a_client_that_is_gone_ends_what_it_asked_for(command: list[str], tmp_path: Path) -> None:
+async def test_closed_client_cancels_its_calls(command: list[str], tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
     )

@@ -28,7 +28,7 @@ NAMES = ("a.read", "a.write", "b.read", "ab.read", "b.a.read")
         (("[ab].read",), ()),  # only `*` and `?` mean something
     ],
 )
-def test_patterns_choose_in_their_order(patterns: tuple[str, ...], chosen: tuple[str, ...]):
+def test_patterns_apply_in_their_order(patterns: tuple[str, ...], chosen: tuple[str, ...]):
     assert tuple(name for name in NAMES if name in ToolFilter(patterns)) == chosen
 
 
@@ -48,15 +48,13 @@ def test_patterns_choose_in_their_order(patterns: tuple[str, ...], chosen: tuple
         (("!*",), "", ""),
     ],
 )
-def test_a_server_is_touched_if_anything_of_it_may_be_shown_and_whole_if_everything_is(
-    patterns: tuple[str, ...], touched: str, whole: str
-):
+def test_filter_knows_partly_and_fully_included_servers(patterns: tuple[str, ...], touched: str, whole: str):
     selection, servers = ToolFilter(patterns), ("a", "ab", "b")
     assert [s for s in servers if selection.may_include(s)] == touched.split()
     assert [s for s in servers if selection.includes_server(s)] == whole.split()
 
 
-def test_a_union_holds_what_any_of_its_parts_holds_and_no_more():
+def test_union_includes_exactly_the_items_of_its_parts():
     both = ToolFilter.union([filter_for_server("a"), ToolFilter(("b.read",))])
     assert [name for name in NAMES if name in both] == ["a.read", "a.write", "b.read"]
     assert [s for s in ("a", "ab", "b") if both.may_include(s)] == ["a", "b"]
@@ -65,7 +63,7 @@ def test_a_union_holds_what_any_of_its_parts_holds_and_no_more():
     assert not any(name in none for name in NAMES) and not none.may_include("a") and not none.includes_server("a")
 
 
-def test_what_one_group_takes_away_another_may_hold():
+def test_tool_excluded_by_one_part_may_be_in_another():
     both = ToolFilter.union([ToolFilter(("a.*", "!a.write")), ToolFilter(("a.write",))])
     assert "a.write" in both and "b.read" not in both
 
@@ -83,7 +81,7 @@ def test_what_one_group_takes_away_another_may_hold():
         ([("!a.write", "a.write"), ("a.read",)], "a.read a.write", "a", ""),  # within a group the last match decides
     ],
 )
-def test_what_one_group_of_a_person_denies_no_other_group_gives(
+def test_deny_of_one_user_group_wins_over_other_groups(
     groups: list[tuple[str, ...]], chosen: str, touched: str, whole: str
 ):
     access, servers = filter_for_access(groups), ("a", "ab", "b")
@@ -93,11 +91,11 @@ def test_what_one_group_of_a_person_denies_no_other_group_gives(
     assert seen == touched.split() and {name.split(".")[0] for name in chosen.split()} >= set(whole.split())
 
 
-def test_everything_and_nothing():
+def test_all_tools_and_no_tools_filters_match_as_named():
     assert all(name in ALL_TOOLS and name not in NO_TOOLS for name in NAMES)
 
 
-def test_a_pattern_of_many_stars_is_read_in_little_time():
+def test_pattern_with_many_stars_is_matched_quickly():
     began = time.monotonic()
     assert "a." + "x" * 128 not in ToolFilter(("*a" * 40 + "*y",))
     assert time.monotonic() - began < within(2)

@@ -79,7 +79,7 @@ async def client(found: Lab, era: str, endpoint: str, token: str | None = None) 
 
 @pytest.mark.parametrize("server_era", ["modern", "legacy"])
 @BOTH_ERAS
-async def test_request_passes_at_the_endpoint_of_a_server_that_allows_it(era: str, server_era: str) -> None:
+async def test_request_passes_at_the_endpoint_of_its_server(era: str, server_era: str) -> None:
     async with vendor(server_era) as (found, fake):
         async with client(found, era, "server/full") as raw:
             answer = await ask(raw, era, METHOD, {"query": ["a", None, 1.5]})
@@ -93,7 +93,7 @@ async def test_request_passes_at_the_endpoint_of_a_server_that_allows_it(era: st
 
 
 @BOTH_ERAS
-async def test_every_other_endpoint_and_method_is_unknown(era: str) -> None:
+async def test_vendor_method_is_unknown_elsewhere(era: str) -> None:
     async with vendor("modern") as (found, fake):
         for endpoint, method in (
             ("", METHOD),
@@ -124,7 +124,7 @@ async def test_notification_passes_where_the_request_does(era: str, server_era: 
         ]
 
 
-async def test_caller_who_may_use_some_tools_only_has_no_vendor_methods(tmp_path: Path) -> None:
+async def test_limited_caller_has_no_vendor_methods(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "operator")
     narrow = keyring.create_key_sync("narrow", ["some"], False, 0.0)[0]
     wide = keyring.create_key_sync("wide", ["server/full"], False, 0.0)[0]

@@ -51,7 +51,7 @@ def names(of: EndpointView, kind: Any = "tools") -> list[str]:
     return [item["name"] for item in listed(of, kind)]
 
 
-def test_the_order_is_by_server_and_then_as_the_server_has_it() -> None:
+def test_items_are_ordered_by_server_and_then_as_listed() -> None:
     known = catalog(zoo={"tools": [tool("b"), tool("a")]}, ant={"tools": [tool("y"), tool("x")]})
     assert names(view(known, "zoo", "ant")) == ["ant__y", "ant__x", "zoo__b", "zoo__a"]
     assert names(view(known, "zoo", "ant", alone="zoo", selection=filter_for_server("zoo"))) == ["b", "a"]
@@ -68,12 +68,12 @@ def test_pages_hold_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("cursor", [7, "", "no base64!", base64.urlsafe_b64encode(b"tools\0gone").decode(), "é"])
-def test_a_cursor_that_is_none_of_ours_is_refused(cursor: object) -> None:
+def test_invalid_cursor_is_rejected(cursor: object) -> None:
     with pytest.raises(ValueError):
         view(catalog(s={"tools": [tool("t")]}), "s").get_page("tools", cursor)
 
 
-def test_a_cursor_of_another_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursor_of_another_list_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "PAGE_SIZE", 1)
     shown = view(catalog(s={"tools": [tool("a"), tool("b")], "prompts": [{"name": "a"}, {"name": "b"}]}), "s")
     _, cursor = shown.get_page("tools", None)
@@ -81,7 +81,7 @@ def test_a_cursor_of_another_list_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         shown.get_page("prompts", cursor)
 
 
-def test_made_up_cursors_do_not_fill_our_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_up_cursors_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "PAGE_SIZE", 10)
     shown = view(catalog(s={"tools": [tool(f"t{number}") for number in range(100)]}), "s")
     for number in range(99):
@@ -89,7 +89,7 @@ def test_made_up_cursors_do_not_fill_our_memory(monkeypatch: pytest.MonkeyPatch)
     assert len(shown._current_list("tools").pages) <= 10
 
 
-def test_a_long_name_is_cut_and_leads_back() -> None:
+def test_long_name_is_cut_and_still_resolves() -> None:
     long, other = "x" * 100, "x" * 99 + "y"
     shown = view(catalog(s={"tools": [tool(long), tool(other)]}), "s")
     first, second = names(shown)
@@ -99,7 +99,7 @@ def test_a_long_name_is_cut_and_leads_back() -> None:
         assert found is not None and found.name == key
 
 
-def test_the_same_uri_of_two_servers_is_told_apart() -> None:
+def test_same_uri_of_two_servers_is_qualified() -> None:
     same = {
         "resources": [{"uri": "file:///readme", "name": "r"}],
         "templates": [{"uriTemplate": "db://{id}", "name": "t"}],
@@ -118,7 +118,7 @@ def test_the_same_uri_of_two_servers_is_told_apart() -> None:
     assert shown.server_for_uri("nowhere://7") is None
 
 
-def test_a_template_for_everything_takes_no_uri_of_another_server() -> None:
+def test_catch_all_template_takes_no_uri_of_another_server() -> None:
     known = catalog(
         any={"templates": [{"uriTemplate": "{+path}", "name": "all"}]},
         db={"templates": [{"uriTemplate": "db://tables/{id}", "name": "one"}]},
@@ -131,7 +131,7 @@ def test_a_template_for_everything_takes_no_uri_of_another_server() -> None:
     assert view(known, "any").server_for_uri("file:///x") == ("any", "file:///x")
 
 
-def test_a_group_chooses_renames_and_describes() -> None:
+def test_toolset_selects_renames_and_describes() -> None:
     known = catalog(
         github={"tools": [tool("search"), tool("delete_repo"), tool("delete_file")], "resources": [{"uri": "a://b"}]},
         other={"tools": [tool("search")]},
@@ -153,7 +153,7 @@ def test_a_group_chooses_renames_and_describes() -> None:
 
 @pytest.mark.parametrize("other", ["y", "z"])
 @pytest.mark.attack("held-60")
-def test_a_name_that_is_taken_hides_nothing(other: str) -> None:
+def test_rename_to_a_taken_name_hides_nothing(other: str) -> None:
     known = catalog(a={"tools": [tool("x")]}, b={"tools": [tool("y"), tool("z")]})
     shown = view(known, "a", "b", selection=ToolFilter(renames={"a.x": f"b__{other}", "b.z": "b__y"}))
     found = names(shown)
@@ -162,7 +162,7 @@ def test_a_name_that_is_taken_hides_nothing(other: str) -> None:
     assert keys == ["x", "y", "z"]
 
 
-def test_resources_are_shown_where_all_of_a_server_is() -> None:
+def test_resources_are_shown_only_for_whole_servers() -> None:
     known = catalog(s={"tools": [tool("t")], "resources": [{"uri": "a://b", "name": "b"}]})
     assert listed(view(known, "s", selection=ToolFilter(("s.*",))), "resources")
     assert not listed(view(known, "s", selection=ToolFilter(("s.t",))), "resources")
@@ -173,7 +173,7 @@ def test_resources_are_shown_where_all_of_a_server_is() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_pages_of_an_endpoint_and_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endpoint_and_toolset_pages_are_complete_and_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "PAGE_SIZE", 7)
     groups = {"few": ToolFilter(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
     async with (
@@ -211,7 +211,7 @@ async def _pages(raw: Raw) -> list[str]:
     raise AssertionError("the pages do not end")
 
 
-def test_a_name_says_which_server_has_it() -> None:
+def test_server_is_found_by_tool_name() -> None:
     renamed = ToolFilter(("*",), {"b.t": "short"})
     shown = view(catalog(a={"tools": [tool("t")]}, b={}), "a", "b", selection=renamed)
     assert [shown.server_for(name) for name in ("a__t", "b__later", "short")] == ["a", "b", "b"]
@@ -219,7 +219,7 @@ def test_a_name_says_which_server_has_it() -> None:
     assert view(catalog(a={}), "a", alone="a").server_for("anything") == "a"
 
 
-def test_a_list_is_made_once_until_something_changes() -> None:
+def test_list_is_encoded_once_until_a_change() -> None:
     of = catalog(a={"tools": [tool("t")]})
     shown, made = view(of, "a"), []
 
@@ -237,7 +237,7 @@ def test_a_list_is_made_once_until_something_changes() -> None:
         shown.encoded_page("tools", ["not", "hashable"], "modern", make)
 
 
-def test_whether_a_server_has_not_said_yet_what_it_has() -> None:
+def test_view_is_incomplete_until_every_server_listed_tools() -> None:
     of = catalog(a={"tools": [tool("t")]})
     of.add_server("b")
     shown = view(of, "a", "b")
@@ -284,7 +284,7 @@ def large_catalog(servers: int, tools: int) -> tuple[Catalog, list[str]]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("servers", "tools"), [(300, 12), (1, 3600), (20, 180)])
-async def test_a_large_list_is_built_in_slices(servers: int, tools: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_list_is_built_in_slices(servers: int, tools: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known, every = large_catalog(servers, tools)
     of = view(known, *every, selection=ToolFilter(search=True))
     slices = Slices(of, monkeypatch)
@@ -299,7 +299,7 @@ async def test_a_large_list_is_built_in_slices(servers: int, tools: int, monkeyp
 
 
 @pytest.mark.anyio
-async def test_only_the_tools_of_a_changed_server_are_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_tools_of_a_changed_server_are_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     known, every = large_catalog(200, 12)
     of = view(known, *every)
     slices = Slices(of, monkeypatch)
@@ -314,7 +314,7 @@ async def test_only_the_tools_of_a_changed_server_are_named_again(monkeypatch: p
 
 
 @pytest.mark.anyio
-async def test_a_list_that_changes_while_it_is_built_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_changed_while_built_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     known, every = large_catalog(200, 12)
     of = view(known, *every)
     preparing = [asyncio.create_task(of.prepare()) for _ in range(3)]
@@ -327,7 +327,7 @@ async def test_a_list_that_changes_while_it_is_built_is_complete(monkeypatch: py
     assert of.items("tools") == fresh.items("tools") and names(of) == names(fresh)
 
 
-def test_renamed_tools_that_clash_get_the_same_names_in_every_order() -> None:
+def test_clashing_renames_get_the_same_names_in_every_order() -> None:
     known = catalog(a={"tools": [tool("x"), tool("y")]}, b={"tools": [tool("x"), tool("y")]})
     selection = ToolFilter(renames={"a.x": "find", "b.x": "find", "b.y": "a__y"})
     of = view(known, "a", "b", selection=selection)

@@ -1,4 +1,4 @@
-"""A thread that does the blocking work of a gateway ends: the gateway says so, and nobody waits for ever."""
+"""A thread that does the blocking work of a gateway ends: the gateway reports it, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.attack("A2-D1")
 @pytest.mark.parametrize("thread", ["toolway-runs", "toolway-audit"])
-async def test_keep_a_gateway_in_service_after_one_of_its_threads_has_ended(tmp_path: Path, thread: str) -> None:
+async def test_gateway_with_an_ended_thread_is_not_ready(tmp_path: Path, thread: str) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     folder = tmp_path / "one"
     folder.mkdir()
@@ -32,7 +32,7 @@ async def test_keep_a_gateway_in_service_after_one_of_its_threads_has_ended(tmp_
         (folder / "state" / "end-thread").write_text(thread)
         async with asyncio.timeout(60):
             while (await run.get("/readyz"))[0] != 503:
-                await asyncio.wait_for(run.get("/admin/runs"), 30)  # nobody waits for ever
+                await asyncio.wait_for(run.get("/admin/runs"), 30)  # no caller waits forever
                 await asyncio.sleep(0.1)
             await run.get("/admin/runs")
             assert (await run.get("/healthz"))[0] == 200
@@ -44,7 +44,7 @@ def end() -> None:
     raise SystemExit
 
 
-async def test_each_store_with_a_thread_reports_its_end_and_answers_at_once(tmp_path: Path) -> None:
+async def test_store_with_an_ended_thread_fails_at_once(tmp_path: Path) -> None:
     file = SqliteFile(tmp_path / "file", "toolway-file", lambda db: None)
     keys = SqliteIdempotencyStore(tmp_path / "keys")
     thread = WorkerThread("toolway-thread")
@@ -67,7 +67,7 @@ async def test_each_store_with_a_thread_reports_its_end_and_answers_at_once(tmp_
     assert dead_workers() == []
 
 
-async def test_the_error_of_a_job_is_that_of_its_caller_alone() -> None:
+async def test_job_error_reaches_its_own_caller_only() -> None:
     thread = WorkerThread("toolway-thread")
     works = [asyncio.ensure_future(thread.run(work)) for work in (lambda: 1 // 0, lambda: 2)]
     found = await asyncio.gather(*works, return_exceptions=True)

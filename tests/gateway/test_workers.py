@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.load_clients import Answer, Connection, Failed, Lost, Rider, close_all, rider
+from tests.gateway.load_clients import Answer, Connection, Failed, LoadClient, Lost, close_all, load_client
 from tests.gateway.program import Program, below, kill, runs, start, until
 from toolway.errors import ConfigError
 from toolway.serve.workers import count_workers
@@ -42,13 +42,13 @@ class Workers:
         _, found = await self.run.get("/admin/nodes")
         self.folder = Path(found["nodes"][0]["address"].removeprefix("unix:")).parent
 
-    def client(self, worker: int, era: str = "modern", token: str = "", path: str = "/mcp") -> Rider:
-        made = rider(era, self.run.port, token or self.run.token, path)
+    def client(self, worker: int, era: str = "modern", token: str = "", path: str = "/mcp") -> LoadClient:
+        made = load_client(era, self.run.port, token or self.run.token, path)
         made.host = str(self.folder / f"{worker}.http")
         return made
 
     async def ask(self, worker: int, method: str, path: str, body: Json | None = None, token: str = "") -> Answer:
-        """A request to one worker, on a connection of its own."""
+        """A request to one worker, on its own connection."""
         connection = await Connection.to(0, str(self.folder / f"{worker}.http"))
         try:
             fields = {"authorization": f"Bearer {token or self.run.token}", "content-type": "application/json"}
@@ -132,7 +132,7 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
             await kill(run)
 
 
-async def test_a_server_has_one_process_whichever_worker_calls_it(workers: Workers) -> None:
+async def test_server_has_one_process_for_all_workers(workers: Workers) -> None:
     clients = [workers.client(worker) for worker in (0, 1)]
     for number, client in enumerate(clients):
         await client.call("fake__counter", {"nonce": f"one-{number}"})
@@ -141,7 +141,7 @@ async def test_a_server_has_one_process_whichever_worker_calls_it(workers: Worke
     assert len(server_processes(workers.run)) == 2  # one of each stdio server
 
 
-async def test_a_legacy_session_works_at_every_worker(workers: Workers) -> None:
+async def test_legacy_session_works_at_every_worker(workers: Workers) -> None:
     for first, second in ((0, 1), (1, 0)):
         one, other = workers.client(first, "legacy"), workers.client(second, "legacy")
         await one.call("fake__echo", {"text": "a"})
@@ -151,7 +151,7 @@ async def test_a_legacy_session_works_at_every_worker(workers: Workers) -> None:
         assert (await one.call("old__echo", {"text": "d"})).data["text"] == "d"
 
 
-async def test_a_suspended_call_is_answered_through_any_worker(workers: Workers) -> None:
+async def test_suspended_call_is_answered_through_any_worker(workers: Workers) -> None:
     for first, second in ((0, 1), (1, 0)):
         asking, answering = workers.client(first), workers.client(second)
         params: Json = {"name": "old__elicit", "arguments": {"nonce": f"asked-{first}"}, "_meta": ASKS}
@@ -164,7 +164,7 @@ async def test_a_suspended_call_is_answered_through_any_worker(workers: Workers)
         assert "Ada" in json.dumps(done["content"])
 
 
-async def test_a_key_is_valid_and_revoked_at_all_workers_at_once(workers: Workers) -> None:
+async def test_key_is_valid_and_revoked_at_all_workers_at_once(workers: Workers) -> None:
     for worker in (0, 1):
         key = await workers.json(worker, "POST", "/admin/keys", {"name": f"by-{worker}"})
         for each in (1, 0):
@@ -177,7 +177,7 @@ async def test_a_key_is_valid_and_revoked_at_all_workers_at_once(workers: Worker
             assert refused.value.status == 401
 
 
-async def test_every_worker_shows_the_sums_of_all(workers: Workers) -> None:
+async def test_every_worker_shows_the_totals_of_all(workers: Workers) -> None:
     for server in ("fake", "web"):
         before = await workers.total(0, server)
         for worker, number in ((0, 3), (1, 4)):
@@ -193,7 +193,7 @@ async def test_every_worker_shows_the_sums_of_all(workers: Workers) -> None:
     assert listed[0] == listed[1] and len(listed[0]["calls"]) == calls[0]["web"]
 
 
-async def test_a_changed_file_and_a_reload_reach_all_workers(workers: Workers) -> None:
+async def test_file_change_and_reload_reach_all_workers(workers: Workers) -> None:
     run = workers.run
     run.write({**workers.servers, "added": {"url": workers.servers["web"]["url"]}})
     await workers.json(1, "POST", "/admin/reload")
@@ -207,7 +207,7 @@ async def test_a_changed_file_and_a_reload_reach_all_workers(workers: Workers) -
                 await asyncio.sleep(0.05)
 
 
-async def test_worker_0_executes_the_workflows_that_any_worker_starts_and_answers(workers: Workers) -> None:
+async def test_worker_0_executes_workflows_of_every_worker(workers: Workers) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     steps = [
         {"name": "ok", "approve": "Count?"},
@@ -236,14 +236,14 @@ async def test_worker_0_executes_the_workflows_that_any_worker_starts_and_answer
     await workers.json(0, "POST", "/admin/reload")
 
 
-async def _tools(client: Rider) -> set[str]:
+async def _tools(client: LoadClient) -> set[str]:
     try:
         return {tool["name"] for tool in (await client.request("tools/list", {})).raw["tools"]}
     finally:
         client.close()
 
 
-async def test_a_killed_worker_is_started_again_and_disturbs_no_call_of_another(workers: Workers) -> None:
+async def test_killed_worker_restarts_without_disturbing_other_calls(workers: Workers) -> None:
     pids, total = await workers.pids(), await workers.total(0, "web")
     assert all(pids.values())
     client, before = workers.client(0), server_processes(workers.run)
@@ -257,7 +257,7 @@ async def test_a_killed_worker_is_started_again_and_disturbs_no_call_of_another(
     assert (await workers.pids())[0] == pids[0]
 
 
-async def test_the_servers_of_a_killed_worker_end_and_callers_learn_what_is_known(workers: Workers) -> None:
+async def test_servers_of_a_killed_worker_end_and_calls_are_unknown(workers: Workers) -> None:
     pids, before = await workers.pids(), server_processes(workers.run)
     total = await workers.total(0, "fake")
     client = workers.client(1)
@@ -271,7 +271,7 @@ async def test_the_servers_of_a_killed_worker_end_and_callers_learn_what_is_know
         await call
     assert failed.value.executed == "unknown"
     await until(lambda: not any(runs(pid) for pid in before))
-    assert (await workers.client(1).call("web__echo", {"text": "x"})).data["text"] == "x"  # needs no owner
+    assert (await workers.client(1).call("web__echo", {"text": "x"})).data["text"] == "x"  # works without the owner
     for worker in (1, 0):
         await workers.until_works(worker, "fake__echo")
     assert len(server_processes(workers.run)) == 2
@@ -321,7 +321,7 @@ async def test_workers_end_if_their_parent_is_killed(tmp_path: Path) -> None:
         (["--cluster", "nats://127.0.0.1:4222", "--database", "sqlite:////tmp/none"], "--cluster"),
     ],
 )
-async def test_what_cannot_be_combined_is_refused_with_a_reason(tmp_path: Path, words: list[str], names: str) -> None:
+async def test_unsupported_combination_is_rejected_with_a_reason(tmp_path: Path, words: list[str], names: str) -> None:
     more = ["--cluster-key-file", str(tmp_path / "key")] if "--cluster" in words else []
     (tmp_path / "key").write_text("c" * 64)
     (tmp_path / "key").chmod(0o600)
@@ -335,11 +335,11 @@ async def test_what_cannot_be_combined_is_refused_with_a_reason(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("text", "cores", "count"), [(None, 8, 1), ("1", 8, 1), ("3", 2, 3), ("auto", 2, 1), ("auto", 3, 1), ("auto", 4, 4)]
 )
-async def test_auto_uses_several_workers_from_four_cores_on(text: str | None, cores: int, count: int) -> None:
+async def test_auto_uses_several_workers_from_four_cores(text: str | None, cores: int, count: int) -> None:
     assert count_workers(text, cores) == count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65", "two", "", "²", "1.5"])
-async def test_an_invalid_number_of_workers_is_refused(text: str) -> None:
+async def test_invalid_number_of_workers_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="invalid number of workers"):
         count_workers(text, 8)

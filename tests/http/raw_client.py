@@ -32,7 +32,7 @@ class Raw:
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Give bytes to the system; a peer that has gone is no complaint."""
+        """Give bytes to the system; a peer that has gone is not an error."""
         with contextlib.suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()

@@ -75,7 +75,7 @@ async def fault_of(client: HttpClient, url: str, **how: Any) -> HttpError:
 # -- what is sent, and how connections are kept
 
 
-async def test_a_request_arrives_whole_and_its_response_comes_back(client: HttpClient) -> None:
+async def test_request_arrives_whole_and_response_is_returned(client: HttpClient) -> None:
     seen: list[Received] = []
 
     async def react(conn: Conn, request: Received) -> None:
@@ -97,14 +97,14 @@ async def test_a_request_arrives_whole_and_its_response_comes_back(client: HttpC
     ]
 
 
-async def test_one_connection_serves_requests_that_follow_each_other(client: HttpClient) -> None:
+async def test_sequential_requests_share_one_connection(client: HttpClient) -> None:
     async with peer(always(OK)) as server:
         for _ in range(20):
             assert await fetch(client, server.url) == b"ok"
         assert server.connections == 1
 
 
-async def test_the_connection_used_last_is_used_first(client: HttpClient) -> None:
+async def test_most_recently_used_connection_is_reused_first(client: HttpClient) -> None:
     both = asyncio.Event()
     used: list[int] = []
 
@@ -141,7 +141,7 @@ def falling_silent(*, lost: bool) -> tuple[Any, asyncio.Event]:
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["silence", "reset"])
-async def test_after_an_exchange_without_a_byte_no_connection_of_before_is_trusted(lost: bool) -> None:
+async def test_failed_exchange_discards_older_idle_connections(lost: bool) -> None:
     script, gone = falling_silent(lost=lost)
     client = HttpClient(PATIENT, HERE)
     async with peer(script) as server:
@@ -157,7 +157,7 @@ async def test_after_an_exchange_without_a_byte_no_connection_of_before_is_trust
     await asyncio.sleep(0)
 
 
-async def test_a_caller_who_leaves_costs_no_connection_that_was_in_use_meanwhile(client: HttpClient) -> None:
+async def test_cancelled_request_keeps_other_connections(client: HttpClient) -> None:
     async def react(conn: Conn, request: Received) -> None:
         if request.body == b"slow":
             await asyncio.sleep(60)
@@ -173,7 +173,7 @@ async def test_a_caller_who_leaves_costs_no_connection_that_was_in_use_meanwhile
         assert server.connections == 2
 
 
-async def test_a_connection_idle_for_too_long_for_the_caller_is_left_alone(client: HttpClient) -> None:
+async def test_connection_idle_longer_than_max_idle_is_not_used(client: HttpClient) -> None:
     async with peer(always(OK)) as server:
         await fetch(client, server.url)
         await asyncio.sleep(0.06)
@@ -184,7 +184,7 @@ async def test_a_connection_idle_for_too_long_for_the_caller_is_left_alone(clien
 
 
 @quick
-async def test_a_connection_that_nobody_uses_is_closed(client: HttpClient) -> None:
+async def test_idle_connection_is_closed(client: HttpClient) -> None:
     closed = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -199,7 +199,7 @@ async def test_a_connection_that_nobody_uses_is_closed(client: HttpClient) -> No
             await closed.wait()
 
 
-async def test_a_kept_connection_that_the_peer_closed_is_not_used(client: HttpClient) -> None:
+async def test_connection_closed_by_peer_is_not_reused(client: HttpClient) -> None:
     async with peer(once(OK)) as server:
         assert await fetch(client, server.url) == b"ok"
         await asyncio.sleep(0.05)
@@ -207,7 +207,7 @@ async def test_a_kept_connection_that_the_peer_closed_is_not_used(client: HttpCl
         assert server.connections == 2
 
 
-async def test_a_kept_connection_closed_without_a_byte_may_have_lost_the_request(client: HttpClient) -> None:
+async def test_reused_connection_closed_without_a_byte_is_unknown(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(OK)
@@ -230,14 +230,14 @@ async def test_a_kept_connection_closed_without_a_byte_may_have_lost_the_request
     ],
     ids=["close", "http-1.0", "surplus", "second response"],
 )
-async def test_a_connection_is_kept_only_after_a_clean_end(client: HttpClient, data: bytes) -> None:
+async def test_connection_is_kept_only_after_clean_end(client: HttpClient, data: bytes) -> None:
     async with peer(always(data)) as server:
         assert await fetch(client, server.url) == b"ok"
         assert await fetch(client, server.url) == b"ok"
         assert server.connections == 2
 
 
-async def test_bytes_that_nobody_asked_for_end_a_kept_connection(client: HttpClient) -> None:
+async def test_unsolicited_bytes_close_idle_connection(client: HttpClient) -> None:
     sent = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -257,12 +257,12 @@ async def test_bytes_that_nobody_asked_for_end_a_kept_connection(client: HttpCli
         assert server.connections == 2
 
 
-async def test_a_body_may_last_until_the_connection_ends(client: HttpClient) -> None:
+async def test_body_may_last_until_connection_closes(client: HttpClient) -> None:
     async with peer(once(b"HTTP/1.1 200 OK\r\n\r\nall of it")) as server:
         assert await fetch(client, server.url) == b"all of it"
 
 
-async def test_interim_responses_are_passed_over(client: HttpClient) -> None:
+async def test_interim_responses_are_skipped(client: HttpClient) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     async with peer(always(interim + OK)) as server:
         assert await fetch(client, server.url) == b"ok"
@@ -270,7 +270,7 @@ async def test_interim_responses_are_passed_over(client: HttpClient) -> None:
         assert server.connections == 1
 
 
-async def test_an_answer_that_comes_before_the_request_was_read_is_heard(client: HttpClient) -> None:
+async def test_early_response_is_read_while_request_is_sent(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.reader.readexactly(10)
         await conn.send(response(413, b"too large"))
@@ -289,7 +289,7 @@ async def fetch_in_vain(client: HttpClient, url: str) -> None:
         await answer.read(100)
 
 
-async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(anyio_backend: Any) -> None:
+async def test_finished_stream_frees_connection_for_reuse(anyio_backend: Any) -> None:
     client = HttpClient(PATIENT, HERE)
 
     async def react(conn: Conn, _: Received) -> None:
@@ -311,7 +311,7 @@ async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(anyio_back
 
 
 @quick
-async def test_an_answered_stream_that_goes_on_is_closed(client: HttpClient) -> None:
+async def test_finished_stream_that_continues_is_closed(client: HttpClient) -> None:
     closed = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -331,7 +331,7 @@ async def test_an_answered_stream_that_goes_on_is_closed(client: HttpClient) -> 
 # -- what cannot be reached
 
 
-async def test_a_port_where_nobody_listens_is_not_sent(client: HttpClient) -> None:
+async def test_refused_connection_is_not_sent(client: HttpClient) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         fault = await fault_of(client, f"http://127.0.0.1:{unused.getsockname()[1]}/")
@@ -340,7 +340,7 @@ async def test_a_port_where_nobody_listens_is_not_sent(client: HttpClient) -> No
     assert "listens" in fault.hint
 
 
-async def test_a_name_that_does_not_exist_is_not_sent(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_host_is_not_sent(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -350,7 +350,7 @@ async def test_a_name_that_does_not_exist_is_not_sent(client: HttpClient, monkey
     assert "nowhere.test" in fault.reason
 
 
-async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_resolver_times_out_and_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     lookups: list[str] = []
     real = socket.getaddrinfo
@@ -374,19 +374,19 @@ async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monk
         client.close()
 
 
-async def test_the_next_address_is_tried_when_one_refuses() -> None:
+async def test_next_address_is_tried_if_one_refuses() -> None:
     client = HttpClient(PATIENT, replace(HERE, lookup=lambda _: ["127.0.0.2", "127.0.0.1"]))
     async with peer(always(OK)) as server:
         assert await fetch(client, f"http://two.test:{server.port}/") == b"ok"
     client.close()
 
 
-async def test_a_name_that_cannot_be_one_is_not_sent(client: HttpClient) -> None:
+async def test_invalid_host_name_is_not_sent(client: HttpClient) -> None:
     fault = await fault_of(client, f"http://{'a' * 64}.test/")
     assert (fault.code, fault.certainty) == ("E-HTTP-DNS", Certainty.NOT_SENT)
 
 
-async def test_an_address_that_is_slow_is_overtaken_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_address_is_overtaken_and_all_sockets_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
 
     async def open_slowly(address: ResolvedAddress) -> socket.socket:
@@ -410,7 +410,7 @@ async def test_an_address_that_is_slow_is_overtaken_and_leaves_nothing_open(monk
 # -- what is lost or broken
 
 
-async def test_a_reset_before_the_head_may_have_been_executed(client: HttpClient) -> None:
+async def test_reset_before_response_head_is_unknown(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         conn.reset()
@@ -431,7 +431,7 @@ async def test_a_reset_before_the_head_may_have_been_executed(client: HttpClient
     ],
     ids=["nothing", "half a head", "half a body", "no last chunk"],
 )
-async def test_a_response_that_is_cut_fails_its_request(client: HttpClient, data: bytes) -> None:
+async def test_truncated_response_fails_its_request(client: HttpClient, data: bytes) -> None:
     async with peer(once(data)) as server:
         fault = await fault_of(client, server.url)
     assert (fault.code, fault.certainty) == ("E-HTTP-RESET", Certainty.UNKNOWN)
@@ -455,7 +455,7 @@ async def test_a_response_that_is_cut_fails_its_request(client: HttpClient, data
         b"SSH-2.0-OpenSSH_9.6\r\n",
     ],
 )
-async def test_what_is_no_valid_http_fails_its_request_alone(client: HttpClient, data: bytes) -> None:
+async def test_invalid_response_fails_only_its_request(client: HttpClient, data: bytes) -> None:
     async def react(conn: Conn, request: Received) -> None:
         await conn.send(data if request.body == b"bad" else OK)
 
@@ -465,7 +465,7 @@ async def test_what_is_no_valid_http_fails_its_request_alone(client: HttpClient,
         assert await fetch(client, server.url) == b"ok"
 
 
-async def test_one_reset_among_fifty_requests_fails_only_that_one(client: HttpClient) -> None:
+async def test_one_reset_of_fifty_requests_fails_only_that_request(client: HttpClient) -> None:
     everyone = asyncio.Event()
     waiting = 0
 
@@ -503,14 +503,14 @@ async def test_one_reset_among_fifty_requests_fails_only_that_one(client: HttpCl
     ],
     ids=["long head", "endless head", "fields", "interim flood", "chunk extension", "trailer"],
 )
-async def test_a_head_or_framing_beyond_its_limit_fails_the_request(client: HttpClient, data: bytes) -> None:
+async def test_oversized_head_or_framing_fails_request(client: HttpClient, data: bytes) -> None:
     async with peer(once(data)) as server:
         fault = await fault_of(client, server.url)
     assert (fault.code, fault.certainty) == ("E-HTTP-LIMIT", Certainty.UNKNOWN)
 
 
 @quick
-async def test_a_head_that_trickles_fails_at_its_limit(client: HttpClient) -> None:
+async def test_slow_head_times_out(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.trickle(b"HTTP/1.1 200 OK\r\n" * 100, 0.02)
@@ -523,7 +523,7 @@ async def test_a_head_that_trickles_fails_at_its_limit(client: HttpClient) -> No
 
 
 @quick
-async def test_a_body_that_trickles_fails_when_it_is_waited_for(client: HttpClient) -> None:
+async def test_slow_body_times_out(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -535,7 +535,7 @@ async def test_a_body_that_trickles_fails_when_it_is_waited_for(client: HttpClie
 
 
 @quick
-async def test_a_stream_may_be_as_slow_as_it_likes(client: HttpClient) -> None:
+async def test_slow_stream_does_not_time_out(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n")
@@ -546,7 +546,7 @@ async def test_a_stream_may_be_as_slow_as_it_likes(client: HttpClient) -> None:
 
 
 @quick
-async def test_a_server_that_thinks_before_its_body_is_not_slow(client: HttpClient) -> None:
+async def test_slow_start_of_body_does_not_time_out(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await asyncio.sleep(0.5)
@@ -561,7 +561,7 @@ async def test_a_server_that_thinks_before_its_body_is_not_slow(client: HttpClie
 @pytest.mark.parametrize(
     "head", [b"Content-Length: 5000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n4c4b40\r\n", b"\r\n"]
 )
-async def test_a_body_over_the_limit_is_not_held(client: HttpClient, head: bytes) -> None:
+async def test_body_over_limit_is_not_buffered(client: HttpClient, head: bytes) -> None:
     part = b"x" * 10_000
 
     async def script(conn: Conn) -> None:
@@ -580,7 +580,7 @@ async def test_a_body_over_the_limit_is_not_held(client: HttpClient, head: bytes
     assert peak < 2_000_000
 
 
-async def test_a_reader_that_is_behind_makes_the_server_wait(client: HttpClient) -> None:
+async def test_slow_reader_applies_backpressure(client: HttpClient) -> None:
     size = 40_000_000
     written = 0
 
@@ -604,7 +604,7 @@ async def test_a_reader_that_is_behind_makes_the_server_wait(client: HttpClient)
 
 
 @quick
-async def test_a_server_that_stops_reading_is_noticed(client: HttpClient) -> None:
+async def test_server_that_stops_reading_times_out(client: HttpClient) -> None:
     async def script(conn: Conn) -> None:
         conn.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(5)
@@ -615,7 +615,7 @@ async def test_a_server_that_stops_reading_is_noticed(client: HttpClient) -> Non
     assert 0 < fault.bytes_sent < 30_000_000
 
 
-def test_progress_is_judged_by_what_is_shown() -> None:
+def test_stall_detector_judges_progress() -> None:
     watch = StallDetector(ClientLimits(write_timeout=10, head_timeout=10, min_rate_window=10, min_rate=1024))
     assert not watch.is_stalled(0, "write", 100)
     assert not watch.is_stalled(9, "write", 50)  # some of it left
@@ -646,7 +646,7 @@ def bomb() -> bytes:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "gzip, gzip"])
-async def test_a_compressed_answer_that_nobody_asked_for_is_refused(client: HttpClient, coding: str) -> None:
+async def test_unrequested_compression_is_rejected(client: HttpClient, coding: str) -> None:
     async with peer(always(compressed(gzip.compress(TEXT), coding))) as server:
         fault = await fault_of(client, server.url)
     assert (fault.code, fault.certainty) == ("E-HTTP-CONTENT", Certainty.UNKNOWN)
@@ -663,7 +663,7 @@ async def test_a_compressed_answer_that_nobody_asked_for_is_refused(client: Http
     ],
     ids=["gzip", "x-gzip", "deflate", "bare deflate", "identity"],
 )
-async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, coding: str) -> None:
+async def test_compressed_response_is_decoded_if_enabled(body: bytes, coding: str) -> None:
     client = HttpClient(msgspec.structs.replace(PATIENT, accept_compression=True), HERE)
     async with peer(always(compressed(body, coding))) as server:
         assert await fetch(client, server.url) == TEXT
@@ -686,7 +686,7 @@ async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, 
     ],
     ids=["bomb", "nested", "cut", "trailing", "no gzip", "one byte", "br", "zstd"],
 )
-async def test_a_compressed_answer_that_is_a_trap_fails_and_is_not_held(body: Callable[[], bytes], coding: str) -> None:
+async def test_malicious_compressed_response_fails_within_memory(body: Callable[[], bytes], coding: str) -> None:
     client = HttpClient(msgspec.structs.replace(PATIENT, accept_compression=True), HERE)
     async with peer(always(compressed(body(), coding))) as server:
         tracemalloc.start()
@@ -702,7 +702,7 @@ async def test_a_compressed_answer_that_is_a_trap_fails_and_is_not_held(body: Ca
 # -- leaving early
 
 
-async def test_cancelling_closes_the_connection_as_the_peer_sees(client: HttpClient) -> None:
+async def test_cancelling_closes_the_connection(client: HttpClient) -> None:
     asked, closed = asyncio.Event(), asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -723,7 +723,7 @@ async def test_cancelling_closes_the_connection_as_the_peer_sees(client: HttpCli
     assert sent == [1]
 
 
-async def test_leaving_the_block_before_the_end_closes_the_connection(client: HttpClient) -> None:
+async def test_leaving_the_response_early_closes_connection(client: HttpClient) -> None:
     closed = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -755,7 +755,7 @@ async def test_cancelling_while_connecting_sends_nothing() -> None:
     client.close()
 
 
-async def test_closing_the_client_fails_what_is_under_way_and_what_comes_later() -> None:
+async def test_closed_client_fails_pending_and_later_requests() -> None:
     client = HttpClient(PATIENT, HERE)
     asked = asyncio.Event()
 
@@ -774,7 +774,7 @@ async def test_closing_the_client_fails_what_is_under_way_and_what_comes_later()
         assert (later.code, later.certainty) == ("E-HTTP-CLOSED", Certainty.NOT_SENT)
 
 
-async def test_closing_the_client_while_it_connects_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_client_while_connecting_leaks_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     real = http1_dial._connect_first
 
@@ -814,7 +814,7 @@ async def test_closing_the_client_while_it_connects_leaves_nothing_open(monkeypa
         {"Host": "other"},
     ],
 )
-def test_headers_that_could_change_the_request_are_refused(headers: dict[str, str]) -> None:
+def test_unsafe_headers_are_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         encode_headers(headers)
 
@@ -835,7 +835,7 @@ def test_headers_that_could_change_the_request_are_refused(headers: dict[str, st
         " http://host/",
     ],
 )
-def test_urls_that_could_change_the_request_are_refused(url: str) -> None:
+def test_unsafe_urls_are_rejected(url: str) -> None:
     with pytest.raises(ValueError):
         HttpTarget.parse(url)
 
@@ -850,6 +850,6 @@ def test_urls_that_could_change_the_request_are_refused(url: str) -> None:
         ("http://bücher.example/", "xn--bcher-kva.example", "/"),
     ],
 )
-def test_a_url_becomes_an_authority_and_a_path(url: str, authority: str, path: str) -> None:
+def test_url_is_split_into_authority_and_path(url: str, authority: str, path: str) -> None:
     target = HttpTarget.parse(url)
     assert (target.origin.authority, target.path) == (authority, path)

@@ -46,7 +46,7 @@ class Socket:
 
 
 class Exchange:
-    """A connection on such a socket, with one request of 100 bytes under way."""
+    """A connection on such a socket, with one request of 100 bytes in flight."""
 
     def __init__(self, sock: Socket) -> None:
         self.free: list[ClientConnection] = []
@@ -68,41 +68,41 @@ class Exchange:
         return self.incoming.error
 
 
-async def test_a_write_that_the_system_refuses_sent_nothing() -> None:
+async def test_write_rejected_by_the_system_sent_nothing() -> None:
     at = Exchange(Socket(broken=True))
     at.connection.connection_lost(BrokenPipeError())
     assert (at.fault.code, at.fault.certainty, at.fault.bytes_sent) == ("E-HTTP-RESET", Certainty.NOT_SENT, 0)
     assert at.sent == []
 
 
-async def test_a_write_of_which_nothing_left_before_the_end_sent_nothing() -> None:
+async def test_aborted_write_without_a_byte_out_sent_nothing() -> None:
     at = Exchange(Socket(takes=0))
     at.connection.abort()
     assert (at.incoming.sent, at.sent) == (0, [])
 
 
-async def test_a_lost_connection_may_have_taken_what_was_still_held() -> None:
+async def test_buffered_bytes_of_lost_connection_are_unknown() -> None:
     at = Exchange(Socket(takes=0))
     at.connection.connection_lost(ConnectionResetError())
     assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 100)
     assert at.sent == [1]
 
 
-async def test_one_byte_that_left_is_enough_for_doubt() -> None:
+async def test_one_sent_byte_makes_outcome_unknown() -> None:
     at = Exchange(Socket(takes=1))
     assert at.sent == [1]
     at.connection.fail("E", "over")
     assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 1)
 
 
-async def test_tls_hides_what_left_so_all_of_it_may_have() -> None:
+async def test_tls_write_counts_as_sent() -> None:
     at = Exchange(Socket(takes=0, broken=True, tls=True))
     assert at.sent == [1]
     at.connection.connection_lost(None)
     assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 100)
 
 
-async def test_what_leaves_later_is_noticed_when_the_connection_is_looked_at() -> None:
+async def test_later_write_is_noticed_at_progress_check() -> None:
     sock = Socket(takes=0)
     at = Exchange(sock)
     at.connection.check_progress(0.0)
@@ -112,7 +112,7 @@ async def test_what_leaves_later_is_noticed_when_the_connection_is_looked_at() -
     assert at.sent == [1]
 
 
-async def test_what_leaves_later_is_noticed_when_an_answer_comes() -> None:
+async def test_later_write_is_noticed_when_response_arrives() -> None:
     sock = Socket(takes=0)
     at = Exchange(sock)
     sock.buffered = 0
@@ -121,7 +121,7 @@ async def test_what_leaves_later_is_noticed_when_an_answer_comes() -> None:
     assert at.free == [at.connection]
 
 
-async def test_a_connection_with_unsent_bytes_is_not_kept() -> None:
+async def test_connection_with_unsent_bytes_is_not_kept() -> None:
     sock = Socket(takes=50)
     at = Exchange(sock)
     at.connection.data_received(OK)
@@ -129,7 +129,7 @@ async def test_a_connection_with_unsent_bytes_is_not_kept() -> None:
     assert (at.free, sock.closing) == ([], True)
 
 
-async def test_a_stream_that_goes_on_and_on_after_its_answer_is_closed() -> None:
+async def test_stream_that_continues_after_response_is_closed() -> None:
     sock = Socket()
     at = Exchange(sock)
     at.connection.data_received(CHUNKED)
@@ -142,7 +142,7 @@ async def test_a_stream_that_goes_on_and_on_after_its_answer_is_closed() -> None
     assert at.incoming.received == 1
 
 
-async def test_an_end_that_follows_the_answer_keeps_the_connection() -> None:
+async def test_end_after_response_keeps_connection() -> None:
     at = Exchange(Socket())
     at.connection.data_received(CHUNKED)
     at.connection.linger()
@@ -172,7 +172,7 @@ def receive(at: Exchange, *pieces: bytes) -> IncomingResponse:
 
 
 @pytest.mark.parametrize("first", [(b"a" * 500, 100), (b"a" * 500,)])
-async def test_the_rest_of_a_large_response_is_counted_instead_of_parsed(first: tuple[bytes, int]) -> None:
+async def test_rest_of_large_response_is_counted_not_parsed(first: tuple[bytes, int]) -> None:
     at = Exchange(Socket())
     for piece in parts(*first):
         at.connection.data_received(piece)
@@ -196,7 +196,7 @@ async def test_the_rest_of_a_large_response_is_counted_instead_of_parsed(first: 
             assert response.headers["content-length"] == str(len(body))
 
 
-async def test_a_large_response_of_a_known_head_that_ends_early_or_late_is_noticed() -> None:
+async def test_large_response_of_wrong_length_is_noticed() -> None:
     at = Exchange(Socket())
     for piece in parts(b"a" * 500, 100):
         at.connection.data_received(piece)
@@ -215,7 +215,7 @@ async def test_a_large_response_of_a_known_head_that_ends_early_or_late_is_notic
 
 
 @pytest.mark.parametrize("length", [b"0500", b"+500", b"500 ", b"", b"5 00"])
-async def test_a_length_that_is_written_in_another_way_is_for_the_parser(length: bytes) -> None:
+async def test_unusual_content_length_is_left_to_the_parser(length: bytes) -> None:
     at = Exchange(Socket())
     for piece in parts(b"a" * 500, 100):
         at.connection.data_received(piece)
@@ -224,7 +224,7 @@ async def test_a_length_that_is_written_in_another_way_is_for_the_parser(length:
     assert known.match_start(LARGE_HEAD.replace(b"%d", length) + b"a" * 100) is None
 
 
-async def test_an_interim_head_is_not_taken_for_a_response() -> None:
+async def test_interim_head_is_not_cached() -> None:
     at = Exchange(Socket())
     early = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 500\r\n\r\n"
     begin, rest = parts(b"a" * 500, 100)
@@ -235,8 +235,8 @@ async def test_an_interim_head_is_not_taken_for_a_response() -> None:
 
 @pytest.mark.attack("A2-NG1")
 @pytest.mark.parametrize("part", [0, 1, 50], ids=lambda part: f"{part} bytes with the head")
-async def test_a_body_that_follows_its_head_belongs_to_its_own_request(part: int) -> None:
-    """Many servers write head and body apart, so that each first part of a response has the same length."""
+async def test_body_after_its_head_belongs_to_its_request(part: int) -> None:
+    """Many servers write head and body apart, so each first part of a response has the same length."""
     at = Exchange(Socket())
     for number in range(5):
         body = b"%d" % number * 100

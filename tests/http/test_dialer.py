@@ -97,7 +97,7 @@ async def fault_of(client: HttpClient, url: str) -> HttpError:
 # -- TLS
 
 
-async def test_a_certificate_of_an_authority_named_by_the_environment_is_trusted(
+async def test_certificate_authority_from_environment_is_trusted(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert = certificate(tmp_path / "cert.pem", "127.0.0.1")
@@ -109,7 +109,7 @@ async def test_a_certificate_of_an_authority_named_by_the_environment_is_trusted
 
 
 @pytest.mark.parametrize("kind", ["untrusted", "other host", "expired"])
-async def test_a_certificate_that_proves_nothing_is_refused_and_nothing_is_sent(
+async def test_invalid_certificate_is_rejected_before_sending(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     names = ("other.test",) if kind == "other host" else ("127.0.0.1",)
@@ -129,7 +129,7 @@ async def test_a_certificate_that_proves_nothing_is_refused_and_nothing_is_sent(
     assert seen == []
 
 
-async def test_a_server_without_tls_is_never_spoken_to_in_plaintext(client: HttpClient) -> None:
+async def test_https_never_falls_back_to_plaintext(client: HttpClient) -> None:
     heard = bytearray()
 
     async def script(conn: Conn) -> None:
@@ -143,7 +143,7 @@ async def test_a_server_without_tls_is_never_spoken_to_in_plaintext(client: Http
     assert b"POST" not in heard
 
 
-async def test_a_server_that_hangs_in_the_handshake_costs_the_connect_limit() -> None:
+async def test_hanging_tls_handshake_times_out() -> None:
     client = HttpClient(ClientLimits(connect_timeout=0.2), HERE)
 
     async def script(conn: Conn) -> None:
@@ -155,7 +155,7 @@ async def test_a_server_that_hangs_in_the_handshake_costs_the_connect_limit() ->
     client.close()
 
 
-async def test_a_loss_over_tls_may_have_been_executed(
+async def test_connection_lost_over_tls_is_unknown(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert = certificate(tmp_path / "cert.pem", "127.0.0.1")
@@ -171,7 +171,7 @@ async def test_a_loss_over_tls_may_have_been_executed(
 
 
 @pytest.mark.parametrize("how", ["reset", "closed"])
-async def test_a_server_that_leaves_in_the_handshake_was_sent_nothing(client: HttpClient, how: str) -> None:
+async def test_server_that_leaves_during_handshake_means_not_sent(client: HttpClient, how: str) -> None:
     async def script(conn: Conn) -> None:
         await conn.reader.read(10)
         if how == "reset":
@@ -182,7 +182,7 @@ async def test_a_server_that_leaves_in_the_handshake_was_sent_nothing(client: Ht
     assert (fault.code, fault.certainty) == ("E-HTTP-TLS", Certainty.NOT_SENT)
 
 
-async def test_a_broken_setup_of_tls_is_told_as_such(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_tls_setup_is_a_tls_error(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(ca_file: str | None) -> ssl.SSLContext:
         raise ssl.SSLError("no authorities")
 
@@ -195,9 +195,7 @@ async def test_a_broken_setup_of_tls_is_told_as_such(client: HttpClient, monkeyp
 # -- proxies
 
 
-async def test_plain_http_goes_to_the_proxy_with_the_whole_url(
-    client: HttpClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_http_request_goes_to_proxy_with_full_url(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Received] = []
 
     async def react(conn: Conn, request: Received) -> None:
@@ -214,7 +212,7 @@ async def test_plain_http_goes_to_the_proxy_with_the_whole_url(
     assert seen[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
 
 
-async def test_https_goes_through_a_tunnel_that_the_proxy_cannot_read(
+async def test_https_request_tunnels_through_proxy(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert = certificate(tmp_path / "cert.pem", "upstream.test")
@@ -263,7 +261,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     ],
     ids=["407", "surplus", "nonsense", "endless", "closed"],
 )
-async def test_a_proxy_that_opens_no_tunnel_is_named_and_nothing_is_sent(
+async def test_failed_proxy_tunnel_is_reported_and_not_sent(
     client: HttpClient, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     async def script(conn: Conn) -> None:
@@ -277,13 +275,15 @@ async def test_a_proxy_that_opens_no_tunnel_is_named_and_nothing_is_sent(
     assert "proxy" in fault.reason
 
 
-async def test_a_proxy_of_an_unknown_kind_is_refused(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_proxy_scheme_is_rejected(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
     fault = await fault_of(client, "http://upstream.test/")
     assert (fault.code, fault.certainty) == ("E-HTTP-PROXY", Certainty.NOT_SENT)
 
 
-async def test_a_proxy_is_asked_for_no_address_inside(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_private_addresses_are_not_requested_from_proxy(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It looks up names itself; what is spelt out is seen here."""
     async with peer(always(OK)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
@@ -297,15 +297,13 @@ async def test_a_proxy_is_asked_for_no_address_inside(client: HttpClient, monkey
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_loopback_is_never_asked_of_a_proxy(
-    client: HttpClient, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+async def test_loopback_bypasses_proxy(client: HttpClient, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     async with peer(always(OK)) as server:
         assert await fetch(client, f"http://{host}:{server.port}/") == b"ok"
 
 
-async def test_hosts_named_by_no_proxy_are_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_hosts_are_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", ".inside.test")
     client = HttpClient(ClientLimits(connect_timeout=2), replace(HERE, lookup=lambda _: ["127.0.0.1"]))

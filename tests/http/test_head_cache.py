@@ -1,4 +1,4 @@
-"""A head that was read before is recognised by its bytes, and by nothing less."""
+"""A head that was read before is recognized by its bytes, and by nothing less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def message(head: str, body: str = "hello", length: str | None = None) -> bytes:
     return f"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{head}\r\n{body}".encode()
 
 
-def test_the_same_head_with_another_length() -> None:
+def test_head_matches_with_another_content_length() -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
     for body in ("a longer body", "hello"):
@@ -21,7 +21,7 @@ def test_the_same_head_with_another_length() -> None:
         assert (head.parsed, head.match(message("A: 1\r\n", body))) == ("known", body.encode())
 
 
-def test_the_head_of_the_last_message_matches_the_next_one_of_any_length() -> None:
+def test_last_head_matches_next_message_of_any_length() -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
     head = heads.get(message("A: 1\r\n"))
@@ -51,14 +51,14 @@ OTHERS = pytest.mark.parametrize(
 
 
 @OTHERS
-def test_anything_else_is_for_the_parser(data: bytes) -> None:
+def test_different_head_is_not_found(data: bytes) -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
     assert heads.get(data) is None
 
 
 @OTHERS
-def test_anything_else_does_not_match_the_last_head(data: bytes) -> None:
+def test_different_head_does_not_match_the_last(data: bytes) -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
     head = heads.get(message("A: 1\r\n"))
@@ -66,7 +66,7 @@ def test_anything_else_does_not_match_the_last_head(data: bytes) -> None:
     assert head.match(data) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     heads: HeadCache[int] = HeadCache(10)
     for number in range(100):
         heads.put(message(f"A: {number}\r\n"), number)

@@ -71,7 +71,7 @@ class Authority:
         context.load_cert_chain(*self.issue("server"))
         if requires_client:
             context.load_verify_locations(self.file)
-            context.verify_mode = ssl.CERT_OPTIONAL  # the server itself refuses, so that its handshake never fails
+            context.verify_mode = ssl.CERT_OPTIONAL  # the server itself refuses, so its handshake never fails
         return context
 
     def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_ca: bool) -> x509.Certificate:
@@ -133,7 +133,7 @@ async def behind_tls(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
             await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, writer))
         for each in opened:
             if isinstance(each, asyncio.StreamWriter):
-                each.close()  # after its transport is gone: only so that Python 3.13 does not warn
+                each.close()  # after its transport is gone: only so Python 3.13 does not warn
             else:
                 each.abort()
 
@@ -192,7 +192,7 @@ async def fails(hub: Hub, tool: str) -> CallError:
 
 @KINDS
 @pytest.mark.promise("D16")
-async def test_an_own_authority_is_trusted_for_its_server_only(kind: str, authority: Authority) -> None:
+async def test_own_ca_is_trusted_for_its_server_only(kind: str, authority: Authority) -> None:
     async with server_of(kind, authority.server_context(requires_client=False)) as entry:
         own = {**entry, "tls": {"caFile": str(authority.file)}}
         async with Hub({"own": own, "other": entry}) as hub:
@@ -204,9 +204,7 @@ async def test_an_own_authority_is_trusted_for_its_server_only(kind: str, author
 @KINDS
 @pytest.mark.promise("D16")
 @pytest.mark.parametrize("password", ["", PASSWORD])
-async def test_a_client_certificate_opens_a_server_that_asks_for_one(
-    kind: str, password: str, authority: Authority
-) -> None:
+async def test_client_certificate_is_sent_to_server(kind: str, password: str, authority: Authority) -> None:
     cert_file, key_file = authority.issue("me", password)
     async with server_of(kind, authority.server_context(requires_client=True)) as entry:
         tls = {"caFile": str(authority.file), "certFile": str(cert_file), "keyFile": str(key_file)}
@@ -235,7 +233,7 @@ def _refuse_clients(door: socket.socket, context: ssl.SSLContext) -> None:
 @pytest.mark.parametrize("scheme", ["https", "wss"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("certified", [False, True])
-async def test_a_server_that_objects_to_the_client_certificate_is_quoted(
+async def test_rejected_client_certificate_is_explained(
     scheme: str, version: ssl.TLSVersion, certified: bool, authority: Authority, tmp_path: Path
 ) -> None:
     cert_file, key_file = Authority(tmp_path, "stranger").issue("stranger-cert")
@@ -292,9 +290,7 @@ def _spoil(folder: Path, authority: Authority) -> dict[str, tuple[Tls, str]]:
         *("no key in the file", "key of another certificate", "key without its password", "key with a wrong password"),
     ],
 )
-async def test_a_file_that_is_missing_or_broken_is_named_with_what_to_do(
-    kind: str, tmp_path: Path, authority: Authority
-) -> None:
+async def test_unusable_tls_file_is_named_with_hint(kind: str, tmp_path: Path, authority: Authority) -> None:
     settings, named = _spoil(tmp_path, authority)[kind]
     with pytest.raises(HttpError) as caught:
         await get_tls_context(settings)
@@ -305,7 +301,7 @@ async def test_a_file_that_is_missing_or_broken_is_named_with_what_to_do(
 
 
 @pytest.mark.promise("D16")
-async def test_a_missing_file_is_an_error_at_the_start_and_no_restart_is_needed(authority: Authority) -> None:
+async def test_missing_tls_file_recovers_once_it_exists(authority: Authority) -> None:
     async with server_of("http", authority.server_context(requires_client=False)) as entry:
         copy = authority.file.with_name("later.pem")
         own = {**entry, "tls": {"caFile": str(copy)}, "restart": {"maxBackoff": "200ms"}, "maxRestarts": 1000}
@@ -319,9 +315,7 @@ async def test_a_missing_file_is_an_error_at_the_start_and_no_restart_is_needed(
             await hub.call_tool("own.echo", {})
 
 
-async def test_servers_without_settings_share_one_context_and_a_changed_file_makes_a_new_one(
-    authority: Authority, tmp_path: Path
-) -> None:
+async def test_tls_contexts_are_shared_until_their_files_change(authority: Authority, tmp_path: Path) -> None:
     shared = {id(await get_tls_context(None)) for _ in range(80)}
     assert len(shared) == 1
     settings = Tls(str(authority.file))
@@ -332,7 +326,7 @@ async def test_servers_without_settings_share_one_context_and_a_changed_file_mak
     assert await get_tls_context(settings) is not first
 
 
-async def test_the_contexts_kept_are_bounded(
+async def test_tls_context_cache_is_bounded(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_OWN_CONTEXTS", 3)
@@ -344,7 +338,7 @@ async def test_the_contexts_kept_are_bounded(
     assert len(module._own_contexts) == 3
 
 
-def test_a_password_is_shown_nowhere(authority: Authority) -> None:
+def test_key_password_is_masked(authority: Authority) -> None:
     from toolway.config.masking import build_masker, mask_value
 
     entry = {"url": "https://x/mcp", "tls": {"certFile": "c.pem", "keyPassword": PASSWORD}}

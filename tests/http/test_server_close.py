@@ -29,7 +29,7 @@ async def never_called(exchange: Exchange) -> None:
     raise AssertionError("no request was sent")
 
 
-async def test_a_connection_accepted_while_the_server_closes_is_closed_too() -> None:
+async def test_connection_accepted_while_closing_is_closed() -> None:
     server = HttpServer(never_called)
     await server.listen("127.0.0.1", 0)
     await server.close()

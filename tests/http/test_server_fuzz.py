@@ -84,7 +84,7 @@ async def handler(exchange: Exchange) -> None:
 @given(st.lists(st.tuples(conversations(), st.sampled_from(("close", "reset", "wait"))), min_size=1, max_size=4))
 @example([([get("/a") * 300], "wait")])
 @example([([SEEDS[6], SEEDS[6]], "wait")])
-def test_no_bytes_bring_the_server_down_or_leave_anything_behind(clients: Sequence[tuple[list[bytes], str]]):
+def test_random_bytes_never_break_or_leak_the_server(clients: Sequence[tuple[list[bytes], str]]):
     asyncio.run(_talk(clients))
 
 

@@ -33,7 +33,7 @@ class Counting:
         await echo(exchange)
 
 
-async def test_one_connection_carries_many_requests():
+async def test_one_connection_serves_many_requests():
     async with serving(echo) as (server, port), connected(port) as client:
         for number in range(3):
             answer = await client.ask(post(f"/a?n={number}", b"x" * number))
@@ -42,14 +42,14 @@ async def test_one_connection_carries_many_requests():
         assert len(server) == 1
 
 
-async def test_a_connection_is_closed_where_the_client_asks_for_it():
+async def test_connection_closes_if_client_asks():
     async with serving(echo) as (_, port), connected(port) as client:
         answer = await client.ask(get("/", "Connection: close"))
         assert answer.headers["connection"] == "close"
         assert await client.closed() == b""
 
 
-async def test_what_follows_the_last_request_of_a_connection_is_not_read():
+async def test_bytes_after_the_last_request_are_not_read():
     seen = Counting()
     async with serving(seen.handle) as (_, port), connected(port) as client:
         answer = await client.ask(get("/a", "Connection: close") + get("/b"))
@@ -58,7 +58,7 @@ async def test_what_follows_the_last_request_of_a_connection_is_not_read():
     assert [request.path for request in seen.seen] == ["/a"]
 
 
-async def test_a_request_may_come_byte_by_byte():
+async def test_request_may_arrive_byte_by_byte():
     async with serving(echo) as (_, port), connected(port) as client:
         for byte in post("/slow", b"abc"):
             await client.send(bytes([byte]))
@@ -78,7 +78,7 @@ EARLIER = (
 
 @pytest.mark.attack("A2-S9")
 @pytest.mark.parametrize("earlier", EARLIER)
-async def test_a_request_line_has_one_space_between_its_parts_wherever_it_stands(earlier: bytes) -> None:
+async def test_request_line_with_extra_spaces_is_rejected(earlier: bytes) -> None:
     expected = [path for path in ("/first", "/second") if path.encode() + b" HTTP" in earlier]
     neat, seen = post("/odd", b"xyz"), Counting()
     async with serving(seen.handle) as (server, port):
@@ -104,11 +104,11 @@ async def test_empty_lines_between_requests_are_skipped():
         connected(port) as client,
     ):
         await client.ask(post("/", b"a") + b"\r\n")
-        await asyncio.sleep(0.6)  # an empty line is no request that began
+        await asyncio.sleep(0.6)  # an empty line does not begin a request
         assert (await client.ask(b"\r\n" + get("/b"))).status == 200
 
 
-async def test_a_chunked_body_is_put_together():
+async def test_chunked_body_is_joined():
     async with serving(echo) as (_, port), connected(port) as client:
         head = get("/", "Transfer-Encoding: chunked", method="POST")
         assert json.loads((await client.ask(head + chunked(b"ab", b"c" * 300))).body)[3] == "ab" + "c" * 300
@@ -116,7 +116,7 @@ async def test_a_chunked_body_is_put_together():
 
 
 @pytest.mark.attack("held-6")
-async def test_nothing_that_comes_after_the_body_changes_the_head():
+async def test_trailers_do_not_change_the_head():
     """A trailer may look like a header that was checked long before."""
     async with serving(echo) as (_, port), connected(port) as client:
         head = get("/", "Transfer-Encoding: chunked", "Mcp-Name: a", method="POST")
@@ -125,14 +125,14 @@ async def test_nothing_that_comes_after_the_body_changes_the_head():
         assert headers["host"] == "127.0.0.1" and headers["mcp-name"] == "a" and "authorization" not in headers
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on():
+async def test_expect_100_continue_gets_100():
     async with serving(echo) as (_, port), connected(port) as client:
         go_on = await client.ask(get("/", "Content-Length: 3", "Expect: 100-continue", method="POST"))
         assert go_on.status == 100
         assert json.loads((await client.ask(b"abc")).body)[3] == "abc"
 
 
-async def test_a_client_that_asks_first_with_too_much_is_not_told_to_go_on():
+async def test_expect_100_continue_with_oversized_body_gets_413():
     seen = Counting()
     async with serving(seen.handle, ServerLimits(max_body_bytes=10)) as (_, port), connected(port) as client:
         answer = await client.ask(get("/", "Content-Length: 11", "Expect: 100-continue", method="POST"))
@@ -141,12 +141,12 @@ async def test_a_client_that_asks_first_with_too_much_is_not_told_to_go_on():
     assert seen.seen == []
 
 
-async def test_another_expectation_cannot_be_met():
+async def test_unknown_expectation_gets_417():
     async with serving(echo) as (_, port), connected(port) as client:
         assert (await client.ask(get("/", "Content-Length: 3", "Expect: wonders", method="POST"))).status == 417
 
 
-async def test_the_answer_to_head_has_the_length_of_a_body_and_none():
+async def test_head_response_has_length_but_no_body():
     async with serving(echo) as (_, port), connected(port) as client:
         await client.send(get("/", method="HEAD"))
         answer = await client.answer(bodiless=True)
@@ -154,7 +154,7 @@ async def test_the_answer_to_head_has_the_length_of_a_body_and_none():
         assert json.loads((await client.ask(get("/next"))).body)[1] == "/next"
 
 
-async def test_an_answer_without_content_has_no_length():
+async def test_204_response_has_no_length():
     async def nothing(exchange: Exchange) -> None:
         exchange.reply(204)
 
@@ -171,7 +171,7 @@ async def test_http_1_0_is_answered_and_closed():
         assert await client.closed() == b""
 
 
-async def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection():
+async def test_http_1_0_stream_has_no_chunks_and_ends_with_close():
     async def stream(exchange: Exchange) -> None:
         exchange.open(200, ())
         exchange.write(b"one ")
@@ -185,7 +185,7 @@ async def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(
 
 @pytest.mark.parametrize("body", [b"", b"abc"])
 @pytest.mark.attack("held-9")
-async def test_an_offer_of_another_protocol_is_declined_and_the_request_answered(body: bytes):
+async def test_upgrade_offer_is_declined_and_request_answered(body: bytes):
     """Java's client offers HTTP/2 with its first request, body and all."""
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA")
     async with serving(echo) as (_, port), connected(port) as client:
@@ -194,7 +194,7 @@ async def test_an_offer_of_another_protocol_is_declined_and_the_request_answered
         assert json.loads((await client.ask(get("/next"))).body)[1] == "/next"
 
 
-async def test_a_body_behind_an_offer_comes_in_pieces():
+async def test_body_after_upgrade_offer_may_come_in_pieces():
     async with serving(echo) as (_, port), connected(port) as client:
         await client.send(get("/", "Connection: Upgrade", "Upgrade: h2c", "Content-Length: 6", method="POST"))
         await client.send(b"abc")
@@ -247,7 +247,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.attack("held-1", "held-2", "held-3", "held-4", "held-5")
-async def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(case: str):
+async def test_ambiguous_request_is_rejected_and_connection_closed(case: str):
     data, status = REFUSED[case]
     seen = Counting()
     async with serving(seen.handle) as (_, port), connected(port) as client:
@@ -257,7 +257,7 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed
     assert seen.seen == []
 
 
-async def test_a_body_that_says_it_is_too_large_is_refused_while_it_is_sent():
+async def test_oversized_content_length_is_rejected_while_sending():
     """The client reads the refusal though it has not stopped sending."""
     seen = Counting()
     async with serving(seen.handle, ServerLimits(max_body_bytes=1000)) as (_, port), connected(port) as client:
@@ -268,7 +268,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_while_it_is_sent():
     assert seen.seen == []
 
 
-async def test_a_body_that_grows_too_large_is_refused():
+async def test_chunked_body_over_limit_is_rejected():
     async with serving(echo, ServerLimits(max_body_bytes=1000)) as (server, port), connected(port) as client:
         await client.send(get("/", "Transfer-Encoding: chunked", method="POST") + chunked(b"x" * 600, b"y" * 600))
         assert (await client.answer()).status == 413
@@ -276,7 +276,7 @@ async def test_a_body_that_grows_too_large_is_refused():
         await until(lambda: leftovers(server) == {})
 
 
-async def test_chunks_of_nothing_much_are_not_read_without_end():
+async def test_chunk_extensions_are_limited():
     async with serving(echo) as (_, port), connected(port) as client:
         await client.send(get("/", "Transfer-Encoding: chunked", method="POST"))
         await client.send(b"1;" + b"e" * 1000 + b"\r\nx\r\n" * 1)
@@ -286,7 +286,7 @@ async def test_chunks_of_nothing_much_are_not_read_without_end():
 
 
 @pytest.mark.attack("held-7")
-async def test_a_head_that_is_too_large_is_refused_however_it_comes():
+async def test_oversized_head_is_rejected_in_any_pieces():
     large = get("/", "X: " + "a" * 2000)
     async with serving(echo, ServerLimits(max_head_bytes=1000)) as (_, port):
         async with connected(port) as client:
@@ -303,14 +303,14 @@ async def test_a_head_that_is_too_large_is_refused_however_it_comes():
 
 
 @pytest.mark.attack("held-7")
-async def test_too_many_headers_are_refused():
+async def test_too_many_headers_are_rejected():
     async with serving(echo, ServerLimits(max_headers=10)) as (_, port), connected(port) as client:
         assert (await client.ask(get("/", *(f"X-{n}: a" for n in range(9))))).status == 200
         assert (await client.ask(get("/", *(f"X-{n}: a" for n in range(10))))).status == 431
 
 
 @pytest.mark.parametrize("begin", [b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"GET /", b"GET / HTTP/1.1\r\nX"])
-async def test_a_head_without_end_costs_little_memory(begin: bytes):
+async def test_endless_head_uses_little_memory(begin: bytes):
     async with serving(echo) as (_, port), connected(port) as client:
         await client.send(begin)
         piece = b"a" * 65536
@@ -331,7 +331,7 @@ async def _endlessly(send, piece: bytes, times: int) -> None:
         await send(piece)
 
 
-async def test_bodies_of_all_clients_together_are_bounded():
+async def test_total_body_bytes_of_all_clients_are_bounded():
     limits = ServerLimits(max_body_bytes=1000, max_total_body_bytes=1500)
     async with serving(echo, limits) as (server, port), connected(port) as one, connected(port) as two:
         await one.send(get("/", "Content-Length: 1000", method="POST") + b"x" * 999)
@@ -344,7 +344,7 @@ async def test_bodies_of_all_clients_together_are_bounded():
             assert (await three.ask(post("/", b"y" * 600))).status == 200
 
 
-async def test_a_chunked_body_that_finds_no_room_is_refused():
+async def test_chunked_body_over_total_budget_gets_503():
     async with (
         serving(echo, ServerLimits(max_body_bytes=1000, max_total_body_bytes=500)) as (_, port),
         connected(port) as client,
@@ -353,7 +353,7 @@ async def test_a_chunked_body_that_finds_no_room_is_refused():
         assert (await client.ask(head + chunked(b"x" * 600))).status == 503
 
 
-async def test_a_body_that_waits_behind_an_answer_keeps_its_room():
+async def test_pipelined_body_keeps_its_reservation():
     free = asyncio.Event()
 
     async def waits(exchange: Exchange) -> None:
@@ -373,7 +373,7 @@ async def test_a_body_that_waits_behind_an_answer_keeps_its_room():
 
 
 @pytest.mark.attack("held-13")
-async def test_a_stranger_is_refused_before_the_body_is_read():
+async def test_unauthenticated_request_is_rejected_before_its_body():
     seen = Counting()
 
     def greet(request: HttpRequest):
@@ -389,7 +389,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read():
     assert len(seen.seen) == 1
 
 
-async def test_one_guest_takes_at_most_a_share_of_the_room():
+async def test_one_caller_gets_only_a_share_of_body_budget():
     def greet(request: HttpRequest):
         return request.headers["authorization"]
 
@@ -409,7 +409,7 @@ async def test_one_guest_takes_at_most_a_share_of_the_room():
 
 
 @pytest.mark.attack("held-12")
-async def test_a_head_that_comes_too_slowly_is_refused():
+async def test_slow_head_gets_408():
     async with (
         serving(echo, ServerLimits(head_timeout=0.3, sweep_interval=0.1)) as (_, port),
         connected(port) as client,
@@ -422,7 +422,7 @@ async def test_a_head_that_comes_too_slowly_is_refused():
 
 
 @pytest.mark.attack("held-12")
-async def test_a_body_that_comes_too_slowly_is_refused():
+async def test_slow_body_gets_408():
     limits = ServerLimits(min_bytes_per_s=1000, speed_window=0.3, sweep_interval=0.1)
     async with serving(echo, limits) as (server, port), connected(port) as client:
         await client.send(get("/", "Content-Length: 100000", method="POST"))
@@ -439,7 +439,7 @@ async def _trickle(send) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_slow_head_behind_an_answered_request_is_refused_too():
+async def test_slow_head_after_first_request_gets_408():
     async with (
         serving(echo, ServerLimits(head_timeout=0.3, sweep_interval=0.1)) as (_, port),
         connected(port) as client,
@@ -448,7 +448,7 @@ async def test_a_slow_head_behind_an_answered_request_is_refused_too():
         assert (await client.answer()).status == 408
 
 
-async def test_an_unused_connection_is_closed_in_time():
+async def test_idle_connection_is_closed():
     async with serving(echo, ServerLimits(idle_timeout=0.3, sweep_interval=0.1)) as (_, port):
         async with connected(port) as client:
             assert await client.closed() == b""

@@ -53,7 +53,7 @@ async def welcome(exchange: Exchange) -> None:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-async def test_requests_sent_at_once_are_answered_in_their_order_one_at_a_time():
+async def test_pipelined_requests_are_answered_in_order_one_at_a_time():
     held = Held()
     async with serving(held.handle) as (server, port), connected(port) as client:
         await client.send(b"".join(get(f"/{n}") for n in range(10)))
@@ -65,7 +65,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order_one_at_a_time()
 
 
 @pytest.mark.attack("held-8")
-async def test_too_many_requests_at_once_end_the_connection():
+async def test_too_many_pipelined_requests_close_connection():
     held = Held()
     async with serving(held.handle, ServerLimits(max_pipelined=3)) as (server, port), connected(port) as client:
         await client.send(b"".join(post(f"/{n}", b"body") for n in range(100)))
@@ -78,7 +78,7 @@ async def test_too_many_requests_at_once_end_the_connection():
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_arrives_as_it_is_written():
+async def test_stream_is_sent_as_written():
     more = asyncio.Event()
 
     async def stream(exchange: Exchange) -> None:
@@ -97,11 +97,11 @@ async def test_a_stream_arrives_as_it_is_written():
         more.set()
         assert [part async for part in chunks] == [b"two"]
         more.clear()
-        await client.send(get())  # and the connection goes on
+        await client.send(get())  # and the connection continues
         assert (await client.head()).status == 200
 
 
-async def test_a_stream_that_fails_is_cut_off_and_not_ended(caplog: pytest.LogCaptureFixture):
+async def test_failed_stream_is_cut_off_without_final_chunk(caplog: pytest.LogCaptureFixture):
     async def fails(exchange: Exchange) -> None:
         exchange.open(200, ())
         exchange.write(b"one")
@@ -115,7 +115,7 @@ async def test_a_stream_that_fails_is_cut_off_and_not_ended(caplog: pytest.LogCa
             assert b"0\r\n\r\n" not in await client.closed()
 
 
-async def test_a_handler_that_fails_is_a_500_and_no_more(caplog: pytest.LogCaptureFixture):
+async def test_failed_handler_returns_empty_500(caplog: pytest.LogCaptureFixture):
     async def fails(exchange: Exchange) -> None:
         if exchange.request.path == "/bad":
             raise RuntimeError("secret")
@@ -128,7 +128,7 @@ async def test_a_handler_that_fails_is_a_500_and_no_more(caplog: pytest.LogCaptu
             assert (await client.ask(get("/good"))).status == 200
 
 
-async def test_a_handler_that_forgets_to_answer_does_not_leave_its_client_waiting():
+async def test_handler_without_response_closes_connection():
     async def forgets(exchange: Exchange) -> None:
         pass
 
@@ -141,7 +141,7 @@ async def test_a_handler_that_forgets_to_answer_does_not_leave_its_client_waitin
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_client_that_leaves_cancels_the_handler(how: str):
+async def test_disconnecting_client_cancels_handler(how: str):
     held = Held()
     async with serving(held.handle) as (server, port), connected(port) as client:
         await client.send(post("/", b"abc"))
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_cancels_the_handler(how: str):
         await until(lambda: leftovers(server) == {})
 
 
-async def test_a_client_that_leaves_does_not_cancel_where_the_handler_says_so():
+async def test_disconnect_callback_replaces_cancellation():
     told: list[str] = []
     done = asyncio.Event()
     go_on = asyncio.Event()
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_does_not_cancel_where_the_handler_says_so():
         assert server.active_count == 0
 
 
-async def test_requests_that_wait_behind_one_whose_client_left_are_never_begun():
+async def test_pipelined_requests_of_gone_client_never_start():
     held = Held()
     async with serving(held.handle) as (server, port), connected(port) as client:
         await client.send(post("/1", b"a") + post("/2", b"b"))
@@ -201,7 +201,7 @@ async def _deaf_client(port: int, window: int = 4096) -> socket.socket:
     return sock
 
 
-async def test_a_client_that_does_not_read_a_stream_is_left_before_much_waits_for_it():
+async def test_client_that_does_not_read_a_stream_is_dropped():
     written = 0
 
     async def floods(exchange: Exchange) -> None:
@@ -219,7 +219,7 @@ async def test_a_client_that_does_not_read_a_stream_is_left_before_much_waits_fo
         assert written < 20_000_000  # what the system took for it, and ours
 
 
-async def test_an_answer_larger_than_that_reaches_a_client_that_reads():
+async def test_response_over_unread_limit_reaches_reading_client():
     body = b"x" * 20_000_000
 
     async def large(exchange: Exchange) -> None:
@@ -230,7 +230,7 @@ async def test_an_answer_larger_than_that_reaches_a_client_that_reads():
         assert (await client.ask(get())).body == body
 
 
-async def test_a_client_that_takes_nothing_of_an_answer_is_left_in_time():
+async def test_client_that_reads_nothing_is_dropped():
     async def large(exchange: Exchange) -> None:
         exchange.reply(200, b"x" * 20_000_000)
 
@@ -240,7 +240,7 @@ async def test_a_client_that_takes_nothing_of_an_answer_is_left_in_time():
             await until(lambda: len(server) == 0)
 
 
-async def test_a_client_that_reads_slowly_and_steadily_is_not_left():
+async def test_slow_but_steady_client_is_not_dropped():
     size = 40_000_000
 
     async def large(exchange: Exchange) -> None:
@@ -257,7 +257,7 @@ async def test_a_client_that_reads_slowly_and_steadily_is_not_left():
             assert len(server) == 1 and 0 < got < size - 10_000_000
 
 
-async def test_clients_that_do_not_read_are_bounded_together():
+async def test_total_unread_bytes_of_all_clients_are_bounded():
     async def large(exchange: Exchange) -> None:
         exchange.reply(200, b"x" * 8_000_000)
 
@@ -272,7 +272,7 @@ async def test_clients_that_do_not_read_are_bounded_together():
 # -- too many connections ---------------------------------------------------------------------------------------------
 
 
-async def test_one_connection_too_many_closes_the_one_that_has_been_idle_longest():
+async def test_oldest_idle_connection_is_closed_over_the_limit():
     async with (
         serving(welcome, ServerLimits(max_connections=3)) as (server, port),
         connected(port) as one,
@@ -289,7 +289,7 @@ async def test_one_connection_too_many_closes_the_one_that_has_been_idle_longest
             assert len(server) == 3
 
 
-async def test_strangers_go_before_those_who_showed_who_they_are():
+async def test_unauthenticated_connections_are_closed_first():
     async with serving(welcome, ServerLimits(max_connections=3)) as (_, port), connected(port) as known:
         await known.ask(get("/", "Authorization: x"))
         async with connected(port) as silent, connected(port) as slow:
@@ -304,7 +304,7 @@ async def test_strangers_go_before_those_who_showed_who_they_are():
             assert (await known.ask(get())).status == 200
 
 
-async def test_who_is_being_answered_is_never_closed_for_a_newcomer():
+async def test_busy_connection_is_never_closed_for_a_new_one():
     held = Held()
     limits = ServerLimits(max_connections=2)
     async with serving(held.handle, limits) as (_, port), connected(port) as one, connected(port) as two:
@@ -321,7 +321,7 @@ async def test_who_is_being_answered_is_never_closed_for_a_newcomer():
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_ends_finishes_what_it_began():
+async def test_stopping_server_finishes_running_requests():
     held = Held()
     async with serving(held.handle) as (server, port), connected(port) as busy, connected(port) as idle:
         await busy.send(get("/busy"))
@@ -342,7 +342,7 @@ async def test_a_server_that_ends_finishes_what_it_began():
         assert (last.body, last.headers["connection"]) == (b"/last", "close")
 
 
-async def test_a_request_half_read_when_the_end_begins_is_answered():
+async def test_half_read_request_is_answered_while_stopping():
     async with serving(plain) as (server, port), connected(port) as client:
         await client.send(get("/half")[:-2])
         await until(lambda: bool(server._reading))
@@ -351,7 +351,7 @@ async def test_a_request_half_read_when_the_end_begins_is_answered():
         assert (answer.body, answer.headers["connection"]) == (b"/half", "close")
 
 
-async def test_whoever_is_cut_off_at_the_end_is_told():
+async def test_cancelled_request_gets_503():
     held = Held()
     async with serving(held.handle) as (server, port), connected(port) as client:
         await client.send(get())
@@ -363,7 +363,7 @@ async def test_whoever_is_cut_off_at_the_end_is_told():
     assert held.cancelled == 1
 
 
-async def test_what_was_written_leaves_before_the_last_connection_closes():
+async def test_written_response_is_sent_before_close():
     body = b"x" * 10_000_000
 
     async def large(exchange: Exchange) -> None:
@@ -377,7 +377,7 @@ async def test_what_was_written_leaves_before_the_last_connection_closes():
         await closing
 
 
-async def test_a_client_that_takes_nothing_does_not_hold_up_the_end():
+async def test_stuck_client_does_not_delay_close():
     async def large(exchange: Exchange) -> None:
         exchange.reply(200, b"x" * 10_000_000)
 

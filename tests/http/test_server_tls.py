@@ -28,13 +28,13 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return tls_context(file, None), ssl.create_default_context(cafile=str(file))
 
 
-async def test_requests_and_large_answers_pass(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_requests_and_large_responses_pass(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     async with serving(echo, tls=tls[0]) as (_, port), connected(port, ssl=tls[1]) as client:
         for size in (0, 10, 3_000_000):
             assert (await client.ask(post("/", b"x" * size))).body == b"x" * size
 
 
-async def test_a_refusal_is_read_by_a_client_that_is_still_sending(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_rejection_is_readable_by_client_still_sending(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     limits = ServerLimits(max_body_bytes=1000, rejection_linger=0.5, sweep_interval=0.1)
     async with serving(echo, limits, tls=tls[0]) as (_, port), connected(port, ssl=tls[1]) as client:
         sending = asyncio.create_task(client.send(post("/", b"x" * 5_000_000)))
@@ -43,13 +43,13 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(tls: tuple[ss
         await sending
 
 
-async def test_who_speaks_no_tls_gets_no_answer(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_plaintext_client_gets_no_response(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     async with serving(echo, tls=tls[0]) as (_, port), connected(port) as client:
         await client.send(get())
         assert b"HTTP" not in await client.closed()
 
 
-async def test_a_handshake_that_never_ends_is_ended(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_unfinished_handshake_times_out(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     async with serving(echo, ServerLimits(head_timeout=0.3), tls=tls[0]) as (server, port), connected(port) as client:
         assert await client.closed() == b""
         assert len(server) == 0

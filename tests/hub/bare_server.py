@@ -1,4 +1,4 @@
-"""A server without a handshake, as people write it from a template: two methods, one JSON object a line.
+"""A server without a handshake, as users write it from a template: two methods, one JSON object a line.
 
 It knows nothing of MCP but `tools/list` and `tools/call`, returns whatever its functions return, and answers every
 line, notifications too. With `--log FILE` it writes each line that it reads to a file. With `--handshake` as the last

@@ -68,7 +68,7 @@ async def refused(hub: Hub, arguments: Json, tool: str = "s.create", **more: Any
     return caught.value
 
 
-async def test_every_violation_is_named_with_its_path_what_was_expected_and_the_nearest_name(files: Files) -> None:
+async def test_every_violation_has_path_expectation_and_nearest_name(files: Files) -> None:
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
         error = await refused(hub, {"titel": "secret-1", "count": "secret-2", "state": "opne"})
@@ -88,7 +88,7 @@ async def test_every_violation_is_named_with_its_path_what_was_expected_and_the_
 
 
 @both_eras
-async def test_a_call_before_the_first_list_is_checked_as_soon_as_the_list_is_there(era: str, tmp_path: Path) -> None:
+async def test_call_before_first_list_is_validated_after_it(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     server = {**fake_server(era=era, effects=str(effects)), "lazy": True}
     async with Hub({"s": server}, catalog_storage=None) as hub:
@@ -98,7 +98,7 @@ async def test_a_call_before_the_first_list_is_checked_as_soon_as_the_list_is_th
         assert not effects.exists()
 
 
-async def test_a_definition_of_an_earlier_run_refuses_nothing(files: Files, tmp_path: Path) -> None:
+async def test_cached_definition_rejects_nothing(files: Files, tmp_path: Path) -> None:
     stored = tmp_path / "catalog"
     files.write(create={"type": "object", "required": ["old"]})
     async with Hub({"s": files.server()}, catalog_storage=stored) as hub:
@@ -113,7 +113,7 @@ async def test_a_definition_of_an_earlier_run_refuses_nothing(files: Files, tmp_
     assert files.received == [{"new": 1}]
 
 
-async def test_a_changed_definition_counts_from_its_list_on(files: Files) -> None:
+async def test_changed_definition_applies_after_its_list(files: Files) -> None:
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
         await refused(hub, {"name": "x"})
@@ -132,7 +132,7 @@ async def _until_required(hub: Hub, name: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_entry_turns_the_check_off(files: Files) -> None:
+async def test_validation_can_be_turned_off_per_server(files: Files) -> None:
     entry = {"command": sys.executable, "args": list(files.server().args), "validateArguments": False}
     async with Hub({"s": entry}) as hub:
         await hub.wait_ready()
@@ -150,7 +150,7 @@ async def test_an_entry_turns_the_check_off(files: Files) -> None:
     ],
     ids=["type", "reference", "recursion"],
 )
-async def test_a_schema_that_cannot_be_evaluated_refuses_nothing_and_is_a_problem(files: Files, schema: Json) -> None:
+async def test_invalid_schema_rejects_nothing_and_is_reported(files: Files, schema: Json) -> None:
     files.write(create=schema)
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
@@ -164,9 +164,7 @@ async def test_a_schema_that_cannot_be_evaluated_refuses_nothing_and_is_a_proble
     assert files.received == [{"a": 1}]
 
 
-async def test_schemas_are_compiled_once_and_their_number_is_bounded(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_schemas_are_compiled_once_and_bounded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Json] = []
     real = SchemaValidator
 
@@ -189,7 +187,7 @@ async def test_schemas_are_compiled_once_and_their_number_is_bounded(
         assert len(hub._core.calls.argument_validator._compiled) <= 3
 
 
-async def test_a_value_that_only_becomes_json_later_is_checked_as_the_server_gets_it(files: Files) -> None:
+async def test_values_are_validated_as_serialized(files: Files) -> None:
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
         await hub.call_tool("s.create", {"title": "a", "when": datetime.date(2026, 11, 16)})
@@ -201,7 +199,7 @@ async def test_a_value_that_only_becomes_json_later_is_checked_as_the_server_get
     assert files.received == [{"title": "a", "when": "2026-11-16"}]
 
 
-async def test_more_than_twenty_violations_are_counted_and_a_huge_value_is_not_described(files: Files) -> None:
+async def test_violations_are_capped_at_20_and_huge_value_summarized(files: Files) -> None:
     files.write(create={"type": "object", "properties": {"a": {"items": {"type": "integer"}}}})
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
@@ -214,9 +212,7 @@ async def test_more_than_twenty_violations_are_counted_and_a_huge_value_is_not_d
     assert files.received == []
 
 
-async def test_refused_calls_open_no_breaker_are_not_retried_and_are_audited_as_rejected(
-    files: Files, tmp_path: Path
-) -> None:
+async def test_rejected_calls_are_audited_and_open_no_breaker(files: Files, tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
     finished: list[CallFinished] = []
     async with Hub({"s": files.server()}, audit_log=log) as hub:
@@ -248,7 +244,7 @@ async def _collect(hub: Hub, found: list[CallFinished]) -> None:
         found.append(event)
 
 
-async def test_a_refused_call_does_not_use_up_its_idempotency_key(files: Files) -> None:
+async def test_rejected_call_does_not_use_idempotency_key(files: Files) -> None:
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
         await refused(hub, {}, idempotency_key="k")
@@ -262,13 +258,13 @@ async def test_a_refused_call_does_not_use_up_its_idempotency_key(files: Files) 
     assert files.received == [{"title": "a"}]
 
 
-async def test_an_unknown_tool_stays_an_unknown_tool(files: Files) -> None:
+async def test_unknown_tool_is_still_not_found(files: Files) -> None:
     async with Hub({"s": files.server()}) as hub:
         await hub.wait_ready()
         with pytest.raises(NotFound):
             await hub.call_tool("s.creat", {"nope": 1})
 
 
-def test_the_blocking_form_raises_the_same(files: Files) -> None:
+def test_sync_hub_raises_invalid_arguments(files: Files) -> None:
     with SyncHub({"s": files.server()}) as hub, pytest.raises(InvalidArguments, match=r"\$\.title is missing"):
         hub.call_tool("s.create", {})

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("bare_server.py")
 
 
 def template(log: Path, **entry: Any) -> dict[str, Any]:
-    """An entry for the server that people make from a template."""
+    """An entry for the server that users make from a template."""
     return {"command": sys.executable, "args": [str(SCRIPT), "--log", str(log)], **entry}
 
 
@@ -29,7 +29,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("C2", "A2")
-async def test_a_server_made_from_the_template_can_be_used(tmp_path: Path) -> None:
+async def test_bare_server_can_be_used(tmp_path: Path) -> None:
     async with Hub({"mail": template(tmp_path / "log")}) as hub:
         assert {tool.name for tool in await hub.list_tools()} >= {"create_issue", "result_field"}
         result = await hub.call_tool("mail.create_issue", {"title": "x"})
@@ -42,7 +42,7 @@ async def test_a_server_made_from_the_template_can_be_used(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("C2")
-async def test_a_bare_server_gets_requests_only_and_the_name_twice(tmp_path: Path) -> None:
+async def test_bare_server_gets_requests_only_and_both_name_fields(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with Hub({"mail": template(log, era="bare")}) as hub:
         await hub.call_tool("mail.result_field")
@@ -53,7 +53,7 @@ async def test_a_bare_server_gets_requests_only_and_the_name_twice(tmp_path: Pat
 
 
 @pytest.mark.promise("A2")
-async def test_a_server_with_a_handshake_may_return_a_plain_object_too(tmp_path: Path) -> None:
+async def test_legacy_server_may_return_a_plain_object(tmp_path: Path) -> None:
     entry = template(tmp_path / "log")
     async with Hub({"mail": {**entry, "args": [*entry["args"], "--handshake"]}}) as hub:
         result = await hub.call_tool("mail.create_issue", {"title": "x"})
@@ -63,7 +63,7 @@ async def test_a_server_with_a_handshake_may_return_a_plain_object_too(tmp_path:
             await hub.call_tool("mail.many")
 
 
-async def test_results_of_any_kind_and_errors_are_passed_on(tmp_path: Path) -> None:
+async def test_results_of_any_type_and_errors_are_passed_on(tmp_path: Path) -> None:
     async with Hub({"mail": template(tmp_path / "log")}) as hub:
         many = await hub.call_tool("mail.many")
         assert (many.structured_content, many.data) == (None, [1, {"two": 2}])
@@ -76,7 +76,7 @@ async def test_results_of_any_kind_and_errors_are_passed_on(tmp_path: Path) -> N
         assert (await hub.call_tool("mail.result_field", {"a": 1})).data == {"result_field": "value", "a": 1}
 
 
-async def test_a_server_that_ignores_the_handshake_is_found_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_ignores_handshake_is_remembered_as_bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiation, "DISCOVER_GRACE_S", 0.5)
     async with Hub({"quiet": fake_server("ignores_unknown", era="bare")}) as hub:
         assert (await hub.call_tool("quiet.echo", {"text": "hi"})).data == {"text": "hi"}
@@ -91,7 +91,7 @@ async def test_a_server_that_ignores_the_handshake_is_found_and_remembered(monke
 
 @pytest.mark.promise("A8")
 @pytest.mark.parametrize("setting", ["auto", "bare"])
-async def test_a_url_that_knows_two_methods_is_used_with_post_only(setting: str) -> None:
+async def test_bare_url_server_is_used_with_post_only(setting: str) -> None:
     async with FakeHttp(era="bare") as server, Hub({"web": {"url": server.url, "era": setting}}) as hub:
         assert (await hub.call_tool("web.add", {"a": 1, "b": 2})).data == {"text": "3", "sum": 3}
         assert hub.status()["web"].era == "bare"
@@ -99,7 +99,7 @@ async def test_a_url_that_knows_two_methods_is_used_with_post_only(setting: str)
         assert set(server.stats.requests) == {"tools/list", "tools/call"} | probes
 
 
-async def test_a_call_that_times_out_is_unknown_and_nothing_is_cancelled(tmp_path: Path) -> None:
+async def test_timed_out_call_is_unknown_and_not_cancelled(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"slow": fake_server(era="bare", effects=str(effects))}) as hub:
         await hub.wait_ready("slow")
@@ -115,7 +115,7 @@ async def test_a_call_that_times_out_is_unknown_and_nothing_is_cancelled(tmp_pat
         assert set(seen) == {"server/discover", "initialize", "tools/list", "tools/call"}
 
 
-async def test_health_is_checked_with_a_list_that_a_bare_server_knows() -> None:
+async def test_health_check_uses_tools_list() -> None:
     async with FakeHttp(era="bare") as server, Hub({"web": server.url}) as hub:
         await hub.wait_ready("web")
         before = server.stats.requests["tools/list"]

@@ -50,25 +50,25 @@ def trusted_read() -> Server:
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tool_of_which_nothing_is_known_is_unsafe() -> None:
+def test_unknown_tool_is_unsafe() -> None:
     assert rules().effect(call()) is UNSAFE
     assert rules(None, tool()).effect(call()) is UNSAFE
 
 
 @pytest.mark.parametrize("name", ["get_user", "read_file", "list_all", "search", "delete"])
-def test_a_name_or_a_description_says_nothing(name) -> None:
+def test_name_and_description_do_not_affect_effect(name) -> None:
     known = rules(None, tool(name, description="Read only. Safe to retry.", title="Get"))
     assert known.effect(call(name=name)) is UNSAFE
 
 
-def test_hints_are_those_of_the_listed_definition() -> None:
+def test_hints_come_from_listed_definition() -> None:
     assert rules(None, tool(annotations=HINTS)).effect(call()) is READ
     assert rules(None, tool(annotations={"idempotentHint": True})).effect(call()) is IDEMPOTENT
     assert rules(None, tool("u", annotations=HINTS)).effect(call()) is UNSAFE
 
 
 @pytest.mark.parametrize("effect", list(Effect))
-def test_the_operator_wins_over_hints(effect) -> None:
+def test_configured_effect_overrides_hints(effect) -> None:
     assert rules(server(ToolSettings(effect=effect)), tool(annotations=HINTS)).effect(call()) is effect
 
 
@@ -83,22 +83,22 @@ def test_the_operator_wins_over_hints(effect) -> None:
         (False, True, True, UNSAFE),
     ],
 )
-def test_the_nearest_word_that_a_call_may_run_again_counts(by_call, by_tool, by_server, expected) -> None:
+def test_most_specific_idempotent_setting_wins(by_call, by_tool, by_server, expected) -> None:
     known = rules(server(ToolSettings(idempotent=by_tool), idempotent=by_server))
     assert known.effect(call(idempotent=by_call)) is expected
 
 
-def test_retries_alone_make_nothing_repeatable() -> None:
+def test_retry_policy_does_not_change_effect() -> None:
     assert rules(server(retry=RetryPolicy(max_attempts=5))).effect(call(max_attempts=5)) is UNSAFE
 
 
-def test_a_key_lifts_the_effect_only_where_the_server_honours_it() -> None:
+def test_idempotency_key_counts_only_if_server_supports_it() -> None:
     assert rules().effect(call(idempotency_key="k")) is UNSAFE
     assert rules(server(idempotency_meta_key="example/key")).effect(call(idempotency_key="k")) is IDEMPOTENT
     assert rules(server(idempotency_meta_key="example/key")).effect(call()) is UNSAFE
 
 
-def test_other_methods_have_the_effect_of_the_protocol() -> None:
+def test_other_methods_have_their_protocol_effect() -> None:
     known = rules(server(ToolSettings(effect=UNSAFE)), tool())
     assert known.effect(call(method="resources/read")) is READ
     assert known.effect(call(method="tasks/cancel")) is IDEMPOTENT
@@ -111,16 +111,16 @@ def test_other_methods_have_the_effect_of_the_protocol() -> None:
 @pytest.mark.parametrize(
     ("by_call", "by_tool", "expected"), [(None, None, 60.0), (None, 7.0, 7.0), (3.0, 7.0, 3.0), (90.0, 7.0, 90.0)]
 )
-def test_the_nearest_timeout_counts(by_call, by_tool, expected) -> None:
+def test_most_specific_timeout_wins(by_call, by_tool, expected) -> None:
     assert rules(server(ToolSettings(timeout=by_tool))).total_timeout(call(timeout=by_call)) == expected
 
 
-def test_the_servers_own_times_are_used() -> None:
+def test_server_timeouts_are_used() -> None:
     known = rules(server(timeout=Timeout(total=5.0, queue=1.5)))
     assert (known.total_timeout(call()), known.queue_timeout("s")) == (5.0, 1.5)
 
 
-def test_a_call_may_limit_its_attempts() -> None:
+def test_call_can_limit_its_attempts() -> None:
     policy = RetryPolicy(max_attempts=3, initial_backoff=0.2)
     known = rules(server(retry=policy))
     assert known.retry_policy(call()) is policy
@@ -129,20 +129,20 @@ def test_a_call_may_limit_its_attempts() -> None:
 
 
 @pytest.mark.promise("B21")
-def test_a_call_may_set_its_own_delays() -> None:
+def test_call_can_set_its_own_delays() -> None:
     own = RetryPolicy(max_attempts=4, initial_backoff=1.0, backoff_multiplier=3.0)
     known = rules(server(retry=RetryPolicy(max_attempts=1)))
     assert known.retry_policy(call(retry=own)) == own
     assert known.retry_policy(call(retry=own, max_attempts=2)) == msgspec.structs.replace(own, max_attempts=2)
 
 
-def test_a_process_or_an_object_is_supervised_and_an_address_is_not() -> None:
+def test_process_and_object_are_supervised_but_url_is_not() -> None:
     assert rules(Server(command="x")).is_process("s")
     assert rules(Server(instance=object())).is_process("s")
     assert not rules(Server(url="https://x/mcp")).is_process("s")
 
 
-def test_a_server_may_honour_keys_under_a_name_of_its_own() -> None:
+def test_server_can_have_its_own_idempotency_meta_key() -> None:
     assert rules().idempotency_meta_key("s") is None
     assert rules(server(idempotency_meta_key="example/key")).idempotency_meta_key("s") == "example/key"
 
@@ -161,7 +161,7 @@ def listing(*tools: Json) -> Catalog:
     return catalog
 
 
-def test_what_is_known_of_a_call_stays_as_it_was_when_the_call_came() -> None:
+def test_attached_policy_does_not_change_later() -> None:
     catalog, servers = listing(tool(annotations=HINTS)), {"s": server(ToolSettings(timeout=7.0))}
     known = CallPolicies(servers, catalog)
     early = settled(known, catalog)
@@ -171,7 +171,7 @@ def test_what_is_known_of_a_call_stays_as_it_was_when_the_call_came() -> None:
     assert (early.effect, known.total_timeout(early), known.definition_hash(early)) == (READ, 7.0, before)
 
 
-def test_the_next_call_hears_of_a_new_definition_and_of_new_settings() -> None:
+def test_next_call_uses_new_definition_and_settings() -> None:
     catalog, servers = listing(tool(annotations=HINTS)), {"s": server()}
     known = CallPolicies(servers, catalog)
     assert settled(known, catalog).effect is READ
@@ -182,7 +182,7 @@ def test_the_next_call_hears_of_a_new_definition_and_of_new_settings() -> None:
     assert (late.effect, known.total_timeout(late)) == (IDEMPOTENT, 7.0)
 
 
-def test_what_one_caller_says_of_his_call_is_not_said_of_the_next() -> None:
+def test_options_of_one_call_do_not_affect_the_next() -> None:
     catalog = listing(tool())
     known = CallPolicies({"s": server(idempotency_meta_key="example/key")}, catalog)
     said: list[Json] = [{}, {"idempotent": True}, {}, {"idempotency_key": "k"}, {}]
@@ -190,7 +190,7 @@ def test_what_one_caller_says_of_his_call_is_not_said_of_the_next() -> None:
     assert effects == [UNSAFE, IDEMPOTENT, UNSAFE, IDEMPOTENT, UNSAFE]
 
 
-def test_what_is_remembered_of_tools_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.hub.call_policy.MAX_CACHED_POLICIES", 10)
     catalog = listing(*(tool(f"t{n}") for n in range(100)))
     known = CallPolicies({"s": server()}, catalog)
@@ -202,20 +202,20 @@ def test_what_is_remembered_of_tools_is_bounded(monkeypatch: pytest.MonkeyPatch)
 # -- sharing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_servers_hint_alone_shares_nothing() -> None:
+def test_untrusted_hint_allows_no_sharing() -> None:
     known = rules(None, tool(annotations=HINTS))
     assert known.effect(call()) is READ
     assert known.coalesce_key(call()) is None
     assert known.cache_key(call()) is None
 
 
-def test_the_operators_word_or_trust_shares() -> None:
+def test_configured_effect_or_trust_allows_sharing() -> None:
     assert rules(server(ToolSettings(effect=READ))).coalesce_key(call()) is not None
     assert rules(server(trusted=True), tool(annotations=HINTS)).coalesce_key(call()) is not None
 
 
 @pytest.mark.parametrize("effect", [IDEMPOTENT, UNSAFE])
-def test_only_reads_are_shared_or_kept(effect) -> None:
+def test_only_reads_are_shared_or_cached(effect) -> None:
     known = rules(server(ToolSettings(effect=effect, cache=10.0), trusted=True))
     assert known.coalesce_key(call(effect)) is None
     assert known.cache_key(call(effect)) is None
@@ -231,13 +231,13 @@ def test_only_reads_are_shared_or_kept(effect) -> None:
     ],
     ids=["a key", "progress", "answers to the server", "a state of the server"],
 )
-def test_what_belongs_to_one_call_is_not_shared(facts) -> None:
+def test_call_specific_state_prevents_sharing(facts) -> None:
     known = rules(trusted_read())
     assert known.coalesce_key(call(**facts)) is None
     assert known.cache_key(call(**facts)) is None
 
 
-def test_two_reads_are_the_same_whatever_the_order_of_their_arguments() -> None:
+def test_argument_order_does_not_matter_for_sharing() -> None:
     known = rules(trusted_read())
     one = call(params={"name": "t", "arguments": {"a": 1, "b": 2}})
     other = call(params={"arguments": {"b": 2, "a": 1}, "name": "t"})
@@ -255,19 +255,19 @@ def test_two_reads_are_the_same_whatever_the_order_of_their_arguments() -> None:
     ],
     ids=["caller", "arguments", "meta", "tool", "method"],
 )
-def test_anything_else_that_differs_makes_it_another_read(facts) -> None:
+def test_any_other_difference_prevents_sharing(facts) -> None:
     rule = ToolSettings(effect=READ, cache=10.0)
     known = rules(replace(server(), tools={"t": rule, "u": rule}))
     assert known.coalesce_key(call()) != known.coalesce_key(call(**facts))
 
 
-def test_a_changed_definition_makes_it_another_read() -> None:
+def test_changed_definition_changes_the_key() -> None:
     before, after = rules(trusted_read(), tool()), rules(trusted_read(), tool(description="new"))
     assert before.definition_hash(call()) != after.definition_hash(call())
     assert before.coalesce_key(call()) != after.coalesce_key(call())
 
 
-def test_a_definition_is_known_when_the_tool_is() -> None:
+def test_definition_hash_needs_a_listed_tool() -> None:
     assert rules().definition_hash(call()) == ""
     assert rules(None, tool()).definition_hash(call(method="prompts/get")) == ""
     assert len(rules(None, tool()).definition_hash(call())) == 64
@@ -276,7 +276,7 @@ def test_a_definition_is_known_when_the_tool_is() -> None:
 # -- keeping -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tools_answer_is_kept_only_where_the_operator_says_for_how_long() -> None:
+def test_tool_result_is_cached_only_for_configured_time() -> None:
     reply = CallResult("s", "t", {"ttlMs": 5000})
     assert rules(server(ToolSettings(effect=READ), trusted=True)).cache_key(call()) is None
     known = rules(trusted_read())
@@ -287,14 +287,14 @@ def test_a_tools_answer_is_kept_only_where_the_operator_says_for_how_long() -> N
 @pytest.mark.parametrize(
     ("ttl", "seconds"), [(5000, 5.0), (0.5, 0.0005), (0, 0.0), (-1, 0.0), ("5000", 0.0), (None, 0.0), ([1], 0.0)]
 )
-def test_a_resource_is_kept_for_as_long_as_the_server_says(ttl, seconds) -> None:
+def test_resource_is_cached_for_the_servers_ttl(ttl, seconds) -> None:
     reading = call(method="resources/read")
     assert rules().cache_key(reading) is not None
     assert rules().cache_ttl(reading, CallResult("s", "u", {"ttlMs": ttl})) == seconds
 
 
 @pytest.mark.parametrize("method", ["prompts/get", "completion/complete"])
-def test_nothing_else_is_kept(method) -> None:
+def test_prompts_and_completions_are_not_cached(method) -> None:
     assert rules(server(trusted=True)).cache_key(call(method=method)) is None
     assert rules().coalesce_key(call(method=method)) is not None
 
@@ -321,7 +321,7 @@ async def test_delay_and_multiplier_of_one_call() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.user_trial("5")
-async def test_more_attempts_than_a_call_may_have_are_refused_before_anything_is_sent() -> None:
+async def test_too_many_attempts_are_rejected_before_sending() -> None:
     async with FakeHttp() as fake, Hub({"s": {"url": fake.url}}, catalog_storage=None) as hub:
         with pytest.raises(ConfigError, match="at most 21 attempts"):
             await hub.call_tool("s.echo", {"text": "x"}, max_attempts=22)
@@ -330,7 +330,7 @@ async def test_more_attempts_than_a_call_may_have_are_refused_before_anything_is
 
 @pytest.mark.anyio
 @pytest.mark.user_trial("6")
-async def test_the_error_of_a_call_that_was_not_repeated_names_the_setting_to_copy() -> None:
+async def test_unrepeated_call_error_names_the_setting() -> None:
     async with FakeHttp() as fake, Hub({"s": {"url": fake.url, "maxRetries": 2}}, catalog_storage=None) as hub:
         await hub.wait_ready()
         fake.set_mode("status=500;on=counter")

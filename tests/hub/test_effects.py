@@ -15,7 +15,7 @@ HTTP = {"GET": READ, "HEAD": READ, "OPTIONS": READ, "PUT": IDEMPOTENT, "DELETE":
 READ_HINT, IDEMPOTENT_HINT = {"readOnlyHint": True}, {"idempotentHint": True}
 
 
-def test_where_nothing_is_known_a_tool_is_unsafe() -> None:
+def test_tool_without_information_is_unsafe() -> None:
     assert tool_effect() is UNSAFE
     assert tool_effect(annotations={}) is UNSAFE
     assert tool_effect(annotations={"title": "get everything, read only", "destructiveHint": False}) is UNSAFE
@@ -24,12 +24,12 @@ def test_where_nothing_is_known_a_tool_is_unsafe() -> None:
 @pytest.mark.parametrize(
     ("setting", "method", "hints"), list(product(Effect, [None, *HTTP], [None, READ_HINT, IDEMPOTENT_HINT]))
 )
-def test_the_operators_setting_always_wins(setting, method, hints) -> None:
+def test_configured_effect_always_wins(setting, method, hints) -> None:
     assert tool_effect(setting=setting, http_method=method, annotations=hints) is setting
 
 
 @pytest.mark.parametrize(("method", "effect"), [*HTTP.items(), ("PATCH", UNSAFE), ("get", READ), ("BREW", UNSAFE)])
-def test_the_method_of_an_api_goes_before_hints(method, effect) -> None:
+def test_http_method_overrides_hints(method, effect) -> None:
     for hints in (None, READ_HINT, IDEMPOTENT_HINT):
         assert tool_effect(http_method=method, annotations=hints) is effect
 
@@ -44,17 +44,17 @@ def test_the_method_of_an_api_goes_before_hints(method, effect) -> None:
         ({"readOnlyHint": False, "idempotentHint": False}, UNSAFE),
     ],
 )
-def test_hints_are_believed_as_far_as_they_go(hints, effect) -> None:
+def test_hints_set_the_effect(hints, effect) -> None:
     assert tool_effect(annotations=hints) is effect
 
 
 @pytest.mark.parametrize("almost", ["true", 1, 1.0, [True], {"x": 1}, None, False])
-def test_only_true_itself_is_a_hint(almost) -> None:
+def test_only_true_counts_as_a_hint(almost) -> None:
     assert tool_effect(annotations={"readOnlyHint": almost, "idempotentHint": almost}) is UNSAFE
 
 
 @pytest.mark.parametrize(("repeatable", "honoured"), [(True, False), (False, True), (True, True)])
-def test_a_word_that_it_may_run_again_lifts_what_is_unsafe_and_nothing_else(repeatable, honoured) -> None:
+def test_idempotency_lifts_only_unsafe_effect(repeatable, honoured) -> None:
     again = partial(tool_effect, idempotent=repeatable, honours_key=honoured)
     assert again() is IDEMPOTENT
     assert again(setting=UNSAFE) is IDEMPOTENT
@@ -70,11 +70,11 @@ def test_a_word_that_it_may_run_again_lifts_what_is_unsafe_and_nothing_else(repe
         *("resources/list", "resources/templates/list", "resources/read"),
     ],
 )
-def test_reads_of_the_protocol_are_reads(method) -> None:
+def test_read_methods_are_reads(method) -> None:
     assert method_effect(method) is READ
 
 
-def test_cancelling_a_task_twice_is_cancelling_it() -> None:
+def test_task_cancel_is_idempotent() -> None:
     assert method_effect("tasks/cancel") is IDEMPOTENT
 
 

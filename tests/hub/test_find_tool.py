@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.promise("D9")
-async def test_a_bare_name_that_one_server_has_is_called() -> None:
+async def test_unique_bare_tool_name_is_called() -> None:
     async with FakeHttp(tools=2) as one, FakeHttp() as two, Hub({"one": one.url, "two": two.url}) as hub:
         result = await hub.call_tool("tool_0001", {"text": "hi"})  # at once: no list is known yet
         assert (result.server, result.name, result.text) == ("one", "tool_0001", "hi")
@@ -22,7 +22,7 @@ async def test_a_bare_name_that_one_server_has_is_called() -> None:
 
 
 @pytest.mark.promise("D9")
-async def test_a_bare_name_of_several_servers_is_an_error_that_lists_them() -> None:
+async def test_ambiguous_bare_name_lists_its_tools() -> None:
     async with FakeHttp() as one, FakeHttp() as two, Hub({"one": one.url, "two": two.url}, catalog_storage=None) as hub:
         for attempt in (hub.call_tool("echo"), hub.find_tool("echo")):
             with pytest.raises(NotFound) as caught:
@@ -40,7 +40,7 @@ async def test_a_bare_name_of_several_servers_is_an_error_that_lists_them() -> N
 
 
 @pytest.mark.promise("D9")
-async def test_a_bare_name_waits_for_no_server_that_is_down_or_disabled() -> None:
+async def test_bare_name_does_not_wait_for_down_or_disabled_server() -> None:
     servers = {
         "good": fake_server(tools=1),
         "broken": {"command": "/nonexistent/server"},
@@ -50,7 +50,7 @@ async def test_a_bare_name_waits_for_no_server_that_is_down_or_disabled() -> Non
         assert (await hub.call_tool("tool_0001", {"text": "x"})).server == "good"
 
 
-async def test_an_unknown_bare_name_is_answered_with_suggestions() -> None:
+async def test_unknown_bare_name_is_not_found() -> None:
     async with FakeHttp() as one, Hub({"one": one.url}, catalog_storage=None) as hub:
         for name in ("one_echoo", "ech.o", ""):
             with pytest.raises(NotFound) as caught:
@@ -58,7 +58,7 @@ async def test_an_unknown_bare_name_is_answered_with_suggestions() -> None:
             assert caught.value.code == "E-NOT-FOUND" and caught.value.executed == "no"
 
 
-async def test_a_bare_name_waits_for_a_silent_server_at_most_half_the_timeout() -> None:
+async def test_bare_name_waits_at_most_half_the_timeout() -> None:
     async with FakeHttp(tools=1) as one:
         servers = {"one": one.url, "silent": {**fake_server("silent"), "startTimeout": "60s"}}
         async with Hub(servers, catalog_storage=None) as hub:
@@ -66,7 +66,7 @@ async def test_a_bare_name_waits_for_a_silent_server_at_most_half_the_timeout() 
 
 
 @pytest.mark.promise("E4")
-async def test_a_tool_is_found_by_each_of_its_names() -> None:
+async def test_tool_is_found_by_each_of_its_names() -> None:
     async with FakeHttp(tools=1) as one, Hub({"one": one.url}, catalog_storage=None) as hub:
         for name in ("one.tool_0001", "one__tool_0001", "tool_0001"):
             tool = await hub.find_tool(name)
@@ -77,7 +77,7 @@ async def test_a_tool_is_found_by_each_of_its_names() -> None:
 
 
 @pytest.mark.promise("E4")
-async def test_finding_a_tool_of_a_server_that_is_down_says_why() -> None:
+async def test_finding_tool_of_down_server_gives_the_cause() -> None:
     async with Hub({"broken": {"command": "/nonexistent/server"}}, catalog_storage=None) as hub:
         with pytest.raises(CallError) as caught:
             await hub.find_tool("broken.x", timeout=10)
@@ -85,7 +85,7 @@ async def test_finding_a_tool_of_a_server_that_is_down_says_why() -> None:
 
 
 @pytest.mark.promise("E3", "E5")
-async def test_an_added_server_is_ready_with_its_tools_after_wait_ready() -> None:
+async def test_added_server_has_tools_after_wait_ready() -> None:
     async with FakeHttp(tools=2) as one, Hub({}, catalog_storage=None) as hub:
         await hub.add_server("one", {"url": one.url, "disabledTools": ["tool_0002"]})
         await hub.wait_ready("one", timeout=30)
@@ -93,7 +93,7 @@ async def test_an_added_server_is_ready_with_its_tools_after_wait_ready() -> Non
         assert known["one.tool_0001"] == "one" and "one.tool_0002" not in known
 
 
-def test_the_blocking_hub_finds_tools_too() -> None:
+def test_sync_hub_finds_tools() -> None:
     with SyncHub({"pipe": fake_server(tools=2)}, catalog_storage=None) as hub:
         assert hub.find_tool("tool_0001").server == "pipe"
         hub.set_denied_tools("pipe", ["tool_0001"])

@@ -1,4 +1,4 @@
-"""One server that hangs, crashes or is late costs the others nothing: lists and calls beside it, in virtual time."""
+"""One server that hangs, crashes or is late costs the others nothing: lists and calls next to it, in virtual time."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.user_trial("1")
-def test_lists_answer_at_once_what_is_known_and_name_what_is_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_lists_return_known_tools_and_name_missing_servers(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         found, took = await seconds(hub.list_tools())
         assert [tool.name for tool in found] == ["echo_good"] and took <= 2.0
@@ -139,7 +139,7 @@ def test_lists_answer_at_once_what_is_known_and_name_what_is_not(caplog: pytest.
 
 
 @pytest.mark.user_trial("1")
-def test_the_search_waits_for_servers_that_are_starting_as_a_list_does() -> None:
+def test_search_waits_for_starting_servers_like_a_list() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         found, took = await seconds(hub.search_tools("echo"))
         assert [each.tool.server for each in found] == ["good"] and took <= 2.0
@@ -148,7 +148,7 @@ def test_the_search_waits_for_servers_that_are_starting_as_a_list_does() -> None
 
 
 @pytest.mark.user_trial("1")
-def test_the_wait_of_a_list_can_be_set() -> None:
+def test_list_wait_can_be_set() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         found, took = await seconds(hub.list_tools(wait=0))
         assert (found, took) == ([], 0)
@@ -161,7 +161,7 @@ def test_the_wait_of_a_list_can_be_set() -> None:
 
 
 @pytest.mark.user_trial("1")
-def test_a_tool_without_its_server_is_found_beside_servers_that_do_not_answer() -> None:
+def test_bare_tool_name_is_found_despite_unresponsive_servers() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         result, took = await seconds(hub.call_tool("echo_good"))
         assert result.text == "good" and took <= 2.0
@@ -174,7 +174,7 @@ def test_a_tool_without_its_server_is_found_beside_servers_that_do_not_answer() 
 
 
 @pytest.mark.user_trial("2")
-def test_a_server_that_comes_late_is_used_within_a_second_of_its_return() -> None:
+def test_late_server_is_used_within_a_second_of_its_return() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < 1014.9:
@@ -192,7 +192,7 @@ def test_a_server_that_comes_late_is_used_within_a_second_of_its_return() -> Non
 
 
 @pytest.mark.user_trial("2")
-def test_nobody_has_called_a_server_that_comes_late_and_the_first_call_finds_it() -> None:
+def test_first_call_finds_late_server() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         await asyncio.sleep(15)
         result, took = await seconds(hub.call_tool("late.echo_late"))
@@ -202,7 +202,7 @@ def test_nobody_has_called_a_server_that_comes_late_and_the_first_call_finds_it(
 
 
 @pytest.mark.user_trial("2")
-def test_a_check_and_a_list_of_a_server_that_is_down_ask_it() -> None:
+def test_check_and_list_retry_a_down_server() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         await asyncio.sleep(10)
         before = len(town.starts["late"])
@@ -216,7 +216,7 @@ def test_a_check_and_a_list_of_a_server_that_is_down_ask_it() -> None:
 
 
 @pytest.mark.user_trial("2")
-def test_lists_of_a_server_that_is_down_do_not_open_its_breaker() -> None:
+def test_lists_do_not_open_breaker_of_down_server() -> None:
     async def scenario(hub: Hub, town: Town) -> None:
         for _ in range(14):
             await hub.list_tools()

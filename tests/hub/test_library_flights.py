@@ -32,7 +32,7 @@ def is_settled(hub: Hub) -> bool:
     return limiter.in_use == 0 and not hub._core._upstreams.upstreams["s"].is_busy and not len(hub._core.calls.flights)
 
 
-async def test_calls_are_flights_and_tell_what_happened(tmp_path: Path) -> None:
+async def test_fast_path_calls_return_results_and_errors(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
         await hub.wait_ready()
@@ -54,7 +54,7 @@ async def test_calls_are_flights_and_tell_what_happened(tmp_path: Path) -> None:
         await until(lambda: is_settled(hub))
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_server_and_holds_nothing(tmp_path: Path) -> None:
+async def test_cancelled_call_is_cancelled_at_server_and_frees_slot(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
         await hub.wait_ready()
@@ -72,7 +72,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_holds_nothing(tmp
             assert executed(effects, nonce) == 1
 
 
-async def test_a_server_that_ends_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_restarted_server_leaves_unknown_outcome(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
         await hub.wait_ready()
@@ -85,7 +85,7 @@ async def test_a_server_that_ends_leaves_an_unknown_outcome(tmp_path: Path) -> N
         await until(lambda: is_settled(hub))
 
 
-async def test_a_rate_limit_counts_flights_and_other_calls_together() -> None:
+async def test_rate_limit_counts_fast_path_and_other_calls() -> None:
     limits = {"rateLimit": "6/h", "tools": {"counter": {"rateLimit": "2/h"}}}
     async with Hub({"s": {**fake_server(era="modern"), **limits}}) as hub:
         await hub.wait_ready()
@@ -103,7 +103,7 @@ async def test_a_rate_limit_counts_flights_and_other_calls_together() -> None:
         await until(lambda: is_settled(hub))
 
 
-async def test_a_call_that_cannot_be_sent_as_a_flight_uses_up_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_fast_path_does_not_use_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Hub({"s": {**fake_server(era="modern"), "rateLimit": "1/h"}}) as hub:
         await hub.wait_ready()
         monkeypatch.setattr(Session, "start", lambda *_, **__: None)  # as if the call had to wait
@@ -111,7 +111,7 @@ async def test_a_call_that_cannot_be_sent_as_a_flight_uses_up_no_rate(monkeypatc
         assert hub._core.calls.flights.landed == 0
 
 
-async def test_flights_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
     async with Hub({"s": fake_server(era="modern")}) as hub:
         await hub.wait_ready()

@@ -208,7 +208,7 @@ class World:
 
 
 def content_of(plan: Plan) -> tuple[object, ...]:
-    """All that a flight takes from a plan. Objects with a state of their own are the same objects."""
+    """All that a flight takes from a plan. Objects with their own state are the same objects."""
     policy = plan.policy
     same = (plan.upstream, plan.session, plan.limiter, plan.budget, plan.server_breaker, plan.tool_breaker)
     return (
@@ -231,7 +231,7 @@ async def play(seed: int) -> Counter[str]:
     return world.counts
 
 
-def test_a_valid_plan_is_what_a_new_one_would_be() -> None:
+def test_valid_plan_equals_a_new_plan() -> None:
     counts: Counter[str] = sum((run_loop(play(seed), VirtualLoop()) for seed in range(SEEDS)), Counter())
     assert all(counts[kind] > 100 for kind in ("legacy", "modern", "dropped")), counts
     assert counts["own connection"] > 20, counts

@@ -14,13 +14,13 @@ METHODS = [name for name, member in vars(Hub).items() if not name.startswith("_"
 
 
 @pytest.mark.parametrize("name", [name for name in toolway.__all__ if name != "__version__"])
-def test_a_public_class_has_a_docstring_with_an_example(name: str) -> None:
+def test_public_class_has_docstring_with_example(name: str) -> None:
     text = inspect.getdoc(getattr(toolway, name)) or ""
     assert "\nExample:\n" in text, name
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_documents_its_parameters_its_result_and_has_an_example(name: str) -> None:
+def test_method_documents_parameters_result_and_example(name: str) -> None:
     method: Any = getattr(Hub, name)
     text = inspect.getdoc(method) or ""
     signature = inspect.signature(method)

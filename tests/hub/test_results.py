@@ -16,11 +16,11 @@ def result(*texts: str, **fields: object) -> ToolResult:
 @pytest.mark.parametrize(
     ("text", "value"), [('{"number": 42}', {"number": 42}), ("[1, null]", [1, None]), (' \n{"a": []}\n', {"a": []})]
 )
-def test_a_single_json_text_is_the_data_of_a_result(text, value) -> None:
+def test_single_json_text_is_the_data(text, value) -> None:
     assert result(text).data == value
 
 
-def test_structured_content_is_the_data_before_any_text() -> None:
+def test_structured_content_overrides_text_as_data() -> None:
     assert result('{"a": 1}', structuredContent={"b": 2}).data == {"b": 2}
     assert result('{"a": 1}', structuredContent={}).data == {}
 
@@ -43,19 +43,19 @@ def test_structured_content_is_the_data_before_any_text() -> None:
         ("[" + " " * (8 * 1024 * 1024) + "]",),
     ],
 )
-def test_anything_else_is_no_data(texts) -> None:
+def test_other_text_has_no_data(texts) -> None:
     assert result(*texts).data is None
 
 
 @pytest.mark.parametrize(
     "content", [None, "text", [7], [{"type": "image", "text": "{}"}], [{"type": "text", "text": 7}]]
 )
-def test_content_of_the_wrong_kind_is_no_data(content) -> None:
+def test_content_of_wrong_type_has_no_data(content) -> None:
     assert ToolResult("server", "tool", {"content": content}).data is None
 
 
 @pytest.mark.user_trial("25")
-def test_the_text_has_embedded_texts_and_names_links() -> None:
+def test_text_includes_embedded_resources_and_links() -> None:
     content = [
         {"type": "text", "text": "Two files:"},
         {"type": "resource", "resource": {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "the text of a"}},
@@ -70,5 +70,5 @@ def test_the_text_has_embedded_texts_and_names_links() -> None:
 
 @pytest.mark.user_trial("25")
 @pytest.mark.parametrize("value", [{"a": 1}, [1], "text", 1.5, 7, True, None])
-def test_structured_content_is_any_json_value(value) -> None:
+def test_structured_content_may_be_any_json_value(value) -> None:
     assert result("x", structuredContent=value).structured_content == value

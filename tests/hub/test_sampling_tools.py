@@ -34,7 +34,7 @@ def plain(server: str, params: Json) -> Json:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_tools_reach_a_callback_that_takes_them(era: str) -> None:
+async def test_tools_reach_a_callback_that_accepts_them(era: str) -> None:
     seen: list[tuple[Json, list[Json]]] = []
 
     async def sample(server: str, params: Json, tools: list[Json]) -> Json:
@@ -51,7 +51,7 @@ async def test_tools_reach_a_callback_that_takes_them(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_tools_are_rejected_if_the_callback_does_not_take_them(era: str) -> None:
+async def test_tools_are_rejected_without_a_tools_parameter(era: str) -> None:
     async with Hub({"full": pipe_entry(era)}, sampling_callback=plain, catalog_storage=None) as hub:
         assert (await hub.call_tool("full.declared")).data["capabilities"]["sampling"] == {}
         if era == "modern":
@@ -64,7 +64,7 @@ async def test_tools_are_rejected_if_the_callback_does_not_take_them(era: str) -
         assert json.loads((await hub.call_tool("full.ask", PLAIN)).text) == [ANSWER]
 
 
-def test_sampling_tools_are_declared_by_the_parameter() -> None:
+def test_tools_parameter_declares_sampling_tools() -> None:
     class Model:
         def __call__(self, server: str, params: Json, *, tools: list[Json]) -> Json:
             return ANSWER

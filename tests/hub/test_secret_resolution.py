@@ -1,4 +1,4 @@
-"""Secrets reach the one server that names them, when it starts, and nobody else. Real processes, real sockets."""
+"""Secrets reach the one server that names them, when it starts, and no one else. Real processes, real sockets."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def environment_of(hub, server):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-async def test_each_server_gets_only_what_its_entry_names(tmp_path):
+async def test_each_server_gets_only_its_own_secrets(tmp_path):
     for name in ("a", "b", "unused"):
         store(name, f"canary-of-{name}")
     (tmp_path / "file").write_text("canary-of-file\n")
@@ -85,7 +85,7 @@ async def overheard(port):
         listener.close()
 
 
-async def test_two_addresses_get_each_their_own_and_a_restart_fetches_anew():
+async def test_restart_resolves_secrets_again_for_its_server():
     store("a", "canary-of-a")
     store("b", "canary-of-b")
     async with (
@@ -126,7 +126,7 @@ async def test_two_addresses_get_each_their_own_and_a_restart_fetches_anew():
         ("${command:sh -c 'printf can\\141ry >&2; exit 3'}", "exit code 3"),
     ],
 )
-async def test_a_secret_that_cannot_be_had_is_told_in_four_parts_and_nothing_starts(reference, evidence):
+async def test_missing_secret_is_explained_and_nothing_starts(reference, evidence):
     async with Hub({"gh": fake(TOKEN=reference)}) as hub:
         with pytest.raises(ServerUnavailable) as caught:
             await hub.wait_ready("gh", timeout=60)
@@ -138,7 +138,7 @@ async def test_a_secret_that_cannot_be_had_is_told_in_four_parts_and_nothing_sta
     assert "canary" not in shown.replace(reference, "")
 
 
-async def test_a_command_that_does_not_end_is_ended(monkeypatch, tmp_path):
+async def test_hanging_secret_command_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr("toolway.hub.secret_resolution.COMMAND_TIMEOUT_S", 0.3)
     mark = tmp_path / "alive"
     began = time.monotonic()
@@ -150,7 +150,7 @@ async def test_a_command_that_does_not_end_is_ended(monkeypatch, tmp_path):
         os.kill(int(mark.read_text()), 0)
 
 
-async def test_a_command_gets_no_input_and_no_shell():
+async def test_secret_command_gets_no_input_and_no_shell():
     async with Hub({"gh": fake(TOKEN="${command:cat}"), "sh": fake(TOKEN="${command:printf %s $HOME;x}")}) as hub:
         with pytest.raises(ServerUnavailable, match="the secret is empty"):
             await hub.wait_ready("gh", timeout=60)
@@ -158,7 +158,7 @@ async def test_a_command_gets_no_input_and_no_shell():
         assert environment_of(hub, "sh")["TOKEN"] == "$HOME;x"
 
 
-async def test_what_a_server_says_about_its_secret_is_masked():
+async def test_secret_in_server_output_is_masked():
     store("a", "canary-of-a")
     leaky = "import os, sys; print('my token is', os.environ['TOKEN'], file=sys.stderr); sys.exit(3)"
     entry = {"command": sys.executable, "args": ["-c", leaky], "env": {"TOKEN": "${keyring:a}"}, "maxRestarts": 0}
@@ -170,7 +170,7 @@ async def test_what_a_server_says_about_its_secret_is_masked():
     assert "canary" not in build_masker(hub._core.servers.entries.values())(told)
 
 
-async def test_nothing_is_fetched_for_a_server_that_does_not_start(tmp_path):
+async def test_secrets_of_servers_not_started_are_not_resolved(tmp_path):
     mark = tmp_path / "ran"
     reference = f"${{command:touch {mark}}}"
     entries = {
@@ -183,7 +183,7 @@ async def test_nothing_is_fetched_for_a_server_that_does_not_start(tmp_path):
     assert not mark.exists()
 
 
-async def test_a_hub_does_not_keep_what_it_fetched():
+async def test_hub_does_not_keep_resolved_secrets():
     store("a", "canary-of-a")
     async with Hub({"gh": fake(TOKEN="${keyring:a}")}) as hub:
         await hub.wait_ready("gh", timeout=60)
@@ -194,7 +194,7 @@ async def test_a_hub_does_not_keep_what_it_fetched():
 
 
 @pytest.mark.promise("C14")
-async def test_an_unset_variable_starts_nothing_and_is_used_once_it_is_set(monkeypatch, tmp_path):
+async def test_unset_variable_blocks_start_until_set(monkeypatch, tmp_path):
     monkeypatch.delenv("LATE_TOKEN", raising=False)
     started = tmp_path / "started"
     command = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')", "${LATE_TOKEN}"]}
@@ -216,7 +216,7 @@ async def test_an_unset_variable_starts_nothing_and_is_used_once_it_is_set(monke
         assert environment_of(hub, "env")["TOKEN"] == "x is-set-now"
 
 
-async def test_an_unset_variable_in_a_url_or_header_reaches_no_server(monkeypatch):
+async def test_unset_variable_in_url_or_header_blocks_start(monkeypatch):
     monkeypatch.delenv("LATE_TOKEN", raising=False)
     async with FakeHttp() as server:
         entries = {
@@ -237,7 +237,7 @@ async def test_an_unset_variable_in_a_url_or_header_reaches_no_server(monkeypatc
 
 
 @pytest.mark.promise("C14")
-async def test_an_env_file_is_given_to_the_server_and_env_wins(tmp_path):
+async def test_env_file_is_passed_to_server_and_env_overrides_it(tmp_path):
     file = tmp_path / "server.env"
     entry = {**FAKE, "envFile": str(file), "env": {"BOTH": "entry", "COPY": "${FROM_FILE}"}}
     async with Hub({"s": entry}, catalog_storage=None) as hub:

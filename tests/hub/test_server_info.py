@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.user_trial("25")
-async def test_a_server_describes_itself() -> None:
+async def test_server_info_has_name_version_and_capabilities() -> None:
     server = MCPServer("weather", title="Weather of the world", version="1.2.3", instructions="Ask for one city.")
     servers = {"w": server, "legacy": pipe_entry("legacy"), "later": {**fake_server(), "lazy": True}}
     async with Hub(servers, catalog_storage=None) as hub:
@@ -41,7 +41,7 @@ async def test_a_server_describes_itself() -> None:
             hub.server_info("nobody")
 
 
-def test_the_sync_hub_knows_it_too() -> None:
+def test_sync_hub_has_server_info() -> None:
     with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
         hub.wait_ready("fake")
         found = hub.server_info("fake")
@@ -49,7 +49,7 @@ def test_the_sync_hub_knows_it_too() -> None:
 
 
 @pytest.mark.user_trial("25")
-async def test_a_transport_of_a_program_is_supervised_as_any_other(tmp_path: Path) -> None:
+async def test_custom_transport_is_supervised(tmp_path: Path) -> None:
     server = runpy.run_path(str(ROOT / "examples/own_transport.py"))["SocketServer"]
     async with Hub({"shout": server(str(tmp_path / "nobody.sock"))}, catalog_storage=None) as hub:
         with pytest.raises(ServerUnavailable) as caught:

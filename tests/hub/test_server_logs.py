@@ -27,7 +27,7 @@ async def hub_for(era: str, transport: str, **options: Any) -> AsyncIterator[Hub
     """A hub with a server whose tool `log` logs at the levels debug, info and error, as far as it was asked to."""
     if transport == "stdio":
         async with Hub({"full": pipe_entry(era)}, catalog_storage=None, **options) as hub:
-            await hub.find_tool("full.log", timeout=60)  # so that calls may skip the middleware chain
+            await hub.find_tool("full.log", timeout=60)  # so calls may skip the middleware chain
             yield hub
         return
     async with FullHttp(era, transport) as fake, Hub({"full": fake.url}, catalog_storage=None, **options) as hub:
@@ -48,7 +48,7 @@ async def heard_of(heard: list[ServerLog], levels: list[str]) -> None:
 
 @EVERY_SERVER
 @pytest.mark.user_trial("22")
-async def test_a_log_callback_gets_the_messages_of_every_call(era: str, transport: str) -> None:
+async def test_log_callback_gets_messages_of_every_call(era: str, transport: str) -> None:
     heard: list[ServerLog] = []
 
     async def on_log(log: ServerLog) -> None:
@@ -64,7 +64,7 @@ async def test_a_log_callback_gets_the_messages_of_every_call(era: str, transpor
 
 @EVERY_SERVER
 @pytest.mark.user_trial("22")
-async def test_a_level_is_what_servers_are_asked_for(era: str, transport: str) -> None:
+async def test_log_level_is_requested_from_servers(era: str, transport: str) -> None:
     heard: list[ServerLog] = []
     async with hub_for(era, transport, log_callback=heard.append, log_level="debug") as hub:
         for _ in range(2):
@@ -78,7 +78,7 @@ async def test_a_level_is_what_servers_are_asked_for(era: str, transport: str) -
 
 @EVERY_SERVER
 @pytest.mark.user_trial("22")
-async def test_a_reader_of_events_gets_the_messages_from_then_on(era: str, transport: str) -> None:
+async def test_event_reader_gets_messages_from_then_on(era: str, transport: str) -> None:
     async with hub_for(era, transport) as hub:
         before = (await hub.call_tool("full.log")).text
         assert before == ("" if era == "modern" else "info error")  # a legacy server decides itself until it is asked
@@ -92,13 +92,13 @@ async def test_a_reader_of_events_gets_the_messages_from_then_on(era: str, trans
 
 
 @pytest.mark.user_trial("22")
-async def test_a_level_in_the_meta_of_a_call_is_the_one_of_this_call() -> None:
+async def test_log_level_in_call_meta_applies_to_that_call() -> None:
     async with hub_for("modern", "http", log_level="debug") as hub:
         assert (await hub.call_tool("full.log", meta={LOG_LEVEL: "error"})).text == "error"
         assert (await hub.call_tool("full.log")).text == "debug info error"
 
 
-async def test_secrets_are_masked_and_a_callback_that_fails_disturbs_no_call() -> None:
+async def test_log_secrets_are_masked_and_failing_callback_is_ignored() -> None:
     heard: list[ServerLog] = []
 
     def on_log(log: ServerLog) -> None:
@@ -116,6 +116,6 @@ async def test_secrets_are_masked_and_a_callback_that_fails_disturbs_no_call() -
     assert "words-that-are-secret" not in str(heard[-1].data)
 
 
-def test_an_unknown_level_is_a_config_error() -> None:
+def test_unknown_log_level_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="log_level must be one of emergency"):
         Hub({}, log_level="loud")  # type: ignore[arg-type]  # that is the point

@@ -19,7 +19,7 @@ FAKE = [fake_server()["command"], *fake_server()["args"]]
 
 @pytest.mark.user_trial("17")
 @pytest.mark.parametrize("words", [FAKE, tuple(FAKE)])
-async def test_a_list_of_words_is_a_command(words: Any) -> None:
+async def test_list_of_words_is_a_command(words: Any) -> None:
     async with Hub({"demo": words}, catalog_storage=None) as hub:
         assert (await hub.call_tool("demo.echo", {"text": "x"})).text == "x"
         await hub.add_server("late", words)
@@ -40,7 +40,7 @@ async def test_a_list_of_words_is_a_command(words: Any) -> None:
         (Server(instance=object()), "object"),
     ],
 )
-async def test_any_other_value_is_an_error_that_names_the_entry(value: Any, found: str) -> None:
+async def test_unsupported_server_value_names_the_entry(value: Any, found: str) -> None:
     with pytest.raises(ConfigError, match=r"server 'demo': a server must be") as caught:
         Hub({"good": FAKE, "demo": value}, catalog_storage=None)
     assert found in caught.value.detail and caught.value.code == "E-CONFIG-SERVER" and caught.value.hint
@@ -50,19 +50,19 @@ async def test_any_other_value_is_an_error_that_names_the_entry(value: Any, foun
 
 
 @pytest.mark.user_trial("17")
-def test_an_error_in_an_entry_names_the_entry() -> None:
+def test_error_in_an_entry_names_the_entry() -> None:
     with pytest.raises(ConfigError, match="server 'demo': command must be text"):
         Hub({"demo": {"command": 5}})
 
 
-def test_a_server_object_is_a_server() -> None:
+def test_server_object_is_accepted() -> None:
     server = MCPServer("demo")
     Hub({"demo": server}, catalog_storage=None)
     Hub({"demo": Server(instance=server)}, catalog_storage=None)
 
 
 @pytest.mark.user_trial("20")
-async def test_a_closed_hub_raises_a_toolway_error() -> None:
+async def test_closed_hub_raises_toolway_error() -> None:
     hub = Hub({"fake": FAKE}, catalog_storage=None)
     for _ in range(2):
         with pytest.raises(ToolwayError, match="the hub is not open") as caught:
@@ -75,7 +75,7 @@ async def test_a_closed_hub_raises_a_toolway_error() -> None:
 
 
 @pytest.mark.user_trial("20")
-async def test_a_root_is_a_path_or_a_uri_or_an_object_with_a_uri(tmp_path: Path) -> None:
+async def test_root_may_be_path_uri_or_object(tmp_path: Path) -> None:
     roots: list[Any] = [tmp_path, str(tmp_path), "https://x.example/a", {"uri": "file:///b", "name": "B"}]
     answer = await FunctionCallbacks(None, None, roots).handle_request("demo", "roots/list", {})
     assert answer == {
@@ -90,6 +90,6 @@ async def test_a_root_is_a_path_or_a_uri_or_an_object_with_a_uri(tmp_path: Path)
 
 @pytest.mark.user_trial("20")
 @pytest.mark.parametrize("roots", [5, "file:///a", {"uri": "file:///a"}, [5], [{"url": "file:///a"}], [{"uri": 5}]])
-def test_any_other_root_is_a_config_error(roots: Any) -> None:
+def test_unsupported_root_is_a_config_error(roots: Any) -> None:
     with pytest.raises(ConfigError, match="list_roots_callback must be"):
         Hub({}, list_roots_callback=roots, catalog_storage=None)

@@ -26,7 +26,7 @@ def public_members(kind: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["__init__", *public_members(Hub)])
-def test_a_method_of_the_hub_is_there_with_the_same_parameters(name: str) -> None:
+def test_every_hub_method_exists_with_same_parameters(name: str) -> None:
     ours = getattr(Hub, name)
     theirs = getattr(SyncHub, RENAMED.get(name, name))
     if isinstance(ours, property):
@@ -41,11 +41,11 @@ def _result_of(function: Callable[..., Any]) -> str:
     return str(inspect.signature(function).return_annotation).replace("AsyncIterator", "Iterator")
 
 
-def test_the_sync_hub_has_nothing_more() -> None:
+def test_sync_hub_has_no_other_members() -> None:
     assert set(public_members(SyncHub)) == {RENAMED.get(name, name) for name in public_members(Hub)}
 
 
-def test_the_hub_is_small() -> None:
+def test_hub_has_at_most_27_public_members() -> None:
     assert len(public_members(Hub)) <= 27
 
 
@@ -57,7 +57,7 @@ def test_events_can_be_iterated() -> None:
         assert isinstance(event, CallFinished) and event.server == "fake"
 
 
-def test_a_sink_gets_events_until_it_is_removed() -> None:
+def test_sink_gets_events_until_removed() -> None:
     class Sink:
         wants_attempts = False
 
@@ -79,7 +79,7 @@ def test_a_sink_gets_events_until_it_is_removed() -> None:
     assert len(sink.calls) == 1
 
 
-def test_progress_reaches_functions_and_coroutine_functions_in_order() -> None:
+def test_progress_reaches_sync_and_async_callbacks_in_order() -> None:
     seen: list[float] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -92,7 +92,7 @@ def test_progress_reaches_functions_and_coroutine_functions_in_order() -> None:
     assert in_coroutine == seen == sorted(seen) and len(seen) >= 2
 
 
-def test_a_timeout_is_a_timeout_error() -> None:
+def test_call_timeout_is_a_timeout_error() -> None:
     with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
         hub.wait_ready()
         with pytest.raises(TimeoutError) as caught:
@@ -100,7 +100,7 @@ def test_a_timeout_is_a_timeout_error() -> None:
     assert isinstance(caught.value, CallTimeout) and caught.value.executed == "unknown"
 
 
-def test_a_failed_tool_raises_if_asked_to() -> None:
+def test_failed_tool_raises_unless_disabled() -> None:
     with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
         assert hub.call_tool("fake.fail", raise_on_error=False).is_error
         with pytest.raises(toolway.ToolError) as caught:
@@ -121,7 +121,7 @@ def run_program(program: str) -> str:
     return done.stdout
 
 
-def test_a_hub_without_with_opens_at_the_first_call_and_closes_at_exit() -> None:
+def test_hub_opens_at_first_call_and_closes_at_exit() -> None:
     program = """
 print(hub.call_tool("fake.echo", {"text": "x"}, timeout=20).text)
 print(hub.call_tool("fake.pid").text)
@@ -132,7 +132,7 @@ print(hub.call_tool("fake.pid").text)
         os.kill(int(pid), 0)
 
 
-def test_a_call_at_the_end_of_the_program_ends() -> None:
+def test_call_at_program_exit_ends_with_an_error() -> None:
     program = """
 import atexit
 def late():
@@ -152,7 +152,7 @@ print(hub.status()["fake"].server)
     assert run_program(program).splitlines() == ["fake", "late: the hub is closed", "late: the hub is closed"]
 
 
-def test_a_thread_that_outlives_the_main_one_can_still_call() -> None:
+def test_thread_can_call_after_main_thread_ends() -> None:
     program = """
 def work():
     threading.main_thread().join()
@@ -163,7 +163,7 @@ threading.Thread(target=work).start()
     assert run_program(program) == "from a thread\n"
 
 
-def test_a_fork_gets_an_error_for_an_open_hub_and_can_open_one_that_is_not() -> None:
+def test_forked_child_cannot_use_open_hub_but_can_open_another() -> None:
     program = """
 other = SyncHub({'fake': fake_server()}, catalog_storage=None)
 hub.wait_ready(timeout=20)
@@ -184,7 +184,7 @@ print("parent:", hub.call_tool("fake.echo", {"text": "x"}, timeout=20).text)
     assert run_program(program).splitlines() == lines
 
 
-def test_a_fork_waits_until_the_event_loop_holds_no_lock(tmp_path: Path) -> None:
+def test_fork_waits_until_event_loop_holds_no_lock(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text("import time\nbegun.set()\ntime.sleep(0.1)\n")
     program = f"""
 import builtins, sys
@@ -206,7 +206,7 @@ print("parent:", hub.call_tool("fake.echo", {{"text": "x"}}, timeout=20).text)
     assert run_program(program).splitlines() == ["child: loaded", "parent: x"]
 
 
-def test_a_fork_in_a_callback_does_not_wait_for_itself() -> None:
+def test_fork_in_callback_does_not_deadlock() -> None:
     program = """
 def fork():
     if os.fork() == 0:
@@ -217,7 +217,7 @@ print(hub._in_loop(fork))
     assert run_program(program) == "7\n"
 
 
-def test_a_closed_hub_refuses_calls() -> None:
+def test_closed_hub_rejects_calls() -> None:
     hub = SyncHub({"fake": fake_server()}, catalog_storage=None)
     hub.close()
     hub.close()
@@ -227,7 +227,7 @@ def test_a_closed_hub_refuses_calls() -> None:
         pass
 
 
-def test_a_call_in_another_thread_ends_when_the_hub_is_closed() -> None:
+def test_closing_hub_ends_calls_in_other_threads() -> None:
     hub = SyncHub({"fake": fake_server()}, catalog_storage=None)
     hub.wait_ready(timeout=20)
     raised: list[BaseException] = []
@@ -247,7 +247,7 @@ def test_a_call_in_another_thread_ends_when_the_hub_is_closed() -> None:
     assert not thread.is_alive() and len(raised) == 1
 
 
-def test_a_callback_that_calls_the_hub_gets_an_error_instead_of_waiting_for_itself() -> None:
+def test_callback_that_calls_the_hub_gets_an_error() -> None:
     raised: list[Exception] = []
 
     def report(progress: float, *_: object) -> None:

@@ -79,7 +79,7 @@ async def test_call_waits_for_its_task_and_shows_progress(by_flight: bool) -> No
             assert found.progress == [(1, None, "one"), (2, None, "two")] * 3
 
 
-async def test_tasks_are_declared_on_tool_calls_of_servers_that_have_them() -> None:
+async def test_tasks_are_declared_only_to_servers_that_have_them() -> None:
     async with lab() as found:
         declared = (await found.hub.call_tool("full.declared")).data["capabilities"]
         assert declared == {"extensions": {TASKS_KEY: {}}}
@@ -88,7 +88,7 @@ async def test_tasks_are_declared_on_tool_calls_of_servers_that_have_them() -> N
         assert (await found.hub.call_tool("full.start_task")).text == "at once"
 
 
-async def test_task_of_a_server_in_a_process_is_followed() -> None:
+async def test_task_of_stdio_server_is_followed() -> None:
     async with Hub({"full": pipe_entry("modern")}, catalog_storage=None) as hub:
         await hub.wait_ready("full", timeout=60)
         call = asyncio.create_task(hub.call_tool("full.start_task"))
@@ -110,7 +110,7 @@ async def test_cancelled_call_cancels_its_task() -> None:
         await until(lambda: task["status"] == "cancelled")
 
 
-async def test_deadline_cancels_the_task_and_is_an_unknown_outcome() -> None:
+async def test_deadline_cancels_task_and_is_unknown_outcome() -> None:
     async with lab() as found:
         call = found.start(timeout=1.0)
         task = await found.begun()
@@ -132,7 +132,7 @@ async def test_failed_task_is_an_error_that_ran() -> None:
         assert len(found.server.tasks) == 1, "it is not repeated"
 
 
-async def test_task_with_an_error_result_is_a_tool_error() -> None:
+async def test_task_with_error_result_is_a_tool_error() -> None:
     async with lab() as found:
         call = found.start()
         (await found.begun()).update(status="completed", result={**DONE, "isError": True})
@@ -141,7 +141,7 @@ async def test_task_with_an_error_result_is_a_tool_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "unknown", "odd"])
-async def test_task_without_a_result_is_an_unknown_outcome(how: str) -> None:
+async def test_task_without_result_has_unknown_outcome(how: str) -> None:
     async with lab() as found:
         call = found.start()
         task = await found.begun()
@@ -157,7 +157,7 @@ async def test_task_without_a_result_is_an_unknown_outcome(how: str) -> None:
         )
 
 
-async def test_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_task_status_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with lab() as found:
         call = found.start()
         task = await found.begun()
@@ -178,7 +178,7 @@ async def test_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
         assert (await call).text == "done"
 
 
-async def test_input_of_a_task_is_answered_once() -> None:
+async def test_task_input_is_answered_once() -> None:
     asked: list[str] = []
 
     def answer(server: str, params: Json) -> Json:
@@ -198,7 +198,7 @@ async def test_input_of_a_task_is_answered_once() -> None:
         assert (await call).text == "done"
 
 
-async def test_input_that_no_callback_can_give_ends_the_call() -> None:
+async def test_task_input_without_callback_ends_the_call() -> None:
     question = {"method": "elicitation/create", "params": {"message": "Your name?", "requestedSchema": {}}}
     async with lab() as found:
         call = found.start()
@@ -211,12 +211,12 @@ async def test_input_that_no_callback_can_give_ends_the_call() -> None:
 @pytest.mark.parametrize(
     ("named", "seconds"), [(None, 5.0), (500, 0.5), (1, 0.1), (1e9, 60.0), (0, 5.0), (True, 5.0), ("1", 5.0)]
 )
-def test_interval_named_by_the_server_is_bounded(named: object, seconds: float) -> None:
+def test_poll_interval_from_server_is_bounded(named: object, seconds: float) -> None:
     assert tasks._named_interval({"pollIntervalMs": named}, 5.0) == seconds
 
 
 @pytest.mark.parametrize("endpoint", ["", "server/full"])
-async def test_task_of_a_server_behind_a_gateway_reaches_the_library(endpoint: str) -> None:
+async def test_task_behind_a_gateway_reaches_the_library(endpoint: str) -> None:
     async with full("modern", "http") as behind:
         server = behind.fakes["full"].server
         entry = {"url": behind.url(endpoint)}

@@ -62,7 +62,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-async def test_a_loop_that_turns_is_not_told_of(watched: Watched) -> None:
+async def test_running_loop_is_not_reported(watched: Watched) -> None:
     for _ in range(100):
         watched.clock.now += 4.9
         assert await watched.look() == pytest.approx(0.1)
@@ -70,7 +70,7 @@ async def test_a_loop_that_turns_is_not_told_of(watched: Watched) -> None:
     assert watched.told == []
 
 
-async def test_a_loop_that_stands_is_told_of_once_and_again_when_it_turns(watched: Watched) -> None:
+async def test_blocked_loop_is_reported_once_and_again_on_resume(watched: Watched) -> None:
     for _ in range(20):
         watched.clock.now += 1
         await watched.look()
@@ -87,7 +87,7 @@ async def test_a_loop_that_stands_is_told_of_once_and_again_when_it_turns(watche
     assert watched.kinds() == [LoopStalled, LoopResumed, LoopStalled]
 
 
-async def test_a_process_that_was_stopped_is_told_of_afterwards_and_no_place_is_blamed(watched: Watched) -> None:
+async def test_suspended_process_is_reported_later_without_stack(watched: Watched) -> None:
     watched.clock.now += 60
     assert await watched.look(late=True) == 0.5
     assert watched.told == []
@@ -97,7 +97,7 @@ async def test_a_process_that_was_stopped_is_told_of_afterwards_and_no_place_is_
     assert "no stack" in watched.told[0].stack
 
 
-async def test_a_loop_that_nobody_runs_does_not_stand_still(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopped_loop_is_not_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     watched.clock.now += 60
     with monkeypatch.context() as patch:
         patch.setattr(type(watched.dog._loop), "is_running", lambda _: False)
@@ -110,14 +110,14 @@ def dogs() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "toolway watchdog"]
 
 
-async def test_the_thread_sees_it_while_it_lasts_and_ends_with_the_hub(caplog: pytest.LogCaptureFixture) -> None:
+async def test_thread_reports_blocked_loop_and_ends_with_hub(caplog: pytest.LogCaptureFixture) -> None:
     before = dogs()
     async with HubCore({}, environment=HubEnvironment(stall_threshold=0.3)):
         (mine,) = set(dogs()) - set(before)
         await asyncio.sleep(0.05)
         time.sleep(2)  # noqa: ASYNC251  this is what must be noticed
         assert "the event loop has been blocked for " in caplog.text
-        assert "test_the_thread_sees_it" in caplog.text
+        assert "test_thread_reports_blocked_loop" in caplog.text
         async with asyncio.timeout(30):
             while "runs again" not in caplog.text:
                 await asyncio.sleep(0.02)
@@ -125,7 +125,7 @@ async def test_the_thread_sees_it_while_it_lasts_and_ends_with_the_hub(caplog: p
     assert not mine.is_alive()
 
 
-async def test_where_time_is_not_real_nobody_watches() -> None:
+async def test_zero_threshold_starts_no_watchdog() -> None:
     before = dogs()
     async with HubCore({}, environment=HubEnvironment(stall_threshold=0)):
         assert dogs() == before
@@ -142,7 +142,7 @@ async def paused(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 @pytest.mark.attack("A2-S3")
-async def test_a_request_that_is_read_after_a_pause_may_have_arrived_at_its_start(paused: Watched) -> None:
+async def test_request_read_after_a_pause_counts_from_its_start(paused: Watched) -> None:
     clock, dog = paused.clock, paused.dog
     clock.now += 2.9
     assert dog.pause_before(clock.now) == pytest.approx(2.9)  # before the beat
@@ -157,7 +157,7 @@ async def test_a_request_that_is_read_after_a_pause_may_have_arrived_at_its_star
 
 
 @pytest.mark.attack("A2-S3")
-async def test_a_second_pause_counts_alone_and_completely(paused: Watched) -> None:
+async def test_second_pause_counts_separately(paused: Watched) -> None:
     clock, dog = paused.clock, paused.dog
     clock.now += 30
     dog._beat()
@@ -173,14 +173,14 @@ async def test_a_second_pause_counts_alone_and_completely(paused: Watched) -> No
     assert dog.pause_before(clock.now) == 0.0
 
 
-async def test_a_busy_loop_is_not_paused(paused: Watched) -> None:
+async def test_busy_loop_is_not_paused(paused: Watched) -> None:
     for _ in range(20):
         paused.clock.now += 2.4  # beats are late
         assert paused.dog.pause_before(paused.clock.now) == 0.0
         paused.dog._beat()
 
 
-async def test_without_beats_nothing_counts_as_a_pause(paused: Watched) -> None:
+async def test_stopped_watchdog_reports_no_pause(paused: Watched) -> None:
     paused.dog.stop()
     assert paused.dog.pause_before(paused.clock.now + 1000) == 0.0
     assert Watchdog(paused.told.append, 0).pause_before(1000) == 0.0

@@ -1,6 +1,6 @@
-"""A home full of canaries: a secret of its own in every place where one can be, and servers that blurt out theirs.
+"""A home full of canaries: its own secret in every place where one can be, and servers that blurt out theirs.
 
-Each canary names its place, so that one that got out says where it came from. It is looked for by both of its ends, so
+Each canary names its place, so one that got out says where it came from. It is looked for by both of its ends, so
 that a part of it that got out is found as well.
 """
 
@@ -22,7 +22,7 @@ from toolway.secrets import open_store
 
 
 class Lab:
-    """A home, a project in it and everything a person may have there."""
+    """A home, a project in it and everything a user may have there."""
 
     def __init__(self, folder: Path, port: int, canary: Canaries) -> None:
         self.folder, self.canary = folder, canary
@@ -110,7 +110,7 @@ class Lab:
         }
 
     def _clients(self, port: int) -> None:
-        """The files of other programs, with the tokens that people have in them."""
+        """The files of other programs, with the tokens that users keep in them."""
         canary, script = self.canary, self._script
         echo = f"http://127.0.0.1:{port}"
         for name, path, root in (
@@ -184,7 +184,7 @@ class Lab:
         return [path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
     def leaks_on_disk(self) -> list[str]:
-        """Canaries in files where nobody put them."""
+        """Canaries in files where they do not belong."""
         leaks = []
         for path in self.files():
             with contextlib.suppress(OSError):  # a file of a process that is just ending

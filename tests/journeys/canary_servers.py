@@ -50,7 +50,7 @@ for line in sys.stdin:
 
 
 class _Echo(http.server.BaseHTTPRequestHandler):
-    """Refuses everybody in the way that the path says, and repeats all that it was sent."""
+    """Rejects requests in the way that the path says, and repeats all that it was sent."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))

@@ -32,7 +32,7 @@ class Canaries:
         whole = data + b" " + b" ".join(_decoded(word) for word in re.findall(rb"[A-Za-z0-9+/]{24,}={0,2}", data))
         return {
             place
-            for place, secret in list(self.all.items())  # others are made meanwhile
+            for place, secret in list(self.all.items())  # others may be added during the search
             if secret[:END].encode() in whole or secret[-END:].encode() in whole
         }
 
@@ -81,6 +81,6 @@ class Arguments:
             return
         self._seen.add(words)
         for place in self._canary.seen_in(words):
-            # What somebody wrote into the arguments of a server is in the arguments of that server, and nowhere else.
+            # A secret in the configured arguments of a server may appear in the arguments of that process only.
             if not (b"leaky.py\0" in words and "args" in place):
                 self.leaks.add(f"{place} in the arguments of {words.split(bytes(1))[:3]!r}")

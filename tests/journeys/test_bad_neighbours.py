@@ -1,7 +1,7 @@
-"""One hanging, one crashing, one late and one slow server: what everybody else waits for, as real processes.
+"""One hanging, one crashing, one late and one slow server: what everything else waits for, as real processes.
 
-`make long-tests ARGS=timing` holds the strict times: two seconds the first time, half a second later, beside the time
-that the same command takes with the good server alone.
+`make long-tests ARGS=timing` holds the strict times: two seconds the first time, half a second later, on top of the
+time that the same command takes with the good server alone.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run(file: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], floa
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
-def test_a_command_names_each_bad_server_once_and_shows_the_rest(
+def test_commands_name_each_bad_server_once_and_show_the_rest(
     words: tuple[str, ...], known: str, tmp_path: Path
 ) -> None:
     every, alone = tmp_path / "every.json", tmp_path / "alone.json"
@@ -94,7 +94,7 @@ def test_a_command_names_each_bad_server_once_and_shows_the_rest(
 
 @pytest.mark.anyio
 @pytest.mark.user_trial("1")
-async def test_the_lists_of_the_library_and_of_a_gateway_do_too(tmp_path: Path) -> None:
+async def test_library_and_gateway_lists_do_not_wait_for_bad_servers(tmp_path: Path) -> None:
     async def take(work: Callable[[], Awaitable[Any]], bound: float) -> Any:
         began = time.monotonic()
         found = await work()

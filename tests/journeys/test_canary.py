@@ -81,10 +81,10 @@ DEAR: dict[tuple[str, ...], list[str]] = {
     **{each: [] for each in (("ls",), ("clients", "import"), ("doctor",))},
     ("search",): ["--json"],
     ("clients", "sync"): ["--json"],
-    ("serve",): ["--stdio"],  # `test_a_gateway_lets_no_secret_out` runs it with a port
+    ("serve",): ["--stdio"],  # `test_gateway_shows_no_secret` runs it with a port
 }
 # Unless LONG: `init` and `clients sync` import as `clients import` does, the others list servers as `ls` does.
-# `doctor` has a test of its own in tests/doctor.
+# `doctor` has its own test in tests/doctor.
 DEAREST = {
     *(("tools",), ("tools", "cost"), ("show",), ("prompts",), ("resources",), ("init",), ("logs",)),
     *(("clients", "sync"), ("doctor",), ("agent", "replay"), ("cluster", "trust")),
@@ -157,7 +157,7 @@ def lab(made_lab: Lab) -> Lab:
 
 
 def run(lab: Lab, words: list[str], endless: bool = False) -> bytes:
-    """All that a command writes. What does not end by itself is ended as a person would."""
+    """All that a command writes. What does not end by itself is ended as a user would."""
     given = [word.replace("~", str(lab.home)).replace("CANARY-argument", lab.canary("argument")) for word in words]
     process = subprocess.Popen(
         [*TOOLWAY, *given],
@@ -181,13 +181,13 @@ def run(lab: Lab, words: list[str], endless: bool = False) -> bytes:
 
 
 def meant(path: tuple[str, ...], words: list[str]) -> set[str]:
-    """What a command is there to show, and what a person has just typed himself."""
+    """What a command is there to show, and what the user has just typed."""
     shown = {"gateway"} if SHOW_THE_TOKEN & {*path, *words} else set()
     return shown | ({"argument"} if any("CANARY-argument" in word for word in words) else set())
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=["-".join(("toolway", *path)) for path in COMMANDS])
-def test_no_command_lets_a_secret_out(lab: Lab, path: tuple[str, ...]) -> None:
+def test_no_command_shows_a_secret(lab: Lab, path: tuple[str, ...]) -> None:
     leaks: list[str] = []
     with Arguments(lab.canary) as arguments:
         for words in invocations(path, COMMANDS[path]):
@@ -205,8 +205,8 @@ def _around(written: bytes, lab: Lab, place: str) -> str:
     return "\n".join(line.decode(errors="replace")[:300] for line in lines[:3])
 
 
-def test_a_gateway_lets_no_secret_out(lab: Lab) -> None:
-    """Its log, its answers to those who ask it, and what it keeps."""
+def test_gateway_shows_no_secret(lab: Lab) -> None:
+    """Its log, its answers, and its stored state."""
     shown = run(lab, ["trust", "--json"])
     digest = json.loads(shown)["files"][0]["digest"]
     run(lab, ["trust", "--digest", digest])
@@ -256,8 +256,8 @@ SHOWN = [[], ["doctor", "dead"], ["secrets", "set", "good.NEW"], *([["ls"], ["sh
 
 
 @pytest.mark.parametrize("words", SHOWN)
-def test_a_terminal_is_shown_no_secret(lab: Lab, words: list[str]) -> None:
-    """Colours, spinners and prompts write in their own ways."""
+def test_terminal_shows_no_secret(lab: Lab, words: list[str]) -> None:
+    """Colors, spinners and prompts write in their own ways."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*TOOLWAY, *words],
@@ -284,7 +284,7 @@ def test_a_terminal_is_shown_no_secret(lab: Lab, words: list[str]) -> None:
     assert lab.leaks_on_disk() == []
 
 
-def test_the_lab_would_notice(lab: Lab) -> None:
+def test_lab_notices_leaks(lab: Lab) -> None:
     """What the tests above look for is there to be found: servers do blurt out, and eyes and ears are open."""
     token = lab.canary("env")
     told = subprocess.run(
@@ -321,7 +321,7 @@ def test_every_command_is_run() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["exchange", "obo", "id-jag"])
-async def test_the_token_of_a_caller_goes_to_its_issuer_and_nowhere_else(
+async def test_callers_token_goes_only_to_its_issuer(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

@@ -27,7 +27,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> None:
+async def test_server_removed_while_replaced_does_not_come_back() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         await asyncio.gather(hub.add_server("one", fake_server(era="legacy"), replace=True), hub.remove_server("one"))
@@ -37,7 +37,7 @@ async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> Non
             await hub.call_tool("one.echo")
 
 
-async def test_a_server_added_while_one_of_its_name_is_removed_is_there() -> None:
+async def test_server_added_while_its_namesake_is_removed_stays() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         await asyncio.gather(hub.remove_server("one"), hub.add_server("one", fake_server(era="legacy")))
@@ -46,7 +46,7 @@ async def test_a_server_added_while_one_of_its_name_is_removed_is_there() -> Non
         assert [tool for tool in hub.known_tools() if tool.qualified_name == "one.echo"]
 
 
-async def test_of_two_replacements_at_once_the_later_stays() -> None:
+async def test_later_of_two_parallel_replacements_wins() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         await asyncio.gather(
@@ -57,7 +57,7 @@ async def test_of_two_replacements_at_once_the_later_stays() -> None:
         assert hub.status()["one"].era == "modern"
 
 
-async def test_a_name_is_given_once_and_a_server_removed_once() -> None:
+async def test_name_is_added_once_and_removed_once() -> None:
     async with Hub({}) as hub:
         added = await asyncio.gather(*(hub.add_server("one", fake_server()) for _ in range(2)), return_exceptions=True)
         assert [type(each) for each in added] == [type(None), ConfigError]
@@ -65,7 +65,7 @@ async def test_a_name_is_given_once_and_a_server_removed_once() -> None:
         assert [type(each) for each in removed] == [type(None), NotFound]
 
 
-async def test_a_call_under_way_is_finished_by_the_old_definition_while_the_new_one_takes_calls() -> None:
+async def test_running_call_finishes_while_new_definition_takes_calls() -> None:
     async with Hub({"one": fake_server()}) as hub:
         old = (await hub.call_tool("one.pid")).data["pid"]
         slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.5, "nonce": "slow"}))
@@ -78,7 +78,7 @@ async def test_a_call_under_way_is_finished_by_the_old_definition_while_the_new_
         assert (await hub.call_tool("one.pid")).data["pid"] == new
 
 
-async def test_a_server_is_removed_when_it_has_finished_what_it_was_doing() -> None:
+async def test_server_is_removed_after_finishing_its_calls() -> None:
     async with Hub({"one": fake_server()}) as hub:
         pid = (await hub.call_tool("one.pid")).data["pid"]
         slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.0, "nonce": "slow"}))
@@ -93,7 +93,7 @@ async def test_a_server_is_removed_when_it_has_finished_what_it_was_doing() -> N
         assert not runs(pid)
 
 
-async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_unknown(
+async def test_call_of_an_old_definition_is_cut_off_after_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstreams, "DRAIN_TIMEOUT_S", 0.3)
@@ -107,7 +107,7 @@ async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_u
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
 
 
-async def test_a_call_that_waits_for_a_server_is_taken_by_the_definition_that_replaces_it() -> None:
+async def test_waiting_call_is_taken_by_the_replacing_definition() -> None:
     async with Hub({"one": fake_server("silent")}) as hub:
         waiting = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, max_attempts=1))
         await until(lambda: hub.status()["one"].pid is not None)
@@ -115,7 +115,7 @@ async def test_a_call_that_waits_for_a_server_is_taken_by_the_definition_that_re
         assert (await waiting).text == "x"
 
 
-async def test_a_hub_that_closes_does_not_wait_for_what_an_old_definition_is_doing() -> None:
+async def test_closing_hub_does_not_wait_for_old_definitions() -> None:
     async with Hub({"one": fake_server()}) as hub:
         pid = (await hub.call_tool("one.pid")).data["pid"]
         endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
@@ -128,7 +128,7 @@ async def test_a_hub_that_closes_does_not_wait_for_what_an_old_definition_is_doi
         await endless
 
 
-async def test_a_definition_that_has_nothing_to_do_is_gone_before_the_next_one_starts() -> None:
+async def test_idle_old_definition_ends_before_the_new_one_starts() -> None:
     async with Hub({"one": fake_server()}) as hub:
         old = (await hub.call_tool("one.pid")).data["pid"]
         await hub.reload({"one": fake_server(era="legacy")})
@@ -136,7 +136,7 @@ async def test_a_definition_that_has_nothing_to_do_is_gone_before_the_next_one_s
         assert not runs(old)
 
 
-async def test_servers_that_did_not_change_keep_their_process_and_order() -> None:
+async def test_unchanged_servers_keep_their_process_and_order() -> None:
     three = {name: fake_server() for name in ("one", "two", "three")}
     async with Hub(three) as hub:
         pids = {name: (await hub.call_tool(f"{name}.pid")).data["pid"] for name in three}

@@ -21,7 +21,7 @@ def printed_in(program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
-def test_a_journey_prints_what_its_comments_say(file: Path, tmp_path: Path) -> None:
+def test_journey_prints_the_output_in_its_comments(file: Path, tmp_path: Path) -> None:
     program = file.read_text(encoding="utf-8")
     for module, library in LIBRARIES.items():
         if f"from {module} import" in program:
@@ -42,5 +42,5 @@ def test_a_journey_prints_what_its_comments_say(file: Path, tmp_path: Path) -> N
         assert line == shown or (shown.endswith(" …") and line.startswith(shown.removesuffix(" …")))
 
 
-def test_there_is_a_journey_for_each_of_the_five_ways() -> None:
+def test_there_are_five_journeys() -> None:
     assert len(list(FOLDER.glob("*.py"))) == 5

@@ -24,7 +24,7 @@ both_eras = pytest.mark.parametrize("era", ["modern", "legacy"])
 
 
 @both_eras
-async def test_a_call_is_answered_and_the_era_is_found(era: str) -> None:
+async def test_call_is_answered_and_the_era_is_detected(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         reply = await hub.call_tool("fake.echo", {"text": "hello", "nonce": "n1"})
         assert reply.text == "hello"
@@ -37,7 +37,7 @@ async def test_a_call_is_answered_and_the_era_is_found(era: str) -> None:
 
 
 @both_eras
-async def test_fields_unknown_to_anyone_survive_list_and_call(era: str) -> None:
+async def test_unknown_fields_survive_list_and_call(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         (tool,) = [t for t in await hub.list_tools(server="fake") if t.name == "unknown_fields"]
         assert "category" in tool.annotations
@@ -82,7 +82,7 @@ async def test_progress_reaches_its_own_caller(era: str) -> None:
 
 
 @both_eras
-async def test_a_progress_callback_that_fails_costs_nothing(era: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_progress_callback_does_not_fail_the_call(era: str, caplog: pytest.LogCaptureFixture) -> None:
     def bad(*_: Any) -> None:
         raise ValueError("mine")
 
@@ -93,7 +93,7 @@ async def test_a_progress_callback_that_fails_costs_nothing(era: str, caplog: py
 
 
 @both_eras
-async def test_what_a_server_asks_back_is_answered_by_the_callers_callbacks(era: str) -> None:
+async def test_server_requests_are_answered_by_callbacks(era: str) -> None:
     def elicit(server: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"action": "accept", "content": {"name": f"for {server}"}}
 
@@ -112,7 +112,7 @@ async def test_what_a_server_asks_back_is_answered_by_the_callers_callbacks(era:
 
 
 @both_eras
-async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
+async def test_unsupported_server_request_is_reported(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         outcome = (
             await asyncio.gather(hub.call_tool("fake.elicit", timeout=30, raise_on_error=False), return_exceptions=True)
@@ -126,7 +126,7 @@ async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
 
 @both_eras
 @pytest.mark.user_trial("24")
-async def test_a_tools_own_failure_is_an_error_or_a_reply(era: str) -> None:
+async def test_tool_error_raises_or_is_returned(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         for attempts in (None, 1):  # without and with the middleware chain
             with pytest.raises(ToolError, match=r"fake\.fail failed: it broke") as caught:
@@ -139,7 +139,7 @@ async def test_a_tools_own_failure_is_an_error_or_a_reply(era: str) -> None:
 
 
 @both_eras
-async def test_a_cancelled_call_tells_the_server_and_frees_the_link(era: str) -> None:
+async def test_cancelled_call_frees_the_link(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         await hub.wait_ready("fake")
         call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 30}))
@@ -152,7 +152,7 @@ async def test_a_cancelled_call_tells_the_server_and_frees_the_link(era: str) ->
 
 
 @both_eras
-async def test_a_changed_list_is_fetched_again_and_told(era: str) -> None:
+async def test_changed_list_is_fetched_again_and_reported(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         await hub.list_tools(server="fake")
         await asyncio.sleep(0.2)  # the subscription of the modern era is opened after the start
@@ -166,7 +166,7 @@ async def test_a_changed_list_is_fetched_again_and_told(era: str) -> None:
         assert len({tool.name for tool in hub.known_tools()} - before) == 1
 
 
-async def test_names_for_people_and_names_for_models_reach_the_same_tool() -> None:
+async def test_model_name_reaches_the_same_tool() -> None:
     async with Hub({"my-fake": fake_server()}) as hub:
         await hub.wait_ready()
         assert (await hub.call_tool("my-fake__echo", {"text": "a"})).text == "a"
@@ -174,7 +174,7 @@ async def test_names_for_people_and_names_for_models_reach_the_same_tool() -> No
         assert (await hub.call_tool(tool.model_name, {"text": "b"})).text == "b"
 
 
-async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> None:
+async def test_unknown_name_suggests_the_closest() -> None:
     async with Hub({"fake": fake_server()}) as hub:
         await hub.wait_ready()
         with pytest.raises(NotFound, match=r"did you mean fake\.echo"):
@@ -186,7 +186,7 @@ async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> No
 
 
 @pytest.mark.promise("D8")
-async def test_a_name_with_a_colon_is_not_found_and_the_right_name_is_named() -> None:
+async def test_name_with_a_colon_suggests_the_right_one() -> None:
     async with Hub({"fake": fake_server()}) as hub:
         await hub.wait_ready()
         with pytest.raises(NotFound, match=r"did you mean fake\.echo") as caught:
@@ -194,13 +194,13 @@ async def test_a_name_with_a_colon_is_not_found_and_the_right_name_is_named() ->
         assert (caught.value.executed, caught.value.code) == ("no", "E-NOT-FOUND")
 
 
-async def test_an_unknown_tool_of_a_server_that_is_still_starting_is_not_found_either() -> None:
+async def test_unknown_tool_of_a_starting_server_is_not_found() -> None:
     async with Hub({"fake": fake_server("slow_start=0.3")}) as hub:
         with pytest.raises(NotFound):
             await hub.call_tool("fake.nothing")
 
 
-async def test_a_failing_server_says_why() -> None:
+async def test_failing_server_reports_why() -> None:
     async with Hub({"gone": "no-such-command-here --x", "ends": fake_server("exit_at_start=3")}) as hub:
         with pytest.raises(ServerUnavailable) as missing:
             await hub.call_tool("gone.x")
@@ -213,7 +213,7 @@ async def test_a_failing_server_says_why() -> None:
         assert hub.status()["ends"].stderr
 
 
-async def test_servers_come_and_go_while_the_hub_runs() -> None:
+async def test_servers_are_added_replaced_and_removed_at_run_time() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         first = hub.status()["one"].pid
@@ -230,14 +230,14 @@ async def test_servers_come_and_go_while_the_hub_runs() -> None:
         assert {tool.server for tool in hub.known_tools()} == {"one"}
 
 
-async def test_a_disabled_server_is_not_started_and_says_so() -> None:
+async def test_disabled_server_is_not_started() -> None:
     async with Hub({"off": {**fake_server(), "enabled": False}}) as hub:
         assert hub.status()["off"].state == "disabled"
         with pytest.raises(ServerUnavailable):
             await hub.call_tool("off.echo")
 
 
-async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() -> None:
+async def test_lazy_server_starts_on_first_call_and_stops_when_idle() -> None:
     made = Hub({"fake": fake_server()})._core.servers.entries["fake"]
     server = Server(command=made.command, args=made.args, lazy=True, idle_timeout=0.5)
     async with Hub({"fake": server}) as hub:
@@ -251,7 +251,7 @@ async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() 
         assert (await hub.call_tool("fake.echo", {"text": "again"})).text == "again"
 
 
-async def test_the_last_known_lists_are_served_at_once_and_marked_stale(tmp_path: Path) -> None:
+async def test_last_known_lists_are_served_at_once_and_marked_stale(tmp_path: Path) -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=tmp_path) as hub:
         known = {tool.qualified_name for tool in await hub.list_tools()}
         await hub.list_prompts()
@@ -264,19 +264,19 @@ async def test_the_last_known_lists_are_served_at_once_and_marked_stale(tmp_path
         assert not any(tool.stale for tool in hub.known_tools())
 
 
-async def test_one_malformed_tool_is_set_aside_and_the_rest_can_be_called() -> None:
+async def test_malformed_tool_is_set_aside_and_the_rest_work() -> None:
     async with Hub({"fake": fake_server("malformed_tool")}) as hub:
         assert (await hub.call_tool("fake.echo", {"text": "x"})).text == "x"
         assert hub.status()["fake"].problems
 
 
-async def test_a_repeated_cursor_ends_the_walk() -> None:
+async def test_repeated_cursor_ends_the_listing() -> None:
     async with Hub({"fake": fake_server("repeated_cursor")}) as hub:
         assert await hub.list_tools(server="fake")
         assert any("repeats the cursor" in problem for problem in hub.status()["fake"].problems)
 
 
-async def test_events_tell_the_story_and_a_slow_watcher_is_told_what_it_missed() -> None:
+async def test_events_cover_a_call_and_slow_watcher_gets_events_missed() -> None:
     async with Hub({"fake": fake_server()}) as hub:
         events = hub.events()
         await hub.call_tool("fake.echo", {"text": "x"})
@@ -296,7 +296,7 @@ async def test_events_tell_the_story_and_a_slow_watcher_is_told_what_it_missed()
 
 
 @pytest.mark.promise("A6")
-async def test_the_environment_of_a_server_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_environment_contains_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_MINE", "x")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
     entry = {**fake_server(), "env": {"MINE": "1"}}
@@ -311,7 +311,7 @@ async def test_the_environment_of_a_server_is_built_from_nothing(monkeypatch: py
     assert "HTTPS_PROXY" not in env["none"]
 
 
-async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
+async def test_silent_probe_and_fatal_probe_are_survived() -> None:
     began = time.monotonic()
     async with Hub(
         {"mute": fake_server("silent_probe", era="legacy"), "dies": fake_server("die_on_probe", era="legacy")}
@@ -326,14 +326,14 @@ async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
     assert time.monotonic() - began < within(10)
 
 
-async def test_the_first_call_of_a_server_that_ends_at_the_probe_succeeds() -> None:
+async def test_first_call_succeeds_when_the_probe_ends_the_server() -> None:
     dies = {**fake_server("die_on_probe", era="legacy"), "lazy": True}
     async with Hub({"dies": dies}, catalog_storage=None) as hub:
         result = await hub.call_tool("dies.echo", {"text": "x"}, max_attempts=1)
         assert (result.text, hub.status()["dies"].era) == ("x", "legacy")
 
 
-async def test_the_first_call_of_a_server_that_always_ends_fails_after_two_starts(tmp_path: Path) -> None:
+async def test_first_call_fails_after_two_starts_that_end(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     program = f"open({str(starts)!r}, 'a').write('x'); raise SystemExit(3)"
     async with Hub({"ends": Server(command=sys.executable, args=("-c", program), lazy=True)}) as hub:
@@ -356,7 +356,7 @@ async def test_hubs_close_in_any_order() -> None:
         await first.call_tool("a.echo")
 
 
-async def test_closing_while_calls_run_ends_them(tmp_path: Path) -> None:
+async def test_closing_ends_running_calls_as_unknown(tmp_path: Path) -> None:
     hub = Hub({"fake": fake_server()})
     await hub.__aenter__()
     await hub.wait_ready()
@@ -371,7 +371,7 @@ async def test_closing_while_calls_run_ends_them(tmp_path: Path) -> None:
     assert getattr(caught.value, "executed", None) == "unknown"
 
 
-def test_the_sync_face_has_the_same_names_and_errors() -> None:
+def test_sync_hub_has_the_same_names_and_errors() -> None:
     with SyncHub({"fake": fake_server()}) as hub:
         assert hub.call_tool("fake.echo", {"text": "sync"}).text == "sync"
         assert hub.status()["fake"].state == "ready"

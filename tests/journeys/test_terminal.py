@@ -1,4 +1,4 @@
-"""A person arrives with servers in two clients, and after a few commands a client has one way to all of them."""
+"""A user arrives with servers in two clients, and after a few commands a client has one way to all of them."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def toolway(home, *words, code=0):
     return result.stdout
 
 
-def test_from_two_clients_to_one_way_for_both(home):
+def test_two_clients_are_connected_to_one_toolway_entry(home):
     toolway(home, "init", "--yes")
     assert TOKEN not in (home / ".config/toolway/mcp.json").read_text()
     toolway(home, "doctor", "--json")

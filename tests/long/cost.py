@@ -33,7 +33,7 @@ Make = Callable[[], Awaitable[CallResult]]
 
 
 class Instant:
-    """A link that answers at once, so that nothing but our own work is measured."""
+    """A link that answers at once, so nothing but our own work is measured."""
 
     async def open(self, inbound: InboundHandler) -> None: ...
 
@@ -108,7 +108,7 @@ async def _measure(server: Server, world: HubEnvironment, rounds: int, calls: in
         ways = _ways(hub)
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds):
-            for name, make in ways.items():  # in turns, so that a busy machine is as busy for all of them
+            for name, make in ways.items():  # in turns, so a busy machine is as busy for all of them
                 taken[name].append(await _time(make, calls))
         return {name: calls / statistics.median(times) for name, times in taken.items()}
 

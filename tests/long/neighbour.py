@@ -72,7 +72,7 @@ async def measure(fault: str, seconds: float) -> Row:
             except CallError as exc:
                 strikes -= exc.executed == "no"  # it was held back, so nothing happened
             strikes += 1
-            for _ in range(2):  # good calls, so that no breaker protects the neighbour
+            for _ in range(2):  # good calls, so no breaker protects the neighbour
                 with suppress(CallError):
                     await hub.call_tool(tool, {}, timeout=5)
             await asyncio.sleep(0.05)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.gateway.load_clients import Failed, Lost, rider
+from tests.gateway.load_clients import Failed, Lost, load_client
 from tests.gateway.program import program
 from tests.long.server_set import table
 from toolway import CallError, Hub
@@ -54,7 +54,7 @@ class Report:
 
 
 class Process:
-    """A fake server in a process of its own, on one port for all its lives."""
+    """A fake server in its own process, on one port for all its lives."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -178,9 +178,9 @@ async def _gateway(server: Process) -> AsyncIterator[list[Call]]:
     with tempfile.TemporaryDirectory() as folder:
         async with program(Path(folder) / "run", {"web": server.entry}) as running:
             eras = ("modern", "legacy")
-            riders = [rider(eras[number % 2], running.port, running.token) for number in range(CLIENTS)]
+            open_clients = [load_client(eras[number % 2], running.port, running.token) for number in range(CLIENTS)]
             try:
-                yield [partial(each.call, f"web__{tool}", arguments) for each in riders]
+                yield [partial(each.call, f"web__{tool}", arguments) for each in open_clients]
             finally:
-                for each in riders:
+                for each in open_clients:
                     each.close()

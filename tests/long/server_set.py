@@ -80,7 +80,7 @@ async def fleet(effects: Path, stdio: int = 6, http: int = 4) -> AsyncIterator[F
 
 @asynccontextmanager
 async def fake_http(era: str, effects: Path | None = None, answer: str = "json") -> AsyncIterator[str]:
-    """The URL of a fake HTTP server in a process of its own."""
+    """The URL of a fake HTTP server in its own process."""
     words = ["-m", "toolway.testing.http_server", "--era", era, "--answer", answer]
     words += ["--effects", str(effects)] if effects is not None else []
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)

@@ -84,7 +84,7 @@ async def run(seconds: float, rate: float, warm_up: float, seed: int) -> Report:
 
 
 async def _part(ships: Fleet, effects: Path, rate: float, seconds: float, dice: Random, sums: Sums) -> None:
-    """Run a part of the load, check its history and drop it, so that the records of the test are not growth."""
+    """Run a part of the load, check its history and drop it, so the records of the test are not growth."""
     effects.unlink(missing_ok=True)
     history = History(effects)
     load = Load(ships, history, dice)

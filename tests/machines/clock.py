@@ -18,7 +18,7 @@ class SteppedLoop(VirtualLoop):
         super().__init__(1000.0)
 
     def jump(self) -> None:
-        """A little beyond the timer, as a real clock is when somebody looks at it."""
+        """A little beyond the timer, as a real clock is when it is read."""
         super().jump()
         self._now += 1e-6
 
@@ -26,7 +26,7 @@ class SteppedLoop(VirtualLoop):
         return self.run_until_complete(work)
 
     def turn(self, count: int = 20) -> None:
-        """Let everything that can go on now go on."""
+        """Let everything that can continue now continue."""
         self.run(_turns(count))
 
     def wait(self, seconds: float) -> None:
@@ -45,7 +45,7 @@ class SteppedLoop(VirtualLoop):
 
 
 class LoopMachine(RuleBasedStateMachine):
-    """A machine with a loop of its own, which is closed however the machine ends."""
+    """A machine with its own loop, which is closed however the machine ends."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server that is down is started for whoever asks for it: once for all, and once a second at most."""
+"""A server that is down is started on request: once for all callers, and once a second at most."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests.machines.upstreams import PLAIN, Around, Weather, a_call
+from tests.machines.upstreams import PLAIN, FakeHub, Weather, a_call
 from tests.sim.loop import VirtualLoop, run
 from toolway.config.schema import Server
 from toolway.errors import ServerUnavailable
@@ -19,9 +19,9 @@ BOTH = pytest.mark.parametrize("server", [PLAIN, URL], ids=["process", "url"])
 pytestmark = pytest.mark.user_trial("2")
 
 
-async def down(server: Server) -> tuple[Upstream, Around]:
+async def down(server: Server) -> tuple[Upstream, FakeHub]:
     """A server that has been down for so long that it is tried rarely."""
-    around = Around(Weather(opening="refused", roll=0.999))
+    around = FakeHub(Weather(opening="refused", roll=0.999))
     upstream = Upstream(
         "s", replace(server, restart=msgspec.structs.replace(server.restart, initial_backoff=25.0)), around
     )
@@ -31,7 +31,7 @@ async def down(server: Server) -> tuple[Upstream, Around]:
 
 
 @BOTH
-def test_a_call_of_a_server_that_is_back_is_answered_within_a_second(server: Server) -> None:
+def test_call_to_a_recovered_server_is_answered_in_a_second(server: Server) -> None:
     async def main() -> None:
         upstream, around = await down(server)
         with pytest.raises(ServerUnavailable) as caught:
@@ -47,7 +47,7 @@ def test_a_call_of_a_server_that_is_back_is_answered_within_a_second(server: Ser
 
 
 @BOTH
-def test_all_who_ask_share_one_start_and_there_is_at_most_one_a_second(server: Server) -> None:
+def test_waiting_callers_share_one_start_per_second(server: Server) -> None:
     async def main() -> None:
         upstream, around = await down(server)
         await asyncio.sleep(2)
@@ -65,7 +65,7 @@ def test_all_who_ask_share_one_start_and_there_is_at_most_one_a_second(server: S
 
 
 @BOTH
-def test_a_check_asks_a_server_that_is_not_due_yet(server: Server) -> None:
+def test_health_check_starts_a_server_that_is_not_due_yet(server: Server) -> None:
     async def main() -> None:
         upstream, around = await down(server)
         await asyncio.sleep(2)

@@ -22,7 +22,7 @@ Trial = asyncio.Task[CallResult]
 
 
 class Model:
-    """What the rules say of one breaker, told by what has ended since it last closed."""
+    """What the rules say of one breaker, judged by what has ended since it last closed."""
 
     def __init__(self) -> None:
         self.position = CLOSED
@@ -127,7 +127,7 @@ class BreakerMachine(LoopMachine):
         return await self.stage(a_call(deadline=1e9), self.end)
 
     def expected(self) -> tuple[float | None, int]:
-        """How long the call is told to wait (None where it is made), and how many signs of life are asked for."""
+        """The reported wait of the call (None if it is made), and the number of probes."""
         now, asked = self.loop.time(), 0
         self.server.look(now)
         while self.server.position is HALF_OPEN:
@@ -193,7 +193,7 @@ class BreakerMachine(LoopMachine):
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
-    def the_breakers_are_where_their_models_are(self) -> None:
+    def breakers_match_their_models(self) -> None:
         assert self.board.server("s").state is self.server.position
         assert self.board.tool("s", "t").state is self.tool.position
 
@@ -208,5 +208,5 @@ def an_error(fault: str) -> CallError:
     return failure(Certainty.UNKNOWN if fault is SERVERS else Certainty.REJECTED)
 
 
-def test_breakers_do_what_their_models_do() -> None:
+def test_breakers_match_their_models() -> None:
     run_state_machine_as_test(BreakerMachine)

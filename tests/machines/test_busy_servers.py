@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.machines.upstreams import PLAIN, Around, Weather
+from tests.machines.upstreams import PLAIN, FakeHub, Weather
 from tests.sim.loop import VirtualLoop, run
 from tests.upstream.scripted_transport import HANDSHAKE, MODERN, ScriptedLink
 from toolway.config.schema import Server, Timeout
@@ -60,7 +60,7 @@ class Works(ScriptedLink):
         self._ended.set()
 
 
-class Beside(Around):
+class Beside(FakeHub):
     def __init__(self, threads: int) -> None:
         super().__init__(Weather(roll=0.0))
         self.threads = threads
@@ -86,7 +86,7 @@ async def begun(threads: int, server: Server) -> tuple[Upstream, Beside]:
 @pytest.mark.user_trial("3")
 @pytest.mark.parametrize("era", ["modern", "legacy", "bare"])
 @pytest.mark.parametrize("server", [PATIENT, PLAIN], ids=["300 s", "no timeout"])
-def test_a_busy_server_with_one_thread_is_left_alone_in_every_era(era: Any, server: Server) -> None:
+def test_busy_single_threaded_server_is_not_restarted(era: Any, server: Server) -> None:
     async def main() -> None:
         upstream, around = await begun(1, replace(server, era=era))
         calls = [asyncio.ensure_future(upstream.call(call())) for _ in range(3)]  # the last one takes 150 s
@@ -103,9 +103,7 @@ def test_a_busy_server_with_one_thread_is_left_alone_in_every_era(era: Any, serv
 
 @pytest.mark.user_trial("3")
 @pytest.mark.parametrize(("server", "timeout", "after"), [(PLAIN, None, 30), (PLAIN, 90.0, 90), (PATIENT, None, 300)])
-def test_a_server_that_no_longer_answers_as_during_earlier_calls_is_found_within_its_time(
-    server: Server, timeout: float | None, after: int
-) -> None:
+def test_server_hanging_after_earlier_calls_is_found_in_time(server: Server, timeout: float | None, after: int) -> None:
     async def main() -> float:
         upstream, around = await begun(9, server)
         await upstream.call(call())
@@ -121,7 +119,7 @@ def test_a_server_that_no_longer_answers_as_during_earlier_calls_is_found_within
 
 
 @pytest.mark.user_trial("3")
-def test_a_server_that_hangs_in_its_first_call_is_found_when_the_time_of_the_call_is_over() -> None:
+def test_server_hanging_in_its_first_call_is_found_afterwards() -> None:
     async def main() -> None:
         upstream, around = await begun(9, PLAIN)
         around.servers[0].hangs = True

@@ -33,8 +33,8 @@ from toolway.middleware.idempotency import (
 from toolway.types import Call, CallResult, Json
 
 T = TypeVar("T")
-KEEP = 10.5  # seconds; the steps are whole ones, so that nothing ends just when it is looked for
-MEMORY = Path("/dev/shm")  # where a write to disk costs nothing
+KEEP = 10.5  # seconds; the steps are whole ones, so nothing ends just when it is looked for
+MEMORY = Path("/dev/shm")  # where writes are fast
 
 ids = st.builds(
     IdempotencyKey, st.sampled_from(["", "a"]), st.just("s"), st.sampled_from("tu"), st.sampled_from(["k", "l"])
@@ -47,7 +47,7 @@ results = st.sampled_from([{}, {"content": []}, {"n": [1, {"x": "ü"}]}])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A store remembers what it was told, gives a key to one, and forgets what is over when its time has come."""
+    """A store keeps outcomes, gives a key to one caller, and forgets finished keys after their time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.time_passes(0.0)
 
 
-def test_the_store_in_memory_does_what_a_dictionary_does() -> None:
+def test_memory_store_matches_a_dictionary() -> None:
     run_state_machine_as_test(StoreMachine)
 
 
@@ -172,7 +172,7 @@ class DiskMachine(StoreMachine):
         shutil.rmtree(self.folder)
 
 
-def test_the_store_on_disk_does_what_a_dictionary_does() -> None:
+def test_disk_store_matches_a_dictionary() -> None:
     pytest.importorskip("toolway.middleware.idempotency_sqlite")
     run_state_machine_as_test(DiskMachine)
 
@@ -298,7 +298,7 @@ class KeysMachine(LoopMachine):
         asked.task.cancel()
 
     @invariant()
-    def everybody_is_told_the_truth(self) -> None:
+    def outcomes_match_the_execution(self) -> None:
         for asked in [each for each in self.asked if each.task.done()]:
             self.asked.remove(asked)
             self.check(asked)
@@ -326,7 +326,7 @@ class KeysMachine(LoopMachine):
             self.one_is_answered(0, False)
             self.loop.wait(1.0)
         assert self.waiting == []
-        self.everybody_is_told_the_truth()
+        self.outcomes_match_the_execution()
 
 
 class _Slow:
@@ -359,5 +359,5 @@ class _Slow:
             await asyncio.sleep(0)
 
 
-def test_under_one_key_there_is_one_execution_and_one_truth() -> None:
+def test_key_has_one_execution_and_one_outcome() -> None:
     run_state_machine_as_test(KeysMachine)

@@ -1,4 +1,4 @@
-"""Many calls under way at once through the retry stage: every attempt is one that the table and the budget allow."""
+"""Many calls running at once through the retry stage: every attempt is one that the table and the budget allow."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Failed:
     at: float
     error: CallError
     certainty: Certainty
-    wait: tuple[float, float] | None  # the shortest and the longest; None where there is no next one
+    wait: tuple[float, float] | None  # the shortest and the longest; None if it is the last one
 
 
 @dataclass(eq=False)
-class Told:
+class RunningCall:
     """One call, and what has happened to it."""
 
     call: Call
@@ -39,7 +39,7 @@ class Told:
     task: asyncio.Task[CallResult] = field(init=False)
     attempts: int = 0
     failures: list[Failed] = field(default_factory=list)
-    answer: asyncio.Future[CallResult] | None = None  # of the attempt under way
+    answer: asyncio.Future[CallResult] | None = None  # of the running attempt
 
     @property
     def running(self) -> bool:
@@ -68,7 +68,7 @@ class RetryMachine(LoopMachine):
         super().__init__()
         self.budget = RetryBudget()
         self.roll = 0.5
-        self.all: list[Told] = []
+        self.all: list[RunningCall] = []
         self.calls_at: list[float] = []
         self.retries_at: list[float] = []
         self.stage = retry(
@@ -79,15 +79,15 @@ class RetryMachine(LoopMachine):
             asyncio.sleep,
         )
 
-    def told(self, call: Call) -> Told:
+    def told(self, call: Call) -> RunningCall:
         return next(told for told in self.all if told.call is call)
 
     @property
-    def waiting(self) -> list[Told]:
+    def waiting(self) -> list[RunningCall]:
         return [told for told in self.all if told.answer is not None]
 
     @property
-    def running(self) -> list[Told]:
+    def running(self) -> list[RunningCall]:
         return [told for told in self.all if told.running]
 
     # -- the end of the pipeline --------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class RetryMachine(LoopMachine):
         finally:
             told.answer = None
 
-    def check_attempt(self, told: Told) -> None:
+    def check_attempt(self, told: RunningCall) -> None:
         assert told.attempts == len(told.failures) + 1
         if told.failures:
             last, now = told.failures[-1], self.loop.time()
@@ -117,7 +117,7 @@ class RetryMachine(LoopMachine):
     @rule(effect=st.sampled_from(Effect), allowed=st.integers(1, 6), time=st.sampled_from([0.1, 5.0, 70.0, 900.0]))
     def begins(self, effect: Effect, allowed: int, time: float) -> None:
         call = Call("s.t", "tools/call", {}, server="s", name="t", effect=effect, deadline=self.loop.time() + time)
-        told = Told(call, allowed)
+        told = RunningCall(call, allowed)
         self.all.append(told)
         told.task = self.loop.create_task(self.reached(call))
         self.loop.turn(3)
@@ -143,7 +143,7 @@ class RetryMachine(LoopMachine):
         for told in self.waiting:
             self.fail(told, certainty, None, True)
 
-    def fail(self, told: Told, certainty: Certainty, asked: float | None, retryable: bool) -> None:
+    def fail(self, told: RunningCall, certainty: Certainty, asked: float | None, retryable: bool) -> None:
         now, error = self.loop.time(), failure(certainty, retry_after=asked, retryable=retryable)
         failed = Failed(now, error, certainty, told.wait_after(now, error, certainty))
         affordable = self.affordable(told)
@@ -158,7 +158,7 @@ class RetryMachine(LoopMachine):
         else:
             self.check_end(told, failed, refused=self.budget.denied > refused, affordable=affordable)
 
-    def affordable(self, told: Told) -> bool:
+    def affordable(self, told: RunningCall) -> bool:
         """The budget, by all calls of the last ten seconds. The attempt that failed has left it already."""
         oldest = int(self.loop.time()) - 10
         calls = sum(int(at) > oldest for at in self.calls_at)
@@ -166,7 +166,7 @@ class RetryMachine(LoopMachine):
         others = sum(each.retrying for each in self.all if each is not told)
         return others < 3 or retries + 1 <= 0.2 * calls
 
-    def check_end(self, told: Told, failed: Failed, *, refused: bool, affordable: bool) -> None:
+    def check_end(self, told: RunningCall, failed: Failed, *, refused: bool, affordable: bool) -> None:
         error = told.task.exception()
         assert isinstance(error, CallError)
         assert failed.error in (error, error.__cause__)
@@ -201,7 +201,7 @@ class RetryMachine(LoopMachine):
         self.loop.wait(seconds)
 
     @invariant()
-    def the_budget_counts_the_retries_under_way(self) -> None:
+    def budget_counts_running_retries(self) -> None:
         assert self.budget.active == sum(told.retrying for told in self.all)
 
     def finish(self) -> None:
@@ -211,5 +211,5 @@ class RetryMachine(LoopMachine):
         assert self.budget.active == 0
 
 
-def test_every_attempt_is_one_that_the_table_and_the_budget_allow() -> None:
+def test_every_attempt_is_allowed_by_table_and_budget() -> None:
     run_state_machine_as_test(RetryMachine)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
-from tests.machines.upstreams import Nobody
+from tests.machines.upstreams import RejectingCallbacks
 from tests.sim.loop import run
 from tests.upstream.scripted_transport import HANDSHAKE, MODERN, ScriptedLink
 from toolway.types import Call, CallState, Certainty, Json
@@ -29,7 +29,7 @@ class Pending:
 
 
 class ForgetfulLink(ScriptedLink):
-    """An HTTP server with sessions, which answers when it is told to."""
+    """An HTTP server with sessions, which answers on request."""
 
     def __init__(self) -> None:
         super().__init__(self._hold)
@@ -88,7 +88,7 @@ class Asked:
 
 
 class SessionMachine(LoopMachine):
-    """In troubled times handshakes fail, and whoever makes one may leave."""
+    """In troubled times handshakes fail, and their callers may leave."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class SessionMachine(LoopMachine):
 
     async def open(self) -> None:
         self.link = ForgetfulLink()
-        self.session = Session("s", self.link, Nobody(), lambda *_: None)
+        self.session = Session("s", self.link, RejectingCallbacks(), lambda *_: None)
         opening = asyncio.ensure_future(self.session.open("legacy", None))
         await asyncio.sleep(0)
         self.link.handle(self.link.pending[0])
@@ -172,7 +172,7 @@ class SessionMachine(LoopMachine):
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
-    def there_is_one_handshake_per_loss(self) -> None:
+    def one_handshake_per_loss(self) -> None:
         begun = self.link.methods.count("initialize") - 1
         assert self.link.most_at_once == 1
         assert self.link.handshakes - 1 <= self.losses
@@ -216,12 +216,12 @@ class SessionMachine(LoopMachine):
             self.loop.turn(5)
 
 
-def test_a_forgotten_session_is_made_again_once_for_all_who_need_it() -> None:
+def test_forgotten_session_is_renewed_once_for_all_requests() -> None:
     run_state_machine_as_test(SessionMachine)
 
 
 @pytest.mark.parametrize("certainty", [Certainty.NOT_SENT, Certainty.REJECTED])
-def test_a_call_whose_first_round_was_answered_is_never_said_not_to_have_happened(certainty) -> None:
+def test_call_with_an_answered_first_round_is_never_not_executed(certainty) -> None:
     async def answer(request: Request) -> Json:
         if request.method == "server/discover":
             return MODERN
@@ -230,7 +230,7 @@ def test_a_call_whose_first_round_was_answered_is_never_said_not_to_have_happene
         return {"resultType": "input_required", "inputRequests": {}}
 
     async def main() -> Certainty:
-        session = Session("s", ScriptedLink(answer), Nobody(), lambda *_: None)
+        session = Session("s", ScriptedLink(answer), RejectingCallbacks(), lambda *_: None)
         await session.open("auto", None)
         with pytest.raises(TransportError) as caught:
             await session.call(Call("s.t", "tools/call", {"name": "t"}))

@@ -1,4 +1,4 @@
-"""One upstream through any weather: its state is legal, whoever waits is answered, and nothing is left behind."""
+"""One upstream under any conditions: its state is legal, every waiter is answered, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
-from tests.machines.upstreams import PLAIN, Around, Weather, WeatherLink, a_call, tell
+from tests.machines.upstreams import PLAIN, FakeHub, SimulatedLink, Weather, a_call, tell
 from tests.upstream.scripted_transport import MODERN
 from toolway.config.schema import Server
 from toolway.errors import CallError
@@ -36,12 +36,12 @@ class SupervisorMachine(LoopMachine):
         self.loop.turn()
 
     async def make(self, server: Server) -> None:
-        self.around = Around(self.weather)
+        self.around = FakeHub(self.weather)
         self.upstream = Upstream("s", server, self.around)
         self.upstream.start()
 
     @property
-    def link(self) -> WeatherLink | None:
+    def link(self) -> SimulatedLink | None:
         return self.around.open_links[-1] if self.around.open_links else None
 
     @property
@@ -105,7 +105,7 @@ class SupervisorMachine(LoopMachine):
                 self.begin(self.upstream.call(a_call()))
             self.loop.wait(2.5)
         self.loop.wait(1.0)
-        self.nobody_waits_in_vain()
+        self.check_no_call_waits()
 
     @precondition(lambda self: self.link is not None and self.link.opened)
     @rule(what=st.sampled_from(["tools", "resources"]), count=st.sampled_from([1, 50]))
@@ -133,10 +133,10 @@ class SupervisorMachine(LoopMachine):
         before = len(self.around.moves)
         self.loop.wait(seconds)
         if seconds > 1 and len(self.around.moves) == before:
-            self.nobody_waits_in_vain()
+            self.check_no_call_waits()
 
-    def nobody_waits_in_vain(self) -> None:
-        """In these states nothing is under way that a caller could be waiting for."""
+    def check_no_call_waits(self) -> None:
+        """In these states nothing is running that a caller could be waiting for."""
         if self.upstream.state in (State.IDLE, State.FAILED, State.STOPPED):
             assert self.waiting == []
 
@@ -155,7 +155,7 @@ class SupervisorMachine(LoopMachine):
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
-    def every_move_is_in_the_table(self) -> None:
+    def every_transition_is_in_the_table(self) -> None:
         moves = self.around.moves if hasattr(self, "around") else []
         state = State.IDLE.value
         for old, new in moves:
@@ -165,7 +165,7 @@ class SupervisorMachine(LoopMachine):
         assert not moves or self.upstream.state.value == state
 
     @invariant()
-    def one_link_at_a_time_each_opened_and_closed_once(self) -> None:
+    def one_link_at_a_time(self) -> None:
         links = self.around.links if hasattr(self, "around") else []
         assert all(link.opened <= 1 and link.closed <= 1 for link in links)
         assert sum(not link.closed for link in links) <= 1
@@ -190,5 +190,5 @@ class SupervisorMachine(LoopMachine):
         assert asyncio.all_tasks(self.loop) == set()
 
 
-def test_an_upstream_survives_any_weather() -> None:
+def test_upstream_survives_any_conditions() -> None:
     run_state_machine_as_test(SupervisorMachine)

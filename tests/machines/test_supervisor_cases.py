@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.machines.upstreams import PLAIN, Around, Weather, a_call
+from tests.machines.upstreams import PLAIN, FakeHub, Weather, a_call
 from tests.sim.loop import VirtualLoop, run
 from toolway.config.schema import Server, Timeout
 from toolway.errors import ServerUnavailable
@@ -21,18 +21,18 @@ from toolway.upstream.upstream import Upstream
 CRASH = Disconnect("the process ended", "E-STDIO-EXIT", exit_code=1)
 
 
-def begun(weather: Weather, server: Server = PLAIN) -> tuple[Upstream, Around]:
-    around = Around(weather)
+def begun(weather: Weather, server: Server = PLAIN) -> tuple[Upstream, FakeHub]:
+    around = FakeHub(weather)
     upstream = Upstream("s", server, around)
     upstream.start()
     return upstream, around
 
 
-def entered(around: Around, state: State) -> int:
+def entered(around: FakeHub, state: State) -> int:
     return sum(new == state.value for _, new in around.moves)
 
 
-async def crash(upstream: Upstream, around: Around, times: int) -> None:
+async def crash(upstream: Upstream, around: FakeHub, times: int) -> None:
     for _ in range(times):
         await upstream.wait_ready()
         around.links[-1].lose(CRASH)
@@ -46,7 +46,7 @@ async def over(upstream: Upstream, *tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_whoever_waits_when_a_server_is_given_up_is_told_at_once() -> None:
+def test_waiting_call_fails_at_once_when_its_server_fails() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(roll=0.0))
         await crash(upstream, around, 5)
@@ -64,7 +64,7 @@ def test_whoever_waits_when_a_server_is_given_up_is_told_at_once() -> None:
     run(main())
 
 
-def test_a_server_that_nobody_uses_is_stopped_and_stays_stopped() -> None:
+def test_unused_server_is_stopped_and_stays_stopped() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(opening="never"), replace(PLAIN, lazy=True, idle_timeout=5.0))
         first = asyncio.ensure_future(upstream.wait_ready())
@@ -82,7 +82,7 @@ def test_a_server_that_nobody_uses_is_stopped_and_stays_stopped() -> None:
     run(main())
 
 
-def test_a_server_that_is_slow_to_start_is_not_stopped_the_moment_it_is_ready() -> None:
+def test_slowly_started_server_is_not_stopped_when_ready() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(opening="never"), replace(PLAIN, idle_timeout=5.0))
         await asyncio.sleep(10)
@@ -96,7 +96,7 @@ def test_a_server_that_is_slow_to_start_is_not_stopped_the_moment_it_is_ready() 
     run(main())
 
 
-def test_a_server_that_is_being_stopped_is_not_started_again() -> None:
+def test_stopping_server_is_not_started_again() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(opening="refused", closing=2.0, roll=0.0))
         await asyncio.sleep(1.0)
@@ -106,7 +106,7 @@ def test_a_server_that_is_being_stopped_is_not_started_again() -> None:
     run(main())
 
 
-def test_a_server_that_answers_the_question_for_life_with_an_error_is_asked_once_per_interval() -> None:
+def test_health_check_error_is_repeated_once_per_interval() -> None:
     async def main() -> int:
         upstream, around = begun(Weather())
         await upstream.wait_ready()
@@ -121,14 +121,14 @@ def test_a_server_that_answers_the_question_for_life_with_an_error_is_asked_once
     assert run(main(), VirtualLoop(1000.0)) == 4  # every 20 s: a process must answer within 30 s
 
 
-def test_waits_stay_at_their_cap_however_often_a_server_ended() -> None:
+def test_restart_delays_stay_at_their_cap() -> None:
     restarts = RestartBackoff(PLAIN.restart, random=lambda: 0.999)
     for n in range(3000):
         wait, failed = restarts.next_delay(now=n * 20.0, ready_for=0.0)
         assert wait <= 30.0 and not failed
 
 
-def test_a_server_that_never_answers_is_still_tried_after_two_days() -> None:
+def test_silent_server_is_still_tried_after_two_days() -> None:
     async def main() -> tuple[bool, int]:
         server = replace(
             PLAIN,
@@ -146,7 +146,7 @@ def test_a_server_that_never_answers_is_still_tried_after_two_days() -> None:
     assert tries > 5000
 
 
-def test_a_call_waits_for_the_start_and_is_made() -> None:
+def test_call_waits_for_the_start_and_is_made() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(), replace(PLAIN, lazy=True))
         calling = asyncio.ensure_future(upstream.call(a_call()))
@@ -158,7 +158,7 @@ def test_a_call_waits_for_the_start_and_is_made() -> None:
     run(main())
 
 
-def test_a_call_to_a_server_that_failed_to_start_is_told_why_at_once() -> None:
+def test_call_to_a_server_that_failed_to_start_gets_the_cause() -> None:
     async def main() -> None:
         upstream, _ = begun(Weather(opening="refused"))
         with pytest.raises(ServerUnavailable) as caught:
@@ -169,7 +169,7 @@ def test_a_call_to_a_server_that_failed_to_start_is_told_why_at_once() -> None:
     run(main())
 
 
-def test_six_ends_in_a_minute_are_enough_and_it_is_tried_again_after_five() -> None:
+def test_six_exits_in_a_minute_pause_restarts_for_five_minutes() -> None:
     async def main() -> None:
         upstream, around = begun(Weather(roll=0.0))
         await crash(upstream, around, 6)

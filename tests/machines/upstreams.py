@@ -18,7 +18,7 @@ from toolway.upstream.transport import Disconnect, InboundHandler, JSONRPCError,
 PLAIN = Server(command="x")
 
 
-class Nobody:
+class RejectingCallbacks:
     """Answers nothing."""
 
     capabilities: ClassVar[Json] = {}
@@ -37,7 +37,7 @@ class Weather:
     roll: float = 0.5
 
 
-class WeatherLink(ScriptedLink):
+class SimulatedLink(ScriptedLink):
     def __init__(self, weather: Weather) -> None:
         super().__init__(self._respond)
         self._weather = weather
@@ -89,14 +89,14 @@ class WeatherLink(ScriptedLink):
         await asyncio.sleep(self._weather.closing)
 
 
-class Around:
+class FakeHub:
     """What an upstream needs from its hub."""
 
     def __init__(self, weather: Weather) -> None:
         self.weather = weather
-        self.links: list[WeatherLink] = []
+        self.links: list[SimulatedLink] = []
         self.moves: list[tuple[str, str]] = []
-        self.callbacks = Nobody()
+        self.callbacks = RejectingCallbacks()
         self.start_limiter = StartLimiter(1)
 
     @property
@@ -104,7 +104,7 @@ class Around:
         return lambda: self.weather.roll
 
     def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
-        self.links.append(WeatherLink(self.weather))
+        self.links.append(SimulatedLink(self.weather))
         return self.links[-1]
 
     def emit(self, event: Fact) -> None:
@@ -134,7 +134,7 @@ class Around:
         return None
 
     @property
-    def open_links(self) -> list[WeatherLink]:
+    def open_links(self) -> list[SimulatedLink]:
         return [link for link in self.links if not link.closed]
 
 

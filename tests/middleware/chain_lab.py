@@ -20,7 +20,7 @@ KIND_OF = {
 
 
 class Clock:
-    """A time of its own."""
+    """Its own time."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -52,7 +52,7 @@ class End:
 
 
 class HeldEnd:
-    """An end that answers when it is told to."""
+    """An end that answers on request."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -112,7 +112,7 @@ async def outcomes(work: Sequence[Awaitable[CallResult]]) -> list[CallResult | B
 
 
 async def turns(count: int = 10) -> None:
-    """Let everything that can go on go on."""
+    """Let everything that can continue continue."""
     for _ in range(count):
         await asyncio.sleep(0)
 

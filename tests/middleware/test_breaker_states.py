@@ -50,7 +50,7 @@ def pause_of(breaker: CircuitBreaker, now: float) -> float:
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_policy_is_this() -> None:
+def test_default_policy_values() -> None:
     assert BreakerPolicy() == BreakerPolicy(
         max_consecutive_failures=5,
         failure_share=0.5,
@@ -65,18 +65,18 @@ def test_the_policy_is_this() -> None:
     )
 
 
-def test_the_table_is_whole_and_every_way_leads_back() -> None:
+def test_transition_table_is_complete() -> None:
     assert set(TRANSITIONS) == set(BreakerState)
     assert {happening for row in TRANSITIONS.values() for happening in row} == set(BreakerEvent)
     assert {after for row in TRANSITIONS.values() for after in row.values()} == set(BreakerState)
 
 
-def test_a_new_breaker_lets_everything_through() -> None:
+def test_new_breaker_allows_everything() -> None:
     breaker = a_breaker()
     assert (breaker.state, breaker.seconds_until_allowed(0.0), breaker.seconds_until_allowed(1e9)) == (CLOSED, 0.0, 0.0)
 
 
-def test_it_opens_at_the_fifth_failure_in_a_row_however_far_apart() -> None:
+def test_breaker_opens_at_the_fifth_failure_in_a_row() -> None:
     breaker = a_breaker()
     for n in range(4):
         breaker.record_failure(n * 1000.0)
@@ -85,7 +85,7 @@ def test_it_opens_at_the_fifth_failure_in_a_row_however_far_apart() -> None:
     assert (breaker.state, breaker.seconds_until_allowed(4000.0)) == (OPEN, 5.0)
 
 
-def test_a_success_in_between_starts_the_count_again() -> None:
+def test_success_resets_the_consecutive_count() -> None:
     breaker = a_breaker()
     for n in range(40):
         breaker.record_failure(n * 100.0)
@@ -94,7 +94,7 @@ def test_a_success_in_between_starts_the_count_again() -> None:
     assert breaker.state is CLOSED
 
 
-def test_it_opens_when_half_of_twenty_failed_within_ten_seconds() -> None:
+def test_breaker_opens_at_half_failed_of_twenty_in_ten_seconds() -> None:
     breaker = a_breaker()
     for n in range(19):
         (breaker.record_success if n % 2 == 0 else breaker.record_failure)(n / 2)
@@ -103,28 +103,28 @@ def test_it_opens_when_half_of_twenty_failed_within_ten_seconds() -> None:
     assert breaker.state is OPEN
 
 
-def test_less_than_half_is_not_enough() -> None:
+def test_breaker_stays_closed_below_half_failed() -> None:
     breaker = a_breaker()
     for n in range(300):
         (breaker.record_failure if n % 5 < 2 else breaker.record_success)(n / 100)
     assert breaker.state is CLOSED
 
 
-def test_fewer_than_twenty_are_not_enough() -> None:
+def test_breaker_stays_closed_below_twenty_attempts() -> None:
     breaker = a_breaker()
     for n in range(19):
         (breaker.record_failure if n % 3 else breaker.record_success)(n / 100)
     assert breaker.state is CLOSED
 
 
-def test_what_is_older_than_ten_seconds_does_not_count() -> None:
+def test_attempts_older_than_ten_seconds_do_not_count() -> None:
     breaker = a_breaker()
     for n in range(200):
         (breaker.record_failure if n % 3 else breaker.record_success)(n * 0.53)  # never 20 of them in ten seconds
     assert breaker.state is CLOSED
 
 
-def test_failures_of_calls_that_were_under_way_do_not_prolong_the_pause() -> None:
+def test_late_failures_do_not_prolong_the_pause() -> None:
     breaker = opened(0.0)
     for _ in range(50):
         breaker.record_failure(1.0)
@@ -135,7 +135,7 @@ def test_failures_of_calls_that_were_under_way_do_not_prolong_the_pause() -> Non
 # -- how long ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_stays_open_for_its_time_and_says_how_much_is_left() -> None:
+def test_open_breaker_stays_open_and_reports_the_time_left() -> None:
     breaker = opened(100.0)
     assert [breaker.seconds_until_allowed(t) for t in (100.0, 102.0, 104.5)] == [5.0, 3.0, 0.5]
     assert breaker.state is OPEN
@@ -144,7 +144,7 @@ def test_it_stays_open_for_its_time_and_says_how_much_is_left() -> None:
 
 
 @pytest.mark.parametrize(("dice", "factor"), [(0.0, 0.8), (0.5, 1.0), (0.999999, 1.2)])
-def test_each_pause_is_twice_as_long_give_or_take_a_fifth(dice, factor) -> None:
+def test_each_pause_doubles_with_a_fifth_of_jitter(dice, factor) -> None:
     breaker, now, pauses = a_breaker(dice), 0.0, []
     for _ in range(4):
         pauses.append(pause_of(breaker, now))
@@ -158,7 +158,7 @@ def test_no_pause_is_longer_than_a_minute(dice) -> None:
     assert longest_pause(dice) <= 60.0
 
 
-def test_no_pause_is_longer_than_a_minute_with_its_jitter() -> None:
+def test_no_jittered_pause_is_longer_than_a_minute() -> None:
     assert longest_pause(0.999) <= 60.0 + 1e-9  # of adding to the clock
 
 
@@ -171,7 +171,7 @@ def longest_pause(dice: float) -> float:
     return max(pauses)
 
 
-def test_a_server_that_is_down_for_days_stays_at_the_longest_pause() -> None:
+def test_server_down_for_days_keeps_the_longest_pause() -> None:
     breaker, now = a_breaker(), 0.0
     for _ in range(3000):
         now += pause_of(breaker, now)
@@ -179,13 +179,13 @@ def test_a_server_that_is_down_for_days_stays_at_the_longest_pause() -> None:
     assert pause_of(breaker, now) == 60.0
 
 
-def test_a_failed_trial_opens_it_again_for_longer() -> None:
+def test_failed_trial_reopens_for_longer() -> None:
     breaker = opened(0.0)
     trial(breaker, 5.0, good=False)
     assert (breaker.state, breaker.seconds_until_allowed(5.0)) == (OPEN, 10.0)
 
 
-def test_five_minutes_closed_forget_the_earlier_pauses() -> None:
+def test_five_minutes_closed_reset_the_pause() -> None:
     breaker = opened(0.0)
     recover(breaker, 5.0)
     assert pause_of(breaker, 304.9) == pytest.approx(10.0)
@@ -193,7 +193,7 @@ def test_five_minutes_closed_forget_the_earlier_pauses() -> None:
     assert pause_of(breaker, 620.0) == pytest.approx(5.0)
 
 
-def test_five_minutes_of_failed_trials_forget_nothing() -> None:
+def test_five_minutes_of_failed_trials_do_not_reset_the_pause() -> None:
     breaker, now = opened(0.0), 0.0
     for _ in range(8):
         now += breaker.seconds_until_allowed(now)
@@ -205,7 +205,7 @@ def test_five_minutes_of_failed_trials_forget_nothing() -> None:
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
-def test_two_successful_trials_close_it() -> None:
+def test_two_successful_trials_close_the_breaker() -> None:
     breaker = opened(0.0)
     trial(breaker, 5.0, good=True)
     assert breaker.state is HALF_OPEN
@@ -213,7 +213,7 @@ def test_two_successful_trials_close_it() -> None:
     assert breaker.state is CLOSED
 
 
-def test_the_two_must_be_in_a_row() -> None:
+def test_successful_trials_must_be_in_a_row() -> None:
     breaker = opened(0.0)
     trial(breaker, 5.0, good=True)
     trial(breaker, 6.0, good=False)
@@ -221,7 +221,7 @@ def test_the_two_must_be_in_a_row() -> None:
     assert breaker.state is HALF_OPEN
 
 
-def test_one_trial_at_a_time() -> None:
+def test_only_one_trial_runs_at_a_time() -> None:
     breaker = opened(0.0)
     assert breaker.seconds_until_allowed(5.0) == 0
     breaker.begin_trial()
@@ -231,7 +231,7 @@ def test_one_trial_at_a_time() -> None:
     assert breaker.seconds_until_allowed(50.0) == 0
 
 
-def test_a_trial_that_says_nothing_makes_room_for_another() -> None:
+def test_inconclusive_trial_allows_another() -> None:
     breaker = opened(0.0)
     breaker.seconds_until_allowed(5.0)
     breaker.begin_trial()
@@ -239,7 +239,7 @@ def test_a_trial_that_says_nothing_makes_room_for_another() -> None:
     assert (breaker.state, breaker.seconds_until_allowed(5.0)) == (HALF_OPEN, 0)
 
 
-def test_closed_again_it_counts_from_the_beginning() -> None:
+def test_reclosed_breaker_counts_from_zero() -> None:
     breaker = opened(0.0)
     for _ in range(4):
         breaker.record_failure(1.0)
@@ -252,7 +252,7 @@ def test_closed_again_it_counts_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize(("share", "good"), list(product([0.5, 0.25], [10, 0])))
-def test_the_policy_is_obeyed(share, good) -> None:
+def test_custom_policy_is_applied(share, good) -> None:
     breaker = CircuitBreaker(
         fixed(MIDDLE),
         BreakerPolicy(max_consecutive_failures=1000, failure_share=share, min_attempts=20, trial_successes=1),
@@ -268,7 +268,7 @@ def test_the_policy_is_obeyed(share, good) -> None:
     assert breaker.state is CLOSED
 
 
-def test_a_person_opens_it_from_anywhere_for_the_longest_time() -> None:
+def test_manual_trip_opens_any_state_for_the_longest_time() -> None:
     half_open = opened()
     assert half_open.seconds_until_allowed(50.0) == 0.0 and half_open.state is HALF_OPEN
     for breaker in (a_breaker(), opened(), half_open):
@@ -278,7 +278,7 @@ def test_a_person_opens_it_from_anywhere_for_the_longest_time() -> None:
         assert breaker.seconds_until_allowed(100.0 + BreakerPolicy().max_open_s) == 0.0 and breaker.state is HALF_OPEN
 
 
-def test_the_facts_of_a_breaker_count_what_it_saw() -> None:
+def test_status_counts_recorded_outcomes() -> None:
     breaker = a_breaker()
     breaker.record_success(1.0)
     breaker.record_failure(1.0)
@@ -295,14 +295,14 @@ def test_the_facts_of_a_breaker_count_what_it_saw() -> None:
 # -- what other gateways say -------------------------------------------------------------------------------------------
 
 
-def test_what_another_gateway_found_opens_a_breaker_that_knows_no_better() -> None:
+def test_remote_report_opens_a_breaker_without_own_results() -> None:
     breaker = a_breaker()
     assert breaker.apply_remote(3.0, 100.0)
     assert (breaker.state, breaker.seconds_until_allowed(100.0)) == (OPEN, 3.0)
     recover(breaker, 103.0)
 
 
-def test_own_eyes_count_more_than_hearsay_for_a_second() -> None:
+def test_local_success_outweighs_remote_reports_for_a_second() -> None:
     breaker = a_breaker()
     breaker.record_success(100.0)
     assert not breaker.apply_remote(3.0, 100.9)
@@ -310,14 +310,14 @@ def test_own_eyes_count_more_than_hearsay_for_a_second() -> None:
     assert breaker.apply_remote(3.0, 101.1)
 
 
-def test_a_failure_of_our_own_confirms_it() -> None:
+def test_local_failure_confirms_a_remote_report() -> None:
     breaker = a_breaker()
     breaker.record_success(100.0)
     breaker.record_failure(100.1)
     assert breaker.apply_remote(3.0, 100.2)
 
 
-def test_a_breaker_that_is_open_or_tried_does_not_listen() -> None:
+def test_open_or_half_open_breaker_ignores_remote_reports() -> None:
     breaker = opened()
     assert not breaker.apply_remote(60.0, 1.0)
     assert breaker.seconds_until_allowed(1.0) == 4.0
@@ -326,13 +326,13 @@ def test_a_breaker_that_is_open_or_tried_does_not_listen() -> None:
 
 
 @pytest.mark.parametrize(("said", "believed"), [(1e9, 60.0), (-5.0, 0.0)])
-def test_nobody_closes_a_server_for_longer_than_we_would(said: float, believed: float) -> None:
+def test_remote_pause_is_limited(said: float, believed: float) -> None:
     breaker = a_breaker()
     assert breaker.apply_remote(said, 0.0)
     assert breaker.seconds_until_allowed(0.0) == believed
 
 
-def test_hearsay_makes_no_pause_of_our_own_longer() -> None:
+def test_remote_report_does_not_lengthen_local_pauses() -> None:
     breaker = a_breaker()
     breaker.apply_remote(3.0, 0.0)
     recover(breaker, 3.0)
@@ -348,7 +348,7 @@ def lose(breaker: CircuitBreaker, now: float, times: int = 5) -> None:
 
 
 @pytest.mark.attack("A2-D5")
-def test_of_all_calls_that_were_under_way_at_a_loss_one_counts() -> None:
+def test_calls_lost_together_count_once() -> None:
     breaker = a_breaker()
     for number in range(1000):
         breaker.record_failure(10.0 + number / 1e6, lost_since=9.0 + number / 1e4)
@@ -359,7 +359,7 @@ def test_of_all_calls_that_were_under_way_at_a_loss_one_counts() -> None:
 
 @pytest.mark.attack("A2-D5")
 @pytest.mark.parametrize("dice", [0.0, 0.5, 0.999])
-def test_the_pause_of_a_server_that_is_away_is_a_second_at_most_however_often(dice: float) -> None:
+def test_pause_of_an_absent_server_stays_below_a_second(dice: float) -> None:
     breaker, now = a_breaker(dice), 0.0
     for _ in range(50):
         lose(breaker, now)
@@ -376,7 +376,7 @@ def test_the_pause_of_a_server_that_is_away_is_a_second_at_most_however_often(di
         now += 1.0
 
 
-def test_the_pause_of_a_server_that_answers_only_probes_grows() -> None:
+def test_pause_of_a_server_answering_only_probes_grows() -> None:
     breaker, now, pauses = a_breaker(), 0.0, []
     for _ in range(4):
         lose(breaker, now)
@@ -386,7 +386,7 @@ def test_the_pause_of_a_server_that_answers_only_probes_grows() -> None:
     assert pauses == pytest.approx([0.9, 5.0, 10.0, 20.0])
 
 
-def test_a_probe_that_does_not_reach_the_server_proves_nothing_about_one_that_refuses_connections() -> None:
+def test_refused_connections_keep_the_short_pause_after_probes() -> None:
     breaker, now = a_breaker(), 0.0
     for _ in range(5):
         for number in range(5):

@@ -20,7 +20,7 @@ def a_stage(clock: Clock, seconds: float = 10.0) -> Middleware:
     return response_cache(ResponseCache(clock), identity, lambda call, reply: seconds)
 
 
-async def test_an_answer_is_given_again_within_its_time_and_says_so() -> None:
+async def test_answer_is_cached_for_its_time_and_marked() -> None:
     clock, end = Clock(), End(a_reply("1"), a_reply("2"))
     stage = a_stage(clock)
     first = await stage(a_call(Effect.READ), end)
@@ -33,7 +33,7 @@ async def test_an_answer_is_given_again_within_its_time_and_says_so() -> None:
 
 
 @pytest.mark.attack("held-30")
-async def test_an_answer_is_given_to_the_same_caller_only() -> None:
+async def test_answer_is_cached_per_caller() -> None:
     stage, end = a_stage(Clock()), End(a_reply("a's"), a_reply("b's"))
     assert (await stage(a_call(Effect.READ, caller="a"), end)).text == "a's"
     assert (await stage(a_call(Effect.READ, caller="b"), end)).text == "b's"
@@ -41,17 +41,17 @@ async def test_an_answer_is_given_to_the_same_caller_only() -> None:
     assert len(end.calls) == 2
 
 
-async def test_what_has_no_identity_is_never_kept() -> None:
+async def test_call_without_identity_is_never_cached() -> None:
     stage, end = a_stage(Clock()), End(a_reply("1"), a_reply("2"))
     assert [(await stage(a_call(Effect.UNSAFE), end)).text for _ in range(2)] == ["1", "2"]
 
 
-async def test_a_tools_failure_is_not_kept() -> None:
+async def test_tool_error_is_not_cached() -> None:
     stage, end = a_stage(Clock()), End(a_reply("no", isError=True), a_reply("yes"))
     assert [(await stage(a_call(Effect.READ), end)).text for _ in range(3)] == ["no", "yes", "yes"]
 
 
-async def test_an_error_is_not_kept() -> None:
+async def test_call_error_is_not_cached() -> None:
     stage, end = a_stage(Clock()), End(failure(Certainty.UNKNOWN), a_reply("yes"))
     with pytest.raises(CallError):
         await stage(a_call(Effect.READ), end)
@@ -59,12 +59,12 @@ async def test_an_error_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-async def test_an_answer_without_a_time_is_not_kept(seconds) -> None:
+async def test_answer_without_ttl_is_not_cached(seconds) -> None:
     stage, end = a_stage(Clock(), seconds), End(a_reply("1"), a_reply("2"))
     assert [(await stage(a_call(Effect.READ), end)).text for _ in range(2)] == ["1", "2"]
 
 
-async def test_nothing_is_kept_for_longer_than_an_hour() -> None:
+async def test_nothing_is_cached_for_longer_than_an_hour() -> None:
     assert MAX_TTL_S == 3600
     clock, end = Clock(), End(a_reply("1"), a_reply("2"))
     stage = a_stage(clock, 1e9)
@@ -75,7 +75,7 @@ async def test_nothing_is_kept_for_longer_than_an_hour() -> None:
     assert not (await stage(a_call(Effect.READ), end)).from_cache
 
 
-def test_the_entries_are_bounded_and_the_one_longest_unused_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_bounded_and_evicts_the_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_ENTRIES == 1024
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     store = ResponseCache(Clock())
@@ -86,7 +86,7 @@ def test_the_entries_are_bounded_and_the_one_longest_unused_goes_first(monkeypat
     assert [key for key in "abcd" if store.get(key) is not None] == ["a", "c", "d"]
 
 
-def test_a_new_answer_takes_the_place_and_the_time_of_the_old() -> None:
+def test_new_answer_replaces_the_old_and_its_time() -> None:
     clock = Clock()
     store = ResponseCache(clock)
     store.put("k", a_reply("old"), 10.0)
@@ -97,7 +97,7 @@ def test_a_new_answer_takes_the_place_and_the_time_of_the_old() -> None:
     assert found is not None and found.text == "new"
 
 
-def test_what_a_server_said_is_forgotten_with_it() -> None:
+def test_invalidate_removes_only_answers_of_its_server() -> None:
     store = ResponseCache(Clock())
     store.put("a", CallResult("s", "t", {}), 10.0)
     store.put("b", CallResult("u", "t", {}), 10.0)
@@ -105,7 +105,7 @@ def test_what_a_server_said_is_forgotten_with_it() -> None:
     assert (store.get("a"), store.get("b") is not None) == (None, True)
 
 
-def test_an_answer_as_large_as_a_message_may_be_is_not_kept() -> None:
+def test_answer_of_maximum_size_is_not_cached() -> None:
     store = ResponseCache(Clock())
     store.put("k", a_reply("x" * 8 * 1024 * 1024), 10.0)
     assert store.get("k") is None

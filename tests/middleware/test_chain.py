@@ -49,7 +49,7 @@ async def _answer(call: Call) -> CallResult:
 @pytest.mark.attack("A2-F5")
 @pytest.mark.parametrize("gate", Gates._fields)
 @pytest.mark.parametrize("answerer", Answerers._fields)
-async def test_no_stage_answers_before_a_gate_has_refused(gate: str, answerer: str) -> None:
+async def test_no_answerer_runs_before_a_gate_rejects(gate: str, answerer: str) -> None:
     """For every stage that answers and every gate, also those that are added one day."""
     stages = Stages(answers=answerer, refuses=gate)
     with pytest.raises(Refused):
@@ -57,7 +57,7 @@ async def test_no_stage_answers_before_a_gate_has_refused(gate: str, answerer: s
     assert answerer not in stages.entered
 
 
-async def test_the_kinds_run_in_their_order() -> None:
+async def test_kinds_run_in_their_order() -> None:
     stages = Stages()
     await compose(stages.chain.stages, _answer)(a_call())
     assert stages.entered == [name for kind in KINDS for name in kind._fields]

@@ -1,4 +1,4 @@
-"""The breaker stage: what counts against whom, and how a server that was left alone is tried again."""
+"""The breaker stage: which failures count against server or tool, and how a paused server is tried again."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def refused(stage: Middleware, call: Call | None = None) -> ServerUnavaila
     ],
     ids=["not reached", "lost", "silent", "internal", "no answer"],
 )
-async def test_a_failure_counts_against_the_server_or_the_tool(error, server, tool) -> None:
+async def test_failure_counts_against_the_server_or_the_tool(error, server, tool) -> None:
     bench = Bench()
     await bench.fail(error)
     assert (bench.server, bench.tool) == (server, tool)
@@ -103,13 +103,13 @@ async def test_a_failure_counts_against_the_server_or_the_tool(error, server, to
     ],
     ids=["4xx", "application", "429", "our own shedding", "401", "unknown", "cancelled"],
 )
-async def test_what_says_nothing_about_the_server_counts_against_nobody(error) -> None:
+async def test_failure_unrelated_to_the_server_does_not_count(error) -> None:
     bench = Bench()
     await bench.fail(error, 30)
     assert (bench.server, bench.tool) == (BreakerState.CLOSED, BreakerState.CLOSED)
 
 
-async def test_a_tools_own_failure_is_a_success_of_the_server() -> None:
+async def test_tool_error_is_a_success_of_the_server() -> None:
     bench = Bench()
     for _ in range(3):
         await bench.fail(failure(C2), 4)
@@ -117,13 +117,13 @@ async def test_a_tools_own_failure_is_a_success_of_the_server() -> None:
     assert (bench.server, bench.tool) == (BreakerState.CLOSED, BreakerState.CLOSED)
 
 
-async def test_the_deadline_counts_against_a_tool_that_was_silent() -> None:
+async def test_deadline_counts_against_a_silent_tool() -> None:
     bench = Bench()
     await bench.fail(asyncio.CancelledError(), deadline=bench.clock.now)  # `End` has sent it: C2
     assert (bench.server, bench.tool) == (BreakerState.CLOSED, BreakerState.OPEN)
 
 
-async def test_the_deadline_does_not_count_where_nothing_was_sent() -> None:
+async def test_deadline_does_not_count_when_nothing_was_sent() -> None:
     bench = Bench()
 
     async def never_sent(call: Call) -> CallResult:
@@ -134,7 +134,7 @@ async def test_the_deadline_does_not_count_where_nothing_was_sent() -> None:
     assert bench.tool is BreakerState.CLOSED
 
 
-async def test_an_open_breaker_refuses_at_once_and_says_when_to_come_back() -> None:
+async def test_open_breaker_rejects_at_once_with_retry_after() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     bench.clock.now += 2
@@ -144,7 +144,7 @@ async def test_an_open_breaker_refuses_at_once_and_says_when_to_come_back() -> N
     assert (error.server, error.tool) == ("s", "t")
 
 
-async def test_one_servers_breaker_is_no_other_servers() -> None:
+async def test_breakers_are_separate_per_server() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     await refused(bench.stage)
@@ -152,7 +152,7 @@ async def test_one_servers_breaker_is_no_other_servers() -> None:
     assert (await bench.stage(other, End(a_reply()))).text == "done"
 
 
-async def test_one_tools_breaker_is_no_other_tools() -> None:
+async def test_breakers_are_separate_per_tool() -> None:
     bench = Bench()
     await bench.fail(ProtocolError("broken", certainty=C2))
     await refused(bench.stage)
@@ -163,7 +163,7 @@ async def test_one_tools_breaker_is_no_other_tools() -> None:
 # -- the server is tried again -----------------------------------------------------------------------------------------
 
 
-async def test_a_server_is_tried_again_with_two_signs_of_life_before_any_call() -> None:
+async def test_open_server_is_probed_twice_before_any_call() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     bench.clock.now += 5
@@ -178,7 +178,7 @@ async def test_a_server_is_tried_again_with_two_signs_of_life_before_any_call() 
     assert (probes_before_the_call, bench.server) == ([2], BreakerState.CLOSED)
 
 
-async def test_no_sign_of_life_opens_it_again_and_the_call_is_not_made() -> None:
+async def test_failed_probe_reopens_the_breaker_without_a_call() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     bench.clock.now += 5
@@ -187,7 +187,7 @@ async def test_no_sign_of_life_opens_it_again_and_the_call_is_not_made() -> None
     assert (bench.probes, bench.server, error.retry_after) == (1, BreakerState.OPEN, 10.0)
 
 
-async def test_while_a_sign_of_life_is_awaited_others_are_refused_at_once() -> None:
+async def test_calls_during_a_probe_are_rejected_at_once() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     bench.clock.now += 5
@@ -198,7 +198,7 @@ async def test_while_a_sign_of_life_is_awaited_others_are_refused_at_once() -> N
     assert bench.probes == 2
 
 
-async def test_a_caller_who_leaves_while_a_sign_is_awaited_leaves_room_for_the_next() -> None:
+async def test_caller_cancelled_during_a_probe_allows_the_next() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     bench.clock.now += 5
@@ -213,7 +213,7 @@ async def test_a_caller_who_leaves_while_a_sign_is_awaited_leaves_room_for_the_n
 # -- a tool is tried again ---------------------------------------------------------------------------------------------
 
 
-async def test_a_tool_is_tried_again_by_one_call_at_a_time() -> None:
+async def test_tool_is_tried_by_one_call_at_a_time() -> None:
     bench = Bench()
     await bench.fail(ProtocolError("broken", certainty=C2))
     bench.clock.now += 5
@@ -233,7 +233,7 @@ async def test_a_tool_is_tried_again_by_one_call_at_a_time() -> None:
     [failure(C1), failure(C0), failure(C2), asyncio.CancelledError()],
     ids=["refused", "not sent", "lost", "left"],
 )
-async def test_a_trial_that_says_nothing_about_the_tool_makes_room_for_the_next(end_of_trial) -> None:
+async def test_inconclusive_tool_trial_allows_the_next(end_of_trial) -> None:
     bench = Bench()
     await bench.fail(ProtocolError("broken", certainty=C2))
     bench.clock.now += 5
@@ -243,7 +243,7 @@ async def test_a_trial_that_says_nothing_about_the_tool_makes_room_for_the_next(
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["answered", "cancelled"])
-async def test_the_end_of_a_call_from_before_the_opening_does_not_end_the_trial(leaves) -> None:
+async def test_end_of_an_earlier_call_does_not_end_the_trial(leaves) -> None:
     bench, end = Bench(), HeldEnd()
     old = asyncio.ensure_future(bench.stage(a_call(), end))
     await end.reached()
@@ -260,7 +260,7 @@ async def test_the_end_of_a_call_from_before_the_opening_does_not_end_the_trial(
         await asyncio.gather(trial, return_exceptions=True)
 
 
-async def test_a_mistake_of_ours_in_a_trial_does_not_block_the_tool_for_ever() -> None:
+async def test_internal_error_in_a_trial_does_not_block_the_tool() -> None:
     bench = Bench()
     await bench.fail(ProtocolError("broken", certainty=C2))
     bench.clock.now += 5
@@ -272,7 +272,7 @@ async def test_a_mistake_of_ours_in_a_trial_does_not_block_the_tool_for_ever() -
 # -- the board ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_a_person_started_anew_is_not_held_to_its_past() -> None:
+async def test_restarted_server_starts_with_closed_breakers() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     await bench.fail(ProtocolError("broken", certainty=C2))
@@ -281,7 +281,7 @@ async def test_a_server_that_a_person_started_anew_is_not_held_to_its_past() -> 
     bench.board.remove_server("unknown")
 
 
-async def test_a_new_link_is_not_held_to_what_happened_on_the_old_one_but_its_tools_are() -> None:
+async def test_reconnect_resets_the_server_breaker_but_not_its_tools() -> None:
     bench = Bench()
     await bench.fail(failure(C0))
     await bench.fail(ProtocolError("broken", certainty=C2), deadline=1e9)
@@ -291,7 +291,7 @@ async def test_a_new_link_is_not_held_to_what_happened_on_the_old_one_but_its_to
     assert (bench.server, bench.tool) == (BreakerState.CLOSED, BreakerState.OPEN)
 
 
-def test_the_breakers_of_tools_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_breakers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breaker_module, "MAX_TOOL_BREAKERS", 10)
     board = CircuitBreakers(fixed(0.5))
     first = board.tool("s", "0")
@@ -301,7 +301,7 @@ def test_the_breakers_of_tools_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert board.tool("s", "0") is not first
 
 
-async def test_a_call_that_was_sent_before_the_breaker_opened_still_gets_its_answer() -> None:
+async def test_call_sent_before_the_breaker_opened_gets_its_answer() -> None:
     bench, end = Bench(), HeldEnd()
     slow = asyncio.ensure_future(bench.stage(a_call(), end))
     await end.reached()
@@ -312,33 +312,33 @@ async def test_a_call_that_was_sent_before_the_breaker_opened_still_gets_its_ans
     await refused(bench.stage)
 
 
-async def test_every_error_passes_through_as_it_is() -> None:
+async def test_errors_pass_through_unchanged() -> None:
     for error in (failure(C0), failure(C1), failure(C2), failure(C3)):
         with pytest.raises(CallError) as caught:
             await Bench().stage(a_call(), End(error))
         assert caught.value is error
 
 
-async def test_the_end_of_a_process_is_its_supervisors_business() -> None:
+async def test_process_exit_does_not_count() -> None:
     bench = Bench()
     bench.stage = circuit_breaker(bench.board, bench.clock, bench._probe, lambda _: True)
     await bench.fail(failure(C2), 10)
     assert bench.server is BreakerState.CLOSED
 
 
-# -- told to others ----------------------------------------------------------------------------------------------------
+# -- shared with others-------------------------------------------------------------------------------------------------
 
 
-def _heard(bench: Bench) -> list[tuple[object, ...]]:
+def _record_openings(bench: Bench) -> list[tuple[object, ...]]:
     heard: list[tuple[object, ...]] = []
     bench.board.on_opened = lambda *what: heard.append(what)
     bench.board.on_manual_change = lambda *what: heard.append(("person", *what))
     return heard
 
 
-async def test_a_breaker_that_opens_is_told_of_once() -> None:
+async def test_opened_breaker_is_reported_once() -> None:
     bench = Bench()
-    heard = _heard(bench)
+    heard = _record_openings(bench)
     await bench.fail(failure(C0), times=4)
     assert heard == []
     await bench.fail(failure(C0), times=3)
@@ -350,16 +350,16 @@ async def test_a_breaker_that_opens_is_told_of_once() -> None:
     assert heard[1:] == [("s", "", 10.0)]  # it was tried, and opened again
 
 
-async def test_the_breaker_of_a_tool_is_told_of_by_its_name() -> None:
+async def test_opened_tool_breaker_is_reported_with_its_tool() -> None:
     bench = Bench()
-    heard = _heard(bench)
+    heard = _record_openings(bench)
     await bench.fail(CallTimeout("silence", certainty=C2))
     assert heard == [("s", "t", 5.0)]
 
 
-async def test_what_is_told_is_believed_and_not_told_again() -> None:
+async def test_remote_report_is_applied_and_not_reported_again() -> None:
     bench = Bench()
-    heard = _heard(bench)
+    heard = _record_openings(bench)
     bench.board.apply_remote("s", "", 3.0, bench.clock(), manual=False)
     assert (await refused(bench.stage)).retry_after == 3.0
     bench.clock.now += 3.0
@@ -367,9 +367,9 @@ async def test_what_is_told_is_believed_and_not_told_again() -> None:
     assert (bench.probes, bench.server, heard) == (2, BreakerState.CLOSED, [])
 
 
-async def test_what_a_person_does_is_told_and_done() -> None:
+async def test_manual_trip_and_reset_are_reported_and_applied() -> None:
     bench, other = Bench(), Bench()
-    heard = _heard(bench)
+    heard = _record_openings(bench)
     bench.board.trip("s", "t", bench.clock())
     bench.board.reset("s", "t")
     assert heard == [("person", "s", "t", 60.0), ("person", "s", "t", 0.0)]

@@ -14,7 +14,7 @@ from toolway.types import Call, CallResult
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_more_than_the_limit_run_at_once_and_all_run() -> None:
+async def test_at_most_the_limit_run_at_once_and_all_run() -> None:
     slots = ConcurrencyLimiter(Limits(max_concurrent=3, max_queued=100))
     stage = concurrency(lambda _: slots, lambda _: 5.0, asyncio.get_running_loop().time)
     running, most = 0, 0
@@ -31,7 +31,7 @@ async def test_no_more_than_the_limit_run_at_once_and_all_run() -> None:
     assert (most, running) == (3, 0)
 
 
-async def test_a_full_line_is_refused_at_once_and_a_slow_one_in_time() -> None:
+async def test_full_queue_is_rejected_at_once_and_slow_one_in_time() -> None:
     slots = ConcurrencyLimiter(Limits(max_concurrent=1, max_queued=1))
     stage = concurrency(lambda _: slots, lambda _: 0.05, asyncio.get_running_loop().time)
 
@@ -46,7 +46,7 @@ async def test_a_full_line_is_refused_at_once_and_a_slow_one_in_time() -> None:
     assert {o.executed for o in refused} == {"no"}
 
 
-async def test_a_caller_who_leaves_the_line_takes_no_slot_with_him() -> None:
+async def test_caller_leaving_the_queue_takes_no_slot() -> None:
     slots = ConcurrencyLimiter(Limits(max_concurrent=1, max_queued=10))
     assert await slots.acquire()
     leaving = asyncio.create_task(slots.acquire())

@@ -28,19 +28,19 @@ async def run(
 
 
 @pytest.mark.promise("B24")
-async def test_what_was_not_sent_was_not_executed() -> None:
+async def test_unsent_call_that_times_out_was_not_executed() -> None:
     with pytest.raises(CallTimeout, match=r"timed out after [\d.]+ s") as caught:
         await run(Call("s.t", "tools/call", {}), "start")
     assert (caught.value.executed, caught.value.phase) == ("no", "start")
 
 
-async def test_what_was_sent_may_have_been_executed() -> None:
+async def test_sent_call_that_times_out_is_unknown() -> None:
     with pytest.raises(CallTimeout) as caught:
         await run(Call("s.t", "tools/call", {}), "server", Certainty.UNKNOWN)
     assert (caught.value.executed, caught.value.phase) == ("unknown", "server")
 
 
-async def test_the_callers_own_timeout_wins() -> None:
+async def test_timeout_of_the_caller_wins() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(CallTimeout):
@@ -48,7 +48,7 @@ async def test_the_callers_own_timeout_wins() -> None:
     assert loop.time() - began < within(1)
 
 
-async def test_a_call_without_time_is_not_begun() -> None:
+async def test_call_without_time_left_is_not_started() -> None:
     with pytest.raises(CallTimeout) as caught:
         await run(Call("s.t", "tools/call", {}, timeout=0.01), "server", Certainty.UNKNOWN)
     assert caught.value.executed == "no"

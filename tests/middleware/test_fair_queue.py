@@ -37,7 +37,7 @@ class Line:
         await turns()
 
 
-async def test_callers_are_served_in_turns_and_each_in_his_order() -> None:
+async def test_callers_are_served_in_turns_in_their_own_order() -> None:
     line = Line(1, 10)
     await line.come("a")
     await line.come("a", "a", "b", "c")
@@ -46,7 +46,7 @@ async def test_callers_are_served_in_turns_and_each_in_his_order() -> None:
     assert "".join(line.served) == "aabca"
 
 
-async def test_a_newcomer_gets_a_slot_though_another_caller_waits_for_more() -> None:
+async def test_newcomer_gets_a_slot_before_a_waiting_busy_caller() -> None:
     line = Line(4, 10)
     await line.come(*"aaaaaa")
     assert line.served == ["a"] * 3
@@ -54,7 +54,7 @@ async def test_a_newcomer_gets_a_slot_though_another_caller_waits_for_more() -> 
     assert line.served[-1] == "b"
 
 
-async def test_a_free_slot_goes_to_the_caller_who_holds_fewest() -> None:
+async def test_free_slot_goes_to_the_caller_with_fewest() -> None:
     line = Line(4, 10)
     await line.come(*"aaabaabb")
     assert line.served == [*"aaab"]
@@ -63,14 +63,14 @@ async def test_a_free_slot_goes_to_the_caller_who_holds_fewest() -> None:
 
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 2), (3, 3), (4, 3), (8, 7), (16, 13), (128, 103)])
-async def test_alone_a_caller_holds_most_of_the_slots_and_the_owner_of_the_hub_all(slots: int, most: int) -> None:
+async def test_lone_caller_gets_most_slots_and_the_hub_owner_all(slots: int, most: int) -> None:
     for caller, expected in (("a", most), ("", slots)):
         line = Line(slots, 300)
         await line.come(*[caller] * 200)
         assert len(line.served) == line.slots.in_use == expected
 
 
-async def test_in_a_full_line_whoever_has_most_of_it_makes_room_for_another() -> None:
+async def test_full_queue_displaces_the_caller_with_most_entries() -> None:
     line = Line(1, 3)
     await line.come("a")
     await line.come(*"aaa")
@@ -81,7 +81,7 @@ async def test_in_a_full_line_whoever_has_most_of_it_makes_room_for_another() ->
     assert line.served == ["a", "a", "b"]
 
 
-async def test_in_a_full_line_nobody_makes_room_for_one_who_has_as_much() -> None:
+async def test_full_queue_displaces_no_caller_for_an_equal_one() -> None:
     line = Line(1, 2)
     await line.come("a")
     await line.come(*"ab")
@@ -89,7 +89,7 @@ async def test_in_a_full_line_nobody_makes_room_for_one_who_has_as_much() -> Non
     assert sorted(line.refused) == ["a", "b"]
 
 
-async def test_whoever_is_displaced_as_he_leaves_takes_nothing_with_him() -> None:
+async def test_displaced_leaving_caller_takes_no_slot() -> None:
     line = Line(1, 2)
     await line.come("a")
     *_, last = await line.come(*"aa")
@@ -104,7 +104,7 @@ async def test_whoever_is_displaced_as_he_leaves_takes_nothing_with_him() -> Non
     assert line.slots.acquire_nowait("c")
 
 
-async def test_a_slot_that_is_handed_to_one_who_has_left_goes_to_the_next() -> None:
+async def test_slot_given_to_a_leaving_caller_goes_to_the_next() -> None:
     line = Line(1, 5)
     await line.come("a")
     leaving, _ = await line.come("b", "c")
@@ -142,7 +142,7 @@ def test_new_calls_wait_as_long_as_the_server_asked() -> None:
 
 
 @pytest.mark.parametrize(("asked", "queue", "left"), [(6.0, 5.0, 1e9), (3.0, 5.0, 2.0)], ids=["queue", "deadline"])
-def test_a_call_that_cannot_wait_so_long_is_told_when_to_come_back(asked, queue, left) -> None:
+def test_call_that_cannot_wait_so_long_gets_retry_after(asked, queue, left) -> None:
     async def main() -> Overloaded:
         stage, end = a_stage(ConcurrencyLimiter(Limits()), queue), End(a_reply())
         await soon(stage, refusing(asked))
@@ -157,7 +157,7 @@ def test_a_call_that_cannot_wait_so_long_is_told_when_to_come_back(asked, queue,
 
 
 @pytest.mark.promise("C7")
-def test_a_server_keeps_calls_away_for_as_long_as_it_asks_up_to_a_day() -> None:
+def test_server_pause_is_limited_to_a_day() -> None:
     async def main() -> float:
         slots = ConcurrencyLimiter(Limits())
         await soon(a_stage(slots), refusing(1e9))
@@ -166,7 +166,7 @@ def test_a_server_keeps_calls_away_for_as_long_as_it_asks_up_to_a_day() -> None:
     assert run(main()) == pytest.approx(MAX_PAUSE_S) == 86_400
 
 
-async def test_only_a_server_that_asks_for_it_keeps_calls_away() -> None:
+async def test_only_a_rejection_with_retry_after_pauses_the_server() -> None:
     slots = ConcurrencyLimiter(Limits())
     clock = Clock()
     stage = concurrency(lambda _: slots, lambda _: 5.0, clock)
@@ -175,7 +175,7 @@ async def test_only_a_server_that_asks_for_it_keeps_calls_away() -> None:
     assert slots.paused_until == 0.0
 
 
-async def test_a_slot_is_given_back_however_the_call_ends() -> None:
+async def test_slot_is_given_back_however_the_call_ends() -> None:
     slots, end = ConcurrencyLimiter(Limits(max_concurrent=1)), HeldEnd()
     stage = concurrency(lambda _: slots, lambda _: 5.0, Clock())
     for error in (failure(Certainty.UNKNOWN), ZeroDivisionError(), asyncio.CancelledError()):

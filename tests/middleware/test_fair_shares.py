@@ -1,4 +1,4 @@
-"""Slots between callers who come when they like and hold them as long as they like, on virtual time."""
+"""Slots shared by callers that come at any time and hold them for any time, on virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolway.middleware.concurrency import ConcurrencyLimiter
 
 LONGEST = 10.0  # seconds for which a call holds its slot
 CALLERS = ("", "a", "b", "c", "d")
-#: who comes, when, how many calls at once, and for how long each holds its slot
+#: caller, start, number of parallel calls, and how long each holds its slot
 visits = st.tuples(
     st.sampled_from(CALLERS), st.integers(0, 40), st.integers(1, 40), st.floats(0.5, LONGEST, allow_nan=False)
 )
@@ -27,7 +27,7 @@ class Slots(ConcurrencyLimiter):
         super().__init__(Limits(max_concurrent=slots, max_queued=10_000))
         self.held: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
-        self.waits: dict[str, list[float]] = {}  # seconds that callers waited who held nothing
+        self.waits: dict[str, list[float]] = {}  # seconds that callers without a slot waited
 
     async def use(self, caller: str, seconds: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -72,21 +72,19 @@ async def _play(slots: Slots, seen: list[tuple[str, int, int, float]]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 32), st.lists(visits, min_size=1, max_size=12))
-def test_no_caller_waits_for_more_than_one_call_while_it_holds_nothing(
-    count: int, seen: list[tuple[str, int, int, float]]
-) -> None:
-    """Everyone is served, the limit is kept, and a slot goes to whoever holds fewest."""
+def test_idle_caller_waits_for_at_most_one_round_of_calls(count: int, seen: list[tuple[str, int, int, float]]) -> None:
+    """Everyone is served, the limit is kept, and a slot goes to the caller with fewest."""
     slots = Slots(count)
     run(_play(slots, seen))
     assert slots.in_use == 0 and slots.queued == 0 and not +slots.waiting
-    # Each slot becomes free within the longest call, and goes to one who holds nothing, if one waits.
+    # Each slot becomes free within the longest call, and goes to a waiting caller without a slot.
     rounds = -(-len(CALLERS) // count)
     assert max((max(each) for each in slots.waits.values()), default=0.0) <= rounds * LONGEST
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(4, 128), st.sampled_from(CALLERS[1:]), st.integers(1, 300))
-def test_a_caller_alone_leaves_a_slot_for_the_next_one(count: int, greedy: str, calls: int) -> None:
+def test_lone_caller_leaves_a_slot_for_the_next_one(count: int, greedy: str, calls: int) -> None:
     async def main() -> None:
         slots = Slots(count)
         tasks = [asyncio.create_task(slots.use(greedy, LONGEST)) for _ in range(calls)]

@@ -1,4 +1,4 @@
-"""Idempotency keys: executed once, whoever repeats it and however often."""
+"""Idempotency keys: a call runs once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ID = IdempotencyKey("", "s", "t", "k")
 
 
 class Broken(MemoryIdempotencyStore):
-    """A store that fails where it is told to."""
+    """A store that fails in the given methods."""
 
     def __init__(self, *methods: str) -> None:
         super().__init__(Clock())
@@ -66,7 +66,7 @@ class Broken(MemoryIdempotencyStore):
 
 
 class Slow(MemoryIdempotencyStore):
-    """A store that takes a few turns of the loop for everything, and whose work goes on when its caller leaves."""
+    """A store that takes a few turns of the loop for everything, and whose work continues when its caller leaves."""
 
     def __init__(self, before: int = 3, after: int = 3) -> None:
         super().__init__(Clock())
@@ -114,7 +114,7 @@ async def fails(stage: Middleware, call: Call, end: End | HeldEnd) -> CallError:
 # -- the same call -----------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_key_nothing_is_remembered() -> None:
+async def test_call_without_a_key_is_not_stored() -> None:
     end = End(a_reply())
     stage = a_stage(Broken("claim"))
     for _ in range(3):
@@ -122,7 +122,7 @@ async def test_without_a_key_nothing_is_remembered() -> None:
     assert len(end.calls) == 3
 
 
-async def test_what_has_finished_is_replayed_and_says_so() -> None:
+async def test_finished_call_is_replayed_and_marked() -> None:
     stage, end = a_stage(), End(a_reply("paid"), a_reply("paid twice"))
     first, second, third = [await stage(keyed(), end) for _ in range(3)]
     assert [reply.text for reply in (first, second, third)] == ["paid"] * 3
@@ -130,14 +130,14 @@ async def test_what_has_finished_is_replayed_and_says_so() -> None:
     assert len(end.calls) == 1
 
 
-async def test_a_tools_own_failure_is_an_outcome_like_any_other() -> None:
+async def test_tool_error_is_replayed_like_any_outcome() -> None:
     stage, end = a_stage(), End(a_reply("no money", isError=True), a_reply())
     await stage(keyed(), end)
     again = await stage(keyed(), end)
     assert (again.is_error, again.replayed, len(end.calls)) == (True, True, 1)
 
 
-async def test_who_comes_while_it_runs_gets_its_outcome() -> None:
+async def test_parallel_call_with_the_key_gets_the_same_outcome() -> None:
     stage, end = a_stage(), HeldEnd()
     first = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -150,14 +150,14 @@ async def test_who_comes_while_it_runs_gets_its_outcome() -> None:
     assert len(end.calls) == 1
 
 
-async def test_fifty_at_once_are_one_execution() -> None:
+async def test_fifty_parallel_calls_execute_once() -> None:
     stage, end = a_stage(), End(a_reply("paid"))
     found = await outcomes([stage(keyed(), end) for _ in range(50)])
     assert [o for o in found if not isinstance(o, CallResult)] == []
     assert len(end.calls) == 1
 
 
-async def test_a_key_that_was_released_meanwhile_is_free_again() -> None:
+async def test_key_released_during_a_claim_is_free_again() -> None:
     stage, end = a_stage(Slow()), HeldEnd()
     first = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -172,7 +172,7 @@ async def test_a_key_that_was_released_meanwhile_is_free_again() -> None:
     assert (await third).text == "paid"
 
 
-async def test_a_leader_who_leaves_leaves_the_execution_to_his_followers() -> None:
+async def test_cancelled_leader_leaves_the_execution_to_followers() -> None:
     stage, end = a_stage(), HeldEnd()
     leader = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -185,7 +185,7 @@ async def test_a_leader_who_leaves_leaves_the_execution_to_his_followers() -> No
     assert (leader.cancelled(), end.cancelled) == (True, 0)
 
 
-async def test_whoever_began_it_hears_of_its_progress_until_he_leaves() -> None:
+async def test_leader_gets_progress_until_it_leaves() -> None:
     stage, end, heard = a_stage(), HeldEnd(), []
     leader = asyncio.ensure_future(stage(keyed(on_progress=lambda *told: heard.append(told)), end))
     await end.reached()
@@ -205,7 +205,7 @@ async def test_whoever_began_it_hears_of_its_progress_until_he_leaves() -> None:
 # -- another call ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_with_other_arguments_is_refused_and_nothing_is_executed() -> None:
+async def test_same_key_with_other_arguments_is_rejected_unexecuted() -> None:
     stage, end = a_stage(), End(a_reply())
     await stage(keyed(), end)
     error = await fails(stage, keyed(arguments={"a": 2}), end)
@@ -213,7 +213,7 @@ async def test_the_same_key_with_other_arguments_is_refused_and_nothing_is_execu
     assert (error.code, error.executed, len(end.calls)) == ("E-KEY-MISMATCH", "no", 1)
 
 
-async def test_it_is_refused_while_the_other_runs_too() -> None:
+async def test_key_mismatch_is_rejected_while_the_first_call_runs() -> None:
     stage, end = a_stage(), HeldEnd()
     first = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -223,7 +223,7 @@ async def test_it_is_refused_while_the_other_runs_too() -> None:
     assert len(end.calls) == 1
 
 
-async def test_it_is_refused_when_the_outcome_of_the_other_is_unknown() -> None:
+async def test_key_mismatch_is_rejected_after_an_unknown_outcome() -> None:
     stage, end = a_stage(), End(failure(Certainty.UNKNOWN))
     await fails(stage, keyed(), end)
     assert (await fails(stage, keyed(arguments={"a": 2}), end)).code == "E-KEY-MISMATCH"
@@ -233,7 +233,7 @@ async def test_it_is_refused_when_the_outcome_of_the_other_is_unknown() -> None:
     "other", [{"caller": "someone else"}, {"server": "u"}, {"name": "u"}, {"idempotency_key": "K"}]
 )
 @pytest.mark.attack("held-29")
-async def test_two_callers_servers_or_tools_never_share_a_key(other) -> None:
+async def test_keys_are_separate_per_caller_server_and_tool(other) -> None:
     stage, end = a_stage(), End(a_reply())
     await stage(keyed(), end)
     facts = {"server": "s", "name": "t", "idempotency_key": "k", "caller": "", **other}
@@ -242,7 +242,7 @@ async def test_two_callers_servers_or_tools_never_share_a_key(other) -> None:
     assert len(end.calls) == 2
 
 
-def test_a_fingerprint_is_of_the_meaning_and_not_of_the_order() -> None:
+def test_fingerprint_ignores_the_order_of_arguments() -> None:
     same = {
         call_fingerprint("t", {"a": 1, "b": {"c": 2, "d": 3}}),
         call_fingerprint("t", {"b": {"d": 3, "c": 2}, "a": 1}),
@@ -252,10 +252,10 @@ def test_a_fingerprint_is_of_the_meaning_and_not_of_the_order() -> None:
     assert len({call_fingerprint("t", {"a": 1})} | {call_fingerprint(*each) for each in others}) == 7
 
 
-# -- what nobody knows -------------------------------------------------------------------------------------------------
+# -- unknown outcomes -------------------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_outcome_stays_unknown_and_is_not_tried_again() -> None:
+async def test_unknown_outcome_stays_unknown_and_is_not_retried() -> None:
     stage, end = a_stage(), End(failure(Certainty.UNKNOWN), a_reply())
     await fails(stage, keyed(), end)
     for _ in range(3):
@@ -287,7 +287,7 @@ class Interrupted(MemoryIdempotencyStore):
         self._put(id, replace(self._records[id][1], state="interrupted"))
 
 
-async def test_a_call_that_a_crash_interrupted_is_sent_again_with_its_key_if_the_server_honours_keys() -> None:
+async def test_interrupted_call_is_resent_if_the_server_honors_keys() -> None:
     policy = SimpleNamespace(server=Server(command="x", idempotency_meta_key="key"))
     honoured = partial(keyed, effect=Effect.IDEMPOTENT, policy=policy)
     store = Interrupted(Clock())
@@ -306,7 +306,7 @@ async def test_a_call_that_a_crash_interrupted_is_sent_again_with_its_key_if_the
     assert len(end.calls) == 2
 
 
-async def test_an_error_after_execution_is_not_tried_again() -> None:
+async def test_error_after_execution_is_not_retried() -> None:
     stage, end = a_stage(), End(failure(Certainty.EXECUTED), a_reply())
     await fails(stage, keyed(), end)
     assert isinstance(await fails(stage, keyed(), end), OutcomeUnknown)
@@ -314,14 +314,14 @@ async def test_an_error_after_execution_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("certainty", [Certainty.NOT_SENT, Certainty.REJECTED])
-async def test_what_was_not_executed_may_be_tried_again(certainty) -> None:
+async def test_unexecuted_call_may_be_retried(certainty) -> None:
     stage, end = a_stage(), End(failure(certainty), a_reply("paid"))
     await fails(stage, keyed(), end)
     again = await stage(keyed(), end)
     assert (again.text, again.replayed) == ("paid", False)
 
 
-async def test_a_caller_who_leaves_after_the_sending_leaves_an_unknown_outcome() -> None:
+async def test_caller_leaving_after_sending_leaves_unknown_outcome() -> None:
     stage, end = a_stage(), HeldEnd()
     only = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -332,7 +332,7 @@ async def test_a_caller_who_leaves_after_the_sending_leaves_an_unknown_outcome()
     assert len(end.calls) == 1
 
 
-async def test_a_caller_who_comes_as_the_last_one_leaves_is_not_cancelled_with_him() -> None:
+async def test_caller_joining_as_the_last_one_leaves_is_not_cancelled() -> None:
     stage, end = a_stage(), HeldEnd()
     only = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -343,7 +343,7 @@ async def test_a_caller_who_comes_as_the_last_one_leaves_is_not_cancelled_with_h
     assert len(end.calls) == 1
 
 
-async def test_a_caller_who_leaves_before_the_sending_leaves_the_key_free() -> None:
+async def test_caller_leaving_before_sending_leaves_the_key_free() -> None:
     stage, begun = a_stage(), asyncio.Event()
 
     async def waits(call: Call) -> CallResult:
@@ -358,7 +358,7 @@ async def test_a_caller_who_leaves_before_the_sending_leaves_the_key_free() -> N
     assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
 
 
-async def test_a_caller_who_leaves_during_the_claim_leaves_the_key_free() -> None:
+async def test_caller_leaving_during_the_claim_leaves_the_key_free() -> None:
     stage = a_stage(Slow())
     only = asyncio.ensure_future(stage(keyed(), End(a_reply())))
     await turns(2)
@@ -367,7 +367,7 @@ async def test_a_caller_who_leaves_during_the_claim_leaves_the_key_free() -> Non
     assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
 
 
-async def test_a_follower_whose_time_is_over_is_not_told_that_nothing_happened() -> None:
+async def test_follower_timing_out_reports_unknown() -> None:
     inner, end = a_stage(), HeldEnd()
     outer = deadline(lambda _: 0.06, asyncio.get_running_loop().time)
     leader = asyncio.ensure_future(inner(keyed(), end))
@@ -380,7 +380,7 @@ async def test_a_follower_whose_time_is_over_is_not_told_that_nothing_happened()
 
 
 @pytest.mark.parametrize("outcome", [a_reply("paid"), failure(Certainty.NOT_SENT)], ids=["finished", "released"])
-async def test_what_is_known_is_stored_although_the_last_caller_has_left(outcome) -> None:
+async def test_known_outcome_is_stored_after_the_last_caller_left(outcome) -> None:
     stage, end = a_stage(Lingering(Clock())), HeldEnd()
     only = asyncio.ensure_future(stage(keyed(), end))
     await end.reached()
@@ -409,7 +409,7 @@ class Followed(MemoryIdempotencyStore):
         return await self.claim(id, fingerprint, call)
 
 
-async def test_of_a_call_that_another_process_may_be_making_nobody_says_that_it_was_not_made() -> None:
+async def test_call_possibly_made_by_another_process_is_unknown() -> None:
     call = keyed()
     waiting = asyncio.ensure_future(a_stage(Followed())(call, End(a_reply())))
     await turns(5)
@@ -419,7 +419,7 @@ async def test_of_a_call_that_another_process_may_be_making_nobody_says_that_it_
     assert call.state.overall_certainty() is Certainty.UNKNOWN
 
 
-async def test_a_key_that_another_process_gave_back_is_used() -> None:
+async def test_key_released_by_another_process_is_used() -> None:
     store = Followed()
     call = keyed()
     waiting = asyncio.ensure_future(a_stage(store)(call, End(a_reply("paid"))))
@@ -431,7 +431,7 @@ async def test_a_key_that_another_process_gave_back_is_used() -> None:
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_fails_means_that_nothing_is_executed() -> None:
+async def test_failing_store_means_nothing_is_executed() -> None:
     end = End(a_reply())
     error = await fails(a_stage(Broken("claim")), keyed(), end)
     assert isinstance(error, ServerUnavailable)
@@ -439,18 +439,18 @@ async def test_a_store_that_fails_means_that_nothing_is_executed() -> None:
     assert "disk full" in error.detail
 
 
-async def test_an_answer_that_cannot_be_stored_is_still_the_callers() -> None:
+async def test_answer_that_cannot_be_stored_reaches_the_caller() -> None:
     assert (await a_stage(Broken("finish"))(keyed(), End(a_reply("paid")))).text == "paid"
 
 
 @pytest.mark.parametrize("certainty", [Certainty.NOT_SENT, Certainty.UNKNOWN])
-async def test_a_failure_that_cannot_be_stored_is_still_the_callers(certainty) -> None:
+async def test_failure_that_cannot_be_stored_reaches_the_caller(certainty) -> None:
     own = failure(certainty)
     assert await fails(a_stage(Broken("release", "mark_unknown")), keyed(), End(own)) is own
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "ü", "a\nb", "a\tb", "\x7f", "a\0"])
-async def test_a_key_is_1_to_255_printable_ascii_characters(key) -> None:
+async def test_invalid_key_is_rejected(key) -> None:
     end = End(a_reply())
     error = await fails(a_stage(), keyed(idempotency_key=key), end)
     assert isinstance(error, AccessDenied)
@@ -458,11 +458,11 @@ async def test_a_key_is_1_to_255_printable_ascii_characters(key) -> None:
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255, "order 17/a~!"])
-async def test_such_a_key_is_taken(key) -> None:
+async def test_valid_key_is_accepted(key) -> None:
     assert (await a_stage()(keyed(idempotency_key=key), End(a_reply("paid")))).text == "paid"
 
 
-async def test_a_key_is_remembered_for_a_day_from_its_outcome() -> None:
+async def test_key_is_kept_for_a_day_after_its_outcome() -> None:
     clock = Clock()
     store = MemoryIdempotencyStore(clock)
     assert await store.claim(ID, "f", "c") is None
@@ -474,7 +474,7 @@ async def test_a_key_is_remembered_for_a_day_from_its_outcome() -> None:
     assert await store.claim(ID, "f", "c") is None
 
 
-async def test_what_runs_is_never_forgotten() -> None:
+async def test_running_call_is_never_forgotten() -> None:
     clock = Clock()
     store = MemoryIdempotencyStore(clock)
     await store.claim(ID, "f", "c")
@@ -482,7 +482,7 @@ async def test_what_runs_is_never_forgotten() -> None:
     assert await store.claim(ID, "f", "d") == IdempotencyRecord("running", "f")
 
 
-async def test_the_same_call_again_is_the_same_claim_until_it_has_ended() -> None:
+async def test_same_call_id_is_the_same_claim_until_it_has_ended() -> None:
     store = MemoryIdempotencyStore(Clock())
     assert await store.claim(ID, "f", "c") is None
     assert await store.claim(ID, "f", "c") is None
@@ -490,13 +490,13 @@ async def test_the_same_call_again_is_the_same_claim_until_it_has_ended() -> Non
     assert await store.claim(ID, "f", "c") == IdempotencyRecord("finished", "f", {})
 
 
-async def test_calls_without_an_id_are_not_the_same_call() -> None:
+async def test_calls_without_an_id_are_different_calls() -> None:
     store = MemoryIdempotencyStore(Clock())
     assert await store.claim(ID, "f", "") is None
     assert await store.claim(ID, "f", "") == IdempotencyRecord("running", "f")
 
 
-async def test_a_full_store_refuses_new_keys_and_keeps_the_old() -> None:
+async def test_full_store_rejects_new_keys_and_keeps_the_old() -> None:
     store = MemoryIdempotencyStore(Clock(), max_keys=2)
     stage, end = a_stage(store), End(a_reply())
     for key in "ab":
@@ -506,7 +506,7 @@ async def test_a_full_store_refuses_new_keys_and_keeps_the_old() -> None:
     assert len(end.calls) == 2
 
 
-async def test_a_call_that_still_runs_keeps_no_other_key_from_being_forgotten() -> None:
+async def test_running_call_does_not_keep_other_keys_from_expiring() -> None:
     clock = Clock()
     store = MemoryIdempotencyStore(clock)
     await store.claim(ID, "f", "c")

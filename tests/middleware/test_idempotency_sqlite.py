@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 ID = IdempotencyKey("", "bank", "pay", "k1")
 
 
-async def test_an_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
+async def test_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
     store = SqliteIdempotencyStore(tmp_path / "keys.db")
     assert await store.claim(ID, "f", "c") is None
     await store.finish(ID, {"content": [], "big": 2**60})
@@ -26,7 +26,7 @@ async def test_an_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
     after.close()
 
 
-async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) -> None:
+async def test_call_running_in_a_crash_is_interrupted(tmp_path: Path) -> None:
     store = SqliteIdempotencyStore(tmp_path / "keys.db")
     await store.claim(ID, "f", "c")
     store.close()
@@ -37,7 +37,7 @@ async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) 
     after.close()
 
 
-async def test_an_interrupted_key_is_claimed_again_once_and_stays_interrupted_if_nothing_was_sent(
+async def test_interrupted_key_is_reclaimed_once_per_attempt(
     tmp_path: Path,
 ) -> None:
     for _ in range(2):  # a second crash interrupts it again
@@ -59,9 +59,7 @@ async def test_an_interrupted_key_is_claimed_again_once_and_stays_interrupted_if
 
 @pytest.mark.attack("A2-S10")
 @pytest.mark.parametrize("is_reclaimed", [False, True])
-async def test_a_key_is_kept_for_its_whole_time_after_the_crash_that_interrupted_its_call(
-    is_reclaimed: bool, tmp_path: Path
-) -> None:
+async def test_interrupted_key_is_kept_for_its_full_time(is_reclaimed: bool, tmp_path: Path) -> None:
     """Until then it may have run, however long ago the key was claimed first."""
     now = 0.0
 
@@ -86,7 +84,7 @@ async def test_a_key_is_kept_for_its_whole_time_after_the_crash_that_interrupted
     store.close()
 
 
-async def test_a_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:
+async def test_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:
     now = 0.0
     store = SqliteIdempotencyStore(tmp_path / "keys.db", retention_s=10, now=lambda: now)
     await store.claim(ID, "f", "c")
@@ -123,7 +121,7 @@ async def finished(store: SqliteIdempotencyStore) -> bool:
 
 
 @pytest.mark.parametrize("jump", [DAY + 1, -DAY, 400 * DAY])
-async def test_a_jump_of_the_wall_clock_forgets_nothing(jump: float, tmp_path: Path) -> None:
+async def test_wall_clock_jump_forgets_nothing(jump: float, tmp_path: Path) -> None:
     clocks = Clocks()
     store = clocks.store(tmp_path)
     assert not await finished(store)
@@ -137,7 +135,7 @@ async def test_a_jump_of_the_wall_clock_forgets_nothing(jump: float, tmp_path: P
 
 
 @pytest.mark.parametrize("jump", [DAY + 1, -DAY, 400 * DAY])
-async def test_between_two_processes_an_hour_of_the_wall_clock_is_believed(jump: float, tmp_path: Path) -> None:
+async def test_wall_clock_counts_at_most_an_hour_between_processes(jump: float, tmp_path: Path) -> None:
     clocks = Clocks()
     store = clocks.store(tmp_path)
     assert not await finished(store)
@@ -153,7 +151,7 @@ async def test_between_two_processes_an_hour_of_the_wall_clock_is_believed(jump:
     after.close()
 
 
-async def test_time_that_a_crash_loses_has_not_passed(tmp_path: Path) -> None:
+async def test_time_lost_in_a_crash_does_not_count(tmp_path: Path) -> None:
     clocks = Clocks()
     store = clocks.store(tmp_path)
     assert not await finished(store)
@@ -172,7 +170,7 @@ async def test_time_that_a_crash_loses_has_not_passed(tmp_path: Path) -> None:
     store._db.close()
 
 
-async def test_one_process_at_a_time_has_the_file(tmp_path: Path) -> None:
+async def test_only_one_process_can_open_the_file(tmp_path: Path) -> None:
     store = SqliteIdempotencyStore(tmp_path / "keys.db")
     with pytest.raises(StoreInUse):
         SqliteIdempotencyStore(tmp_path / "keys.db")

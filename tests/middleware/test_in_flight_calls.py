@@ -1,4 +1,4 @@
-"""Shared work: it goes on while anyone waits, and no longer."""
+"""Shared work: it continues while anyone waits, and no longer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def leave(task: asyncio.Task[CallResult]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_all_who_wait_get_the_same_answer() -> None:
+async def test_all_waiters_get_the_same_answer() -> None:
     flights, end = InFlightCalls(), HeldEnd()
     _, joined = await boarded(flights, end, 5)
     end.answer(a_reply("once"))
@@ -38,7 +38,7 @@ async def test_all_who_wait_get_the_same_answer() -> None:
     assert len(end.calls) == 1
 
 
-async def test_all_who_wait_get_the_same_failure() -> None:
+async def test_all_waiters_get_the_same_failure() -> None:
     flights, end = InFlightCalls(), HeldEnd()
     _, joined = await boarded(flights, end, 3)
     end.answer(failure(Certainty.UNKNOWN))
@@ -46,7 +46,7 @@ async def test_all_who_wait_get_the_same_failure() -> None:
     assert [type(error) for error in found] == [OutcomeUnknown] * 3
 
 
-async def test_whoever_leaves_leaves_the_others_to_it() -> None:
+async def test_work_continues_for_the_remaining_waiters() -> None:
     flights, end = InFlightCalls(), HeldEnd()
     flight, joined = await boarded(flights, end, 3)
     await leave(joined[0])
@@ -56,7 +56,7 @@ async def test_whoever_leaves_leaves_the_others_to_it() -> None:
     assert (await joined[1]).text == "still"
 
 
-async def test_the_last_one_who_leaves_ends_it() -> None:
+async def test_work_is_cancelled_when_the_last_waiter_leaves() -> None:
     flights, end = InFlightCalls(), HeldEnd()
     flight, joined = await boarded(flights, end, 3)
     for task in joined:
@@ -65,7 +65,7 @@ async def test_the_last_one_who_leaves_ends_it() -> None:
     assert (end.cancelled, flight.work.cancelled(), flights.get("k")) == (1, True, None)
 
 
-async def test_what_has_landed_is_forgotten() -> None:
+async def test_finished_work_is_forgotten() -> None:
     flights, end = InFlightCalls(), HeldEnd()
     flight, joined = await boarded(flights, end)
     assert flights.get("k") is flight
@@ -75,7 +75,7 @@ async def test_what_has_landed_is_forgotten() -> None:
     assert (flights.get("k"), len(flights), end.cancelled) == (None, 0, 0)
 
 
-async def test_a_failure_that_nobody_waits_for_any_more_is_not_complained_of() -> None:
+async def test_failure_without_waiters_is_not_logged() -> None:
     flights, complaints = InFlightCalls(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 

@@ -1,4 +1,4 @@
-"""Rates towards a server: no period sees more calls than allowed; a call waits, or hears when it is possible."""
+"""Rates towards a server: no period sees more calls than allowed; a call waits, or gets the time to retry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def most_in_a_period(times: Sequence[float], period: float) -> int:
 
 @pytest.mark.parametrize("text", ["1/s", "5/s", "3/min", "100/day", "2500/h", "12345/min"])
 @pytest.mark.parametrize("seed", range(5))
-def test_no_period_sees_more_calls_than_allowed_and_a_free_place_is_given_at_once(text: str, seed: int) -> None:
+def test_rate_is_never_exceeded_in_any_period(text: str, seed: int) -> None:
     dice, rate = random.Random(seed), Rate.parse(text)
     window, now, times = RateWindow(rate), 0.0, []
     for _ in range(min(3 * rate.calls, 6000)):
@@ -41,7 +41,7 @@ def test_no_period_sees_more_calls_than_allowed_and_a_free_place_is_given_at_onc
     assert window.next_time(idle) == idle
 
 
-def test_as_many_as_allowed_pass_at_once() -> None:
+def test_allowed_calls_pass_at_once() -> None:
     for text in ("5/s", "1000/h", "9999/day"):
         rate = Rate.parse(text)
         window = RateWindow(rate)
@@ -51,7 +51,7 @@ def test_as_many_as_allowed_pass_at_once() -> None:
 
 
 @pytest.mark.promise("B28")
-async def test_a_call_waits_for_its_turn_within_its_deadline() -> None:
+async def test_call_waits_for_its_turn_within_its_deadline() -> None:
     clock, end = Clock(), End(a_reply())
     stage = a_stage(clock, ("", "2/min"))
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_a_call_waits_for_its_turn_within_its_deadline() -> None:
 
 
 @pytest.mark.promise("B28")
-async def test_a_call_that_cannot_wait_so_long_hears_at_once_when_it_may() -> None:
+async def test_call_that_cannot_wait_so_long_gets_retry_after() -> None:
     clock, end = Clock(), End(a_reply())
     stage = a_stage(clock, ("", "100/day"), ("t", "1/h"))
     await stage(a_call(deadline=clock() + 60), end)
@@ -78,12 +78,12 @@ async def test_a_call_that_cannot_wait_so_long_hears_at_once_when_it_may() -> No
     await stage(a_call(deadline=clock() + 60), end)
 
 
-async def test_without_a_limit_nothing_is_in_the_way() -> None:
+async def test_call_without_a_limit_passes() -> None:
     end = End(a_reply())
     assert (await a_stage(Clock())(a_call(), end)).raw == a_reply().raw
 
 
-def test_a_changed_rate_begins_anew() -> None:
+def test_changed_rate_gets_a_new_window() -> None:
     windows = RateWindows()
     first = windows.get("s", "", "1/s")
     assert windows.get("s", "", "1/s") is first
@@ -92,7 +92,7 @@ def test_a_changed_rate_begins_anew() -> None:
 
 
 @pytest.mark.promise("B28")
-def test_rates_are_read_from_files_and_bad_ones_refused() -> None:
+def test_rates_are_read_from_entries_and_bad_ones_rejected() -> None:
     entry = {"command": "x", "rateLimit": "100/day", "tools": {"search": {"rateLimit": "5/s"}}}
     server, issues = parse_entry_with_issues(entry, {})
     assert (server.rate_limit, server.tools["search"].rate_limit, issues) == ("100/day", "5/s", [])

@@ -10,7 +10,7 @@ from toolway.middleware.retry import BUDGET_WINDOW_S, MIN_RETRIES, RETRY_SHARE, 
 
 
 def busy(budget: RetryBudget, now: float) -> None:
-    """Take what the floor allows, so that only the share is left to decide."""
+    """Take what the floor allows, so only the share is left to decide."""
     while budget.active < MIN_RETRIES:
         assert budget.try_acquire(now)
 
@@ -19,17 +19,17 @@ def taken(budget: RetryBudget, now: float, wanted: int = 1000) -> int:
     return sum(budget.try_acquire(now) for _ in range(wanted))
 
 
-def test_the_numbers_are_these() -> None:
+def test_budget_constants_have_their_documented_values() -> None:
     assert (BUDGET_WINDOW_S, RETRY_SHARE, MIN_RETRIES) == (10, 0.2, 3)
 
 
-def test_three_retries_at_once_are_always_allowed() -> None:
+def test_three_parallel_retries_are_always_allowed() -> None:
     budget = RetryBudget()
     assert [budget.try_acquire(0.0) for _ in range(5)] == [True, True, True, False, False]
     assert (budget.active, budget.denied) == (3, 2)
 
 
-def test_a_retry_that_has_ended_makes_room_in_the_floor() -> None:
+def test_finished_retry_makes_room_in_the_floor() -> None:
     budget = RetryBudget()
     busy(budget, 0.0)
     assert not budget.try_acquire(0.0)
@@ -39,14 +39,14 @@ def test_a_retry_that_has_ended_makes_room_in_the_floor() -> None:
 
 
 @pytest.mark.parametrize("attempts", [0, 15, 16, 20, 100, 1000])
-def test_beyond_the_floor_retries_are_a_fifth_of_the_attempts(attempts) -> None:
+def test_beyond_the_floor_retries_are_a_fifth_of_attempts(attempts) -> None:
     budget = RetryBudget()
     for _ in range(attempts):
         budget.record_attempt(5.0)
     assert taken(budget, 5.0) == max(MIN_RETRIES, int(RETRY_SHARE * attempts))
 
 
-def test_what_is_older_than_ten_seconds_is_forgotten() -> None:
+def test_attempts_older_than_ten_seconds_are_forgotten() -> None:
     budget = RetryBudget()
     for _ in range(100):
         budget.record_attempt(1.0)
@@ -57,7 +57,7 @@ def test_what_is_older_than_ten_seconds_is_forgotten() -> None:
     assert taken(budget, 25.0) == MIN_RETRIES
 
 
-def test_retries_of_the_window_are_counted_even_when_they_have_ended() -> None:
+def test_finished_retries_count_within_the_window() -> None:
     budget = RetryBudget()
     for _ in range(50):
         budget.record_attempt(3.0)
@@ -67,7 +67,7 @@ def test_retries_of_the_window_are_counted_even_when_they_have_ended() -> None:
     assert (budget.active, taken(budget, 4.0)) == (MIN_RETRIES, 0)
 
 
-def test_a_clock_that_stands_or_falls_back_changes_nothing() -> None:
+def test_clock_going_back_changes_nothing() -> None:
     budget = RetryBudget()
     for _ in range(100):
         budget.record_attempt(50.0)
@@ -75,7 +75,7 @@ def test_a_clock_that_stands_or_falls_back_changes_nothing() -> None:
     assert taken(budget, 50.0) == 10
 
 
-def test_a_long_pause_empties_the_window() -> None:
+def test_long_pause_empties_the_window() -> None:
     budget = RetryBudget()
     for _ in range(100):
         budget.record_attempt(1.0)
@@ -83,7 +83,7 @@ def test_a_long_pause_empties_the_window() -> None:
     assert not budget.try_acquire(1e9)
 
 
-def test_a_storm_of_retries_adds_no_more_than_a_fifth() -> None:
+def test_storm_of_retries_adds_at_most_a_fifth() -> None:
     dice, budget, made, retries = random.Random(1), RetryBudget(), 0, 0
     busy(budget, 0.0)
     for step in range(20_000):

@@ -34,7 +34,7 @@ async def leave(task: Task) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_same_read_at_the_same_time_is_made_once() -> None:
+async def test_identical_parallel_reads_are_made_once() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     tasks = together(stage, end, 20)
     await turns()
@@ -43,7 +43,7 @@ async def test_the_same_read_at_the_same_time_is_made_once() -> None:
     assert len(end.calls) == 1
 
 
-async def test_the_next_read_is_made_again() -> None:
+async def test_next_read_is_made_again() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     for number in (1, 2):
         (task,) = together(stage, end, 1)
@@ -53,7 +53,7 @@ async def test_the_next_read_is_made_again() -> None:
         await turns()
 
 
-async def test_another_caller_makes_his_own() -> None:
+async def test_reads_of_another_caller_are_separate() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     tasks = together(stage, end, 3, caller="a") + together(stage, end, 3, caller="b")
     await end.reached(2)
@@ -65,7 +65,7 @@ async def test_another_caller_makes_his_own() -> None:
     assert texts == ["for a"] * 3 + ["for b"] * 3
 
 
-async def test_what_has_no_identity_is_made_by_itself() -> None:
+async def test_call_without_identity_is_not_shared() -> None:
     stage, end = single_flight(lambda _: None), HeldEnd()
     tasks = together(stage, end, 5)
     await end.reached(5)
@@ -74,7 +74,7 @@ async def test_what_has_no_identity_is_made_by_itself() -> None:
     assert [reply.text for reply in await asyncio.gather(*tasks)] == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_failure_goes_to_all() -> None:
+async def test_failure_reaches_all_waiters() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     tasks = together(stage, end, 5)
     await end.reached()
@@ -83,7 +83,7 @@ async def test_a_failure_goes_to_all() -> None:
     assert [type(error) for error in found] == [OutcomeUnknown] * 5
 
 
-async def test_a_leader_who_leaves_leaves_his_followers_the_work() -> None:
+async def test_cancelled_leader_leaves_the_work_to_followers() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     leader, *followers = together(stage, end, 4)
     await end.reached()
@@ -94,7 +94,7 @@ async def test_a_leader_who_leaves_leaves_his_followers_the_work() -> None:
     assert (len(end.calls), end.cancelled) == (1, 0)
 
 
-async def test_the_last_one_who_leaves_cancels_the_work() -> None:
+async def test_last_caller_leaving_cancels_the_work() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     tasks = together(stage, end, 4)
     await end.reached()
@@ -120,7 +120,7 @@ async def test_at_most_a_hundred_follow_one_leader() -> None:
     assert [reply.text for reply in replies] == ["0"] * (MAX_WAITERS + 1) + ["1", "2", "3"]
 
 
-async def test_a_caller_who_comes_as_the_last_one_leaves_gets_an_answer() -> None:
+async def test_caller_joining_as_the_last_one_leaves_gets_an_answer() -> None:
     stage, end = single_flight(one_identity), HeldEnd()
     (only,) = together(stage, end, 1)
     await end.reached()
@@ -134,7 +134,7 @@ async def test_a_caller_who_comes_as_the_last_one_leaves_gets_an_answer() -> Non
     assert found == a_reply("for the late one")
 
 
-async def test_a_follower_whose_time_is_over_is_told_how_far_the_work_got() -> None:
+async def test_follower_timing_out_reports_how_far_the_work_got() -> None:
     inner, end = single_flight(one_identity), HeldEnd()
     outer = deadline(lambda _: 0.06, asyncio.get_running_loop().time)
 

@@ -7,7 +7,7 @@ import pytest
 from toolway.middleware.circuit_breaker import WINDOW_SLOTS, SlidingWindow
 
 
-def test_what_has_left_the_window_does_not_count() -> None:
+def test_attempts_outside_the_window_do_not_count() -> None:
     recent = SlidingWindow(10.0)
     recent.record_failure(0.0)
     recent.record_success(5.0)
@@ -17,7 +17,7 @@ def test_what_has_left_the_window_does_not_count() -> None:
     assert recent.count(19.0) == (0, 0)
 
 
-def test_what_was_cleared_does_not_count() -> None:
+def test_cleared_attempts_do_not_count() -> None:
     recent = SlidingWindow(10.0)
     recent.record_failure(0.0)
     recent.clear()
@@ -27,7 +27,7 @@ def test_what_was_cleared_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("rate", [1, 10, 100, 1000])
-def test_many_attempts_take_no_more_memory_than_few_and_are_all_counted(rate) -> None:
+def test_many_attempts_use_bounded_memory_and_are_counted(rate) -> None:
     recent = SlidingWindow(10.0)
     for n in range(100 * rate):
         recent.record_success(n / rate)

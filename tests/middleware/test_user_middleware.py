@@ -50,7 +50,7 @@ async def test_hooks_run_around_a_call_the_first_outermost() -> None:
     assert seen == [("a", *about), ("b", *about), ("b", result.text), ("a", result.text)]
 
 
-async def test_a_hook_changes_arguments() -> None:
+async def test_hook_changes_arguments() -> None:
     async def shout(call: Call, next: CallHandler) -> CallResult:
         return await next(call.with_arguments({"text": call.arguments["text"].upper()}))
 
@@ -58,7 +58,7 @@ async def test_a_hook_changes_arguments() -> None:
         assert "HELLO" in (await hub.call_tool("s.echo", {"text": "hello"})).text
 
 
-async def test_a_hook_answers_itself_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_answering_hook_prevents_sending(tmp_path: Path) -> None:
     async def answer(call: Call, next: CallHandler) -> CallResult:
         return ToolResult(call.server, call.tool, {"content": [{"type": "text", "text": "mine"}]})
 
@@ -68,7 +68,7 @@ async def test_a_hook_answers_itself_and_nothing_is_sent(tmp_path: Path) -> None
     assert not effects.exists() or not effects.read_text()
 
 
-async def test_a_hook_refuses_with_its_own_error() -> None:
+async def test_hook_rejects_with_its_own_error() -> None:
     async def refuse(call: Call, next: CallHandler) -> CallResult:
         raise AccessDenied("not on Sundays", server=call.server, tool=call.tool)
 
@@ -113,9 +113,7 @@ async def abandon(call: Call, next: CallHandler) -> CallResult:
         (abandon, "unknown", "ValueError: broken meanwhile"),
     ],
 )
-async def test_a_failed_hook_is_named_and_the_error_says_if_the_call_was_executed(
-    hook: Middleware, executed: str, detail: str
-) -> None:
+async def test_failed_hook_is_named_with_whether_the_call_ran(hook: Middleware, executed: str, detail: str) -> None:
     async with Hub({"s": fake_server()}, middleware=[pass_on, hook]) as hub:
         with pytest.raises(CallError) as caught:
             await hub.call_tool("s.sleep" if hook is abandon else "s.echo", {"seconds": 5, "text": "x"})
@@ -124,7 +122,7 @@ async def test_a_failed_hook_is_named_and_the_error_says_if_the_call_was_execute
     assert getattr(hook, "__name__", "?") in error.message
 
 
-async def test_a_hook_that_hangs_ends_with_the_deadline() -> None:
+async def test_hanging_hook_ends_at_the_deadline() -> None:
     ended: list[str] = []
 
     async def hang(call: Call, next: CallHandler) -> CallResult:
@@ -140,7 +138,7 @@ async def test_a_hook_that_hangs_ends_with_the_deadline() -> None:
     assert (caught.value.executed, ended) == ("no", ["echo"])
 
 
-async def test_an_unknown_tool_reaches_no_hook_and_an_error_of_the_server_reaches_it() -> None:
+async def test_unknown_tool_skips_hooks_and_server_errors_reach_them() -> None:
     seen: list[str] = []
 
     async def record(call: Call, next: CallHandler) -> CallResult:
@@ -159,7 +157,7 @@ async def test_an_unknown_tool_reaches_no_hook_and_an_error_of_the_server_reache
     assert len(seen) == 1 and seen[0] != "E-NOT-FOUND"
 
 
-def test_an_object_is_a_hook_too_also_of_a_sync_hub() -> None:
+def test_callable_object_is_a_hook_in_a_sync_hub() -> None:
     class Counter:
         calls = 0
 

@@ -41,7 +41,7 @@ FORMS = {
     "ISATAP": ("2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:10.0.0.1"),
     "site-local": ("fec0::1",),
 }
-#: Spellings of 10.0.0.1 and 127.0.0.2 that are no names: whoever opens sockets understands them.
+#: Spellings of 10.0.0.1 and 127.0.0.2 that are not names: whoever opens sockets understands them.
 ODD = {
     "0x0a000001": "10.0.0.1",
     "167772161": "10.0.0.1",
@@ -91,7 +91,7 @@ class Names:
         return [answers.pop(0) if len(answers) > 1 else answers[0]]
 
     def policy(self, *allow: str) -> NetworkPolicy:
-        """Nobody's entry means anything by naming it, as for what comes by way of `/admin`."""
+        """No one's entry means anything by naming it, as for what comes by way of `/admin`."""
         return NetworkPolicy((HOME, *allow), lookup=self, trusts_entries=False)
 
 
@@ -127,7 +127,7 @@ sys.addaudithook(_watch)
 
 @contextlib.contextmanager
 def connects() -> Iterator[list[tuple[str, int]]]:
-    """All that any socket of this process is told to connect to meanwhile."""
+    """All that any socket of this process is told to connect to in the meantime."""
     global _seen
     found: list[tuple[str, int]] = []
     _seen = found

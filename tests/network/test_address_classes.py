@@ -56,12 +56,12 @@ PUBLIC = (
 
 
 @pytest.mark.parametrize(("said", "address"), [(said, each) for said, all_ in INSIDE.items() for each in all_])
-def test_an_address_that_leads_inside_is_called_what_it_is(said: str, address: str) -> None:
+def test_private_address_gets_its_reason(said: str, address: str) -> None:
     assert said in (private_reason(address) or "")
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_has_nothing_the_matter(address: str) -> None:
+def test_public_address_has_no_reason(address: str) -> None:
     assert private_reason(address) is None
 
 
@@ -71,19 +71,19 @@ rest = st.integers(0, 2**64 - 1)
 
 
 @given(v4)
-def test_whatever_python_calls_not_global_is_not_public_to_us(bits: int) -> None:
+def test_non_global_ipv4_is_never_public(bits: int) -> None:
     ip = IPv4Address(bits)
     assert classify_address(ip) is not None or (ip.is_global and not ip.is_multicast)
 
 
 @given(v6)
-def test_the_same_for_ipv6(bits: int) -> None:
+def test_non_global_ipv6_is_never_public(bits: int) -> None:
     ip = IPv6Address(bits)
     assert classify_address(ip) is not None or (ip.is_global and not ip.is_multicast)
 
 
 @given(v4, rest)
-def test_no_form_hides_an_address_of_ipv4(bits: int, more: int) -> None:
+def test_embedded_ipv4_address_is_always_found(bits: int, more: int) -> None:
     """Whatever it carries, public or not, and whatever stands in the other bits."""
     low = more & 0xFFFFFFFF
     forms = (
@@ -104,15 +104,15 @@ def test_no_form_hides_an_address_of_ipv4(bits: int, more: int) -> None:
 
 
 @given(v4)
-def test_metadata_is_metadata_in_every_form(bits: int) -> None:
+def test_metadata_address_is_found_in_every_form(bits: int) -> None:
     target = int(IPv4Address("169.254.169.254"))
     for form in ((0xFFFF << 32) | target, (0x64FF9B << 96) | target, (0x2002 << 112) | (target << 80) | bits):
         kind = classify_address(IPv6Address(form))
         assert kind is not None and kind.name == CLOUD_METADATA
 
 
-def test_python_alone_would_not_do() -> None:
-    """Why there is a table of our own (advisory CVE-2026-79749): where Python learns of these, look at it again."""
+def test_ipaddress_module_alone_misses_addresses() -> None:
+    """Why there is our own table (advisory CVE-2026-79749): where Python learns of these, look at it again."""
     fooled = [a for a in ("64:ff9b::7f00:1", "168.63.129.16") if ipaddress.ip_address(a).is_global]
     assert fooled == ["64:ff9b::7f00:1", "168.63.129.16"]
     assert all(private_reason(address) for address in fooled)

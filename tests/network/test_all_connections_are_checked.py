@@ -1,4 +1,4 @@
-"""Whoever opens a connection does it through `toolway.network`: seen in the source, so that nobody forgets it."""
+"""Whoever opens a connection does it through `toolway.network`: seen in the source, so no one forgets it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "toolway"
-#: These connect, each to what `resolve_host` gave it, or never to what somebody else named.
+#: These connect, each to what `resolve_host` gave it, or never to what someone else named.
 CONNECT = {
     "http/dialer.py": {"sock_connect", "create_connection"},  # to what was resolved
     "network/httpx_transport.py": {"AsyncHTTPTransport"},  # the same
@@ -58,7 +58,7 @@ CONNECTING: dict[str, set[str]] = {
         *("agents/prices.py", "agents/providers.py", "agents/replay.py"),
     },
     "pydantic_ai.providers": {"agents/providers.py"},
-    # Engines that the operator starts the gateway with. Their addresses are no setting of a file.
+    # Engines that the operator starts the gateway with. Their addresses are not a setting of a file.
     "nats": {
         *("cluster/bus.py", "cluster/heartbeat.py", "cluster/nats_connection.py", "cluster/nats_rpc/batching.py"),
         *("cluster/nats_rpc/rpc_client.py", "cluster/nats_rpc/rpc_server.py"),
@@ -76,7 +76,7 @@ NAMES = re.compile(rf"\b(?:{'|'.join(sorted(OPENERS))}|httpx2?|HttpClient)\b")
 
 
 def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Calls that open connections in a way of their own."""
+    """Calls that open connections in their own way."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -100,7 +100,7 @@ def _of_http1(tree: ast.AST) -> bool:
     )
 
 
-def test_no_module_opens_a_connection_in_a_way_of_its_own() -> None:
+def test_no_module_opens_unchecked_connections() -> None:
     found = {}
     for file in FILES:
         where = str(file.relative_to(SOURCE))
@@ -126,7 +126,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def unreviewed(tree: ast.AST, where: str) -> list[tuple[int, str]]:
-    """Imports of what connects, in a file that nobody read for that, and imports of unknown packages."""
+    """Imports of what connects, in a file that no one read for that, and imports of unknown packages."""
     found = []
     for line, name in imports(tree):
         known = [files for package, files in CONNECTING.items() if f"{name}.".startswith(f"{package}.")]
@@ -136,7 +136,7 @@ def unreviewed(tree: ast.AST, where: str) -> list[tuple[int, str]]:
     return found
 
 
-def test_no_module_uses_a_client_of_another_package_that_connects_in_a_way_of_its_own() -> None:
+def test_no_module_uses_unreviewed_network_clients() -> None:
     found = {}
     for file in FILES:
         where = str(file.relative_to(SOURCE))
@@ -151,7 +151,7 @@ infer_provider_class('openai')(base_url='http://127.0.0.1')
 """
 
 
-def test_every_provider_of_models_gets_a_checked_client() -> None:
+def test_every_model_provider_gets_a_checked_client() -> None:
     """Whatever creates providers gives them `http_client`; nothing else of pydantic-ai creates one for us."""
     assert providers_without_client(ast.parse(PROVIDER_WITHOUT_A_CLIENT))
     for where in CONNECTING["pydantic_ai.models"] | CONNECTING["pydantic_ai.providers"]:
@@ -189,7 +189,7 @@ def providers_without_client(tree: ast.AST) -> list[int]:
         "import httpx2",
     ],
 )
-def test_a_new_client_would_be_seen(source: str) -> None:
+def test_new_network_client_import_is_detected(source: str) -> None:
     assert unreviewed(ast.parse(source), "hub/core.py")
 
 
@@ -203,5 +203,5 @@ def test_a_new_client_would_be_seen(source: str) -> None:
         "from toolway.http.client import HttpClient\nHttpClient(limits)",
     ],
 )
-def test_it_would_be_seen(source: str) -> None:
+def test_unchecked_connection_call_is_detected(source: str) -> None:
     assert list(openings(ast.parse(source)))

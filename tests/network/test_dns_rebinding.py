@@ -54,7 +54,7 @@ async def code_of(hub: Hub, name: str, **more: Any) -> str:
 
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.attack("held-36")
-async def test_what_was_checked_is_what_is_connected_to(inside: str) -> None:
+async def test_connection_uses_the_checked_address(inside: str) -> None:
     """The first answer is public, every later one is not: whoever asks twice connects inside."""
     names = Names({"two.example": [OUTSIDE, inside]})
     client = HttpClient(ClientLimits(connect_timeout=2), names.policy())
@@ -71,7 +71,7 @@ async def test_what_was_checked_is_what_is_connected_to(inside: str) -> None:
     client.close()
 
 
-async def test_calls_on_a_connection_that_is_kept_ask_no_name_server() -> None:
+async def test_kept_connection_needs_no_lookup() -> None:
     names = Names({SITE: [HOME, "10.0.0.1"]})
     client = HttpClient(ClientLimits(), names.policy())
     async with peer(always(response(200, b"ok"))) as server:
@@ -84,7 +84,7 @@ async def test_calls_on_a_connection_that_is_kept_ask_no_name_server() -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_server_that_moves_inside_while_it_is_used_is_not_followed(era: str) -> None:
+async def test_server_that_moves_to_private_address_is_not_followed(era: str) -> None:
     names = Names()
     async with FakeHttp(era=era) as fake:
         server = Server(url=f"http://{SITE}:{fake.port}/mcp", network_policy=names.policy(), timeout=QUICK)
@@ -102,7 +102,7 @@ async def test_a_server_that_moves_inside_while_it_is_used_is_not_followed(era: 
             assert await code_of(hub, "one.echo") == "answered"
 
 
-async def test_a_caller_who_gets_a_link_of_his_own_gets_none_inside() -> None:
+async def test_new_caller_connection_to_private_address_is_rejected() -> None:
     names = Names()
     async with FakeHttp(era="legacy") as fake:
         server = Server(url=f"http://{SITE}:{fake.port}/mcp", network_policy=names.policy(), timeout=QUICK)
@@ -136,7 +136,7 @@ class Hops:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("hops", [0, 1, 2, 3])
-async def test_no_hop_leads_inside(hops: int, status: int) -> None:
+async def test_no_redirect_hop_reaches_private_address(hops: int, status: int) -> None:
     places = (
         "http://10.0.0.1/",
         f"http://127.0.0.2:{PORT}/",
@@ -161,7 +161,7 @@ async def test_no_hop_leads_inside(hops: int, status: int) -> None:
 
 
 @pytest.mark.parametrize("hops", [0, 1, 2])
-async def test_a_hop_within_the_origin_is_looked_up_anew_where_it_needs_a_connection(hops: int) -> None:
+async def test_redirect_hop_with_new_connection_is_looked_up_again(hops: int) -> None:
     """The site closes each connection, and its name leads inside after so many."""
     names = Names({SITE: [HOME] * (hops + 1) + ["10.0.0.1"]})
 
@@ -182,7 +182,7 @@ async def test_a_hop_within_the_origin_is_looked_up_anew_where_it_needs_a_connec
 
 @pytest.mark.parametrize("hops", [0, 1, 2])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_hop_of_a_login_leads_inside(hops: int, status: int, tmp_path: Path) -> None:
+async def test_no_login_redirect_reaches_private_address(hops: int, status: int, tmp_path: Path) -> None:
     names = Names({"inside.example": ["192.168.0.1"]})
     seen = Hops(hops, f"https://inside.example:{PORT}/", status)
 
@@ -208,7 +208,7 @@ async def test_no_hop_of_a_login_leads_inside(hops: int, status: int, tmp_path: 
 
 
 @pytest.mark.parametrize("inside", ["http://10.0.0.1/m", f"http://127.0.0.2:{PORT}/m", "//inside.example/m"])
-async def test_the_endpoint_of_an_sse_server_is_its_own(inside: str) -> None:
+async def test_sse_endpoint_of_another_origin_is_rejected(inside: str) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(EVENTS + chunk(f"event: endpoint\ndata: {inside}\n\n".encode()))
@@ -224,8 +224,8 @@ async def test_the_endpoint_of_an_sse_server_is_its_own(inside: str) -> None:
         assert set(made) == {(HOME, site.port)}
 
 
-def test_the_errand_that_renews_a_token_has_the_same_rules(tmp_path: Path) -> None:
-    """It is a process of its own, which is told what its hub allows."""
+def test_token_refresh_process_has_the_same_rules(tmp_path: Path) -> None:
+    """It is its own process, which is told what its hub allows."""
     key = bytes(range(32))
     held = Credential(
         issuer="https://issuer.example",
@@ -252,7 +252,7 @@ def test_the_errand_that_renews_a_token_has_the_same_rules(tmp_path: Path) -> No
     assert [answer["code"] for answer in answers] == [REFUSED, "E-AUTH-SERVER"]
 
 
-async def test_a_name_inside_works_when_it_is_allowed_and_stops_when_it_is_not_any_more() -> None:
+async def test_allowed_private_name_works_until_removed() -> None:
     """As an operator does it: the same file with and without the line."""
     names = Names()
 
@@ -271,7 +271,7 @@ async def test_a_name_inside_works_when_it_is_allowed_and_stops_when_it_is_not_a
         assert await code_of(hub, "one.echo", max_attempts=1) == REFUSED
 
 
-async def test_what_a_hub_allows_holds_for_its_servers_and_for_those_that_come_later() -> None:
+async def test_hub_network_policy_applies_to_later_servers() -> None:
     async with FakeHttp() as fake:
         url = f"http://jira.corp.example:{fake.port}/mcp"
         addresses = NetworkPolicy(("jira.corp.example",), lookup=Names())
@@ -283,8 +283,8 @@ async def test_what_a_hub_allows_holds_for_its_servers_and_for_those_that_come_l
             assert await code_of(hub, "other.echo", max_attempts=1) == REFUSED
 
 
-async def test_a_line_in_the_file_is_taken_when_the_file_is_read_again(tmp_path: Path) -> None:
-    """127.1 is no name, but it is not what anybody writes either: without a word it leads nowhere."""
+async def test_allow_line_in_file_applies_on_reload(tmp_path: Path) -> None:
+    """127.1 is not a name, but it is not what anyone writes either: without a word it leads nowhere."""
     file = tmp_path / "mcp.json"
     async with FakeHttp() as fake:
         entries = {"mcpServers": {"one": {"url": f"http://127.1:{fake.port}/mcp", "timeout": "20s"}}}

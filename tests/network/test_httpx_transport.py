@@ -38,7 +38,7 @@ async def get(url: str, addresses: NetworkPolicy, trust: ssl.SSLContext | None =
         return await client.get(url)
 
 
-async def test_the_request_keeps_its_name() -> None:
+async def test_request_keeps_its_host_name() -> None:
     seen: list[Received] = []
 
     async def react(conn: Conn, request: Received) -> None:
@@ -52,7 +52,7 @@ async def test_the_request_keeps_its_name() -> None:
     assert seen[0].target == "/x?y=1"
 
 
-async def test_the_next_address_is_tried_when_one_refuses() -> None:
+async def test_next_address_is_tried_if_one_refuses() -> None:
     async def react(conn: Conn, request: Received) -> None:
         await conn.send(OK)
 
@@ -62,7 +62,7 @@ async def test_the_next_address_is_tried_when_one_refuses() -> None:
 
 
 @pytest.mark.parametrize("of", [NAME, "other.example"])
-async def test_the_certificate_must_be_that_of_the_name(tmp_path: Path, of: str) -> None:
+async def test_certificate_must_match_the_name(tmp_path: Path, of: str) -> None:
     cert = certificate(tmp_path / "cert.pem", of)
     trust = ssl.create_default_context(cafile=str(cert))
 
@@ -78,7 +78,7 @@ async def test_the_certificate_must_be_that_of_the_name(tmp_path: Path, of: str)
                 await get(url, names("127.0.0.1"), trust)
 
 
-async def test_a_name_that_leads_inside_is_not_connected_to() -> None:
+async def test_name_with_private_address_is_not_connected() -> None:
     async def never(conn: Conn) -> None:
         raise AssertionError("connected")
 
@@ -88,7 +88,7 @@ async def test_a_name_that_leads_inside_is_not_connected_to() -> None:
         assert server.connections == 0
 
 
-async def test_a_proxy_is_used_as_ever_and_asked_for_no_address_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_is_used_but_not_for_private_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks up names; what is spelt out is seen here."""
     seen: list[Received] = []
 

@@ -39,17 +39,17 @@ async def hosts(host: str, addresses: NetworkPolicy) -> list[str]:
     return [each.host for each in await resolve_host(host, 443, addresses)]
 
 
-async def test_families_take_turns_so_that_one_that_does_not_work_costs_one_attempt() -> None:
+async def test_address_families_alternate() -> None:
     found = await resolve_host("docs.example", 443, names(OUTSIDE_6, "2606:4700::2", OUTSIDE, OUTSIDE))
     assert [each.host for each in found] == [OUTSIDE_6, OUTSIDE, "2606:4700::2"]
     assert found[0].sockaddr == (OUTSIDE_6, 443, 0, 0) and found[1].sockaddr == (OUTSIDE, 443)
 
 
-async def test_of_several_addresses_only_those_that_may_be_are_tried() -> None:
+async def test_forbidden_addresses_are_skipped() -> None:
     assert await hosts("docs.example", names("127.0.0.1", OUTSIDE, "10.0.0.1")) == [OUTSIDE]
 
 
-async def test_a_name_with_none_but_forbidden_ones_says_what_would_allow_it() -> None:
+async def test_denied_name_error_hints_at_allow_rule() -> None:
     with pytest.raises(AddressDenied) as caught:
         await resolve_host("jira.corp.example", 443, names("10.1.2.3", "10.1.2.4"))
     assert caught.value.code == "E-HTTP-ADDRESS"
@@ -61,7 +61,7 @@ async def test_a_name_with_none_but_forbidden_ones_says_what_would_allow_it() ->
 @pytest.mark.parametrize(
     "host", ["10.0.0.1", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "::1", "::ffff:10.0.0.1", "169.254.169.254"]
 )
-async def test_the_fix_of_an_address_that_is_spelt_out_works(host: str) -> None:
+async def test_hint_for_denied_literal_address_works(host: str) -> None:
     """What the error says to allow is what must be allowed, and no name server is asked."""
 
     def never(_: str) -> Iterable[str]:
@@ -75,14 +75,14 @@ async def test_the_fix_of_an_address_that_is_spelt_out_works(host: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [(), ("not an address",)])
-async def test_a_name_without_an_address_is_not_found(answer: tuple[str, ...]) -> None:
+async def test_name_without_address_is_not_found(answer: tuple[str, ...]) -> None:
     with pytest.raises(NameNotFound) as caught:
         await resolve_host("nowhere.example", 443, names(*answer))
     assert caught.value.code == "E-HTTP-DNS" and "nowhere.example" in caught.value.reason
 
 
 @pytest.mark.parametrize("failure", [socket.gaierror(socket.EAI_AGAIN, "try again"), OSError("no network"), OSError()])
-async def test_a_resolver_that_fails_is_said(failure: OSError) -> None:
+async def test_resolver_failure_is_not_found(failure: OSError) -> None:
     def fail(_: str) -> Iterable[str]:
         raise failure
 
@@ -91,7 +91,7 @@ async def test_a_resolver_that_fails_is_said(failure: OSError) -> None:
 
 
 @given(st.text(max_size=300), st.lists(st.ip_addresses().map(str), max_size=4))
-def test_whatever_a_host_is_called_it_is_found_or_refused_and_nothing_else(host: str, answers: list[str]) -> None:
+def test_any_host_is_resolved_or_rejected(host: str, answers: list[str]) -> None:
     try:
         found = asyncio.run(resolve_host(host, 443, names(*answers)))
     except AddressError:
@@ -119,7 +119,7 @@ def slow() -> Any:
     found.release.set()
 
 
-async def test_a_resolver_that_hangs_costs_the_limit_and_one_thread(slow: Slow) -> None:
+async def test_hanging_resolver_times_out_with_one_thread(slow: Slow) -> None:
     addresses = NetworkPolicy(lookup=slow)
     began = time.monotonic()
     tries = (resolve_host("slow.example", 443, addresses, timeout=0.2) for _ in range(50))
@@ -131,7 +131,7 @@ async def test_a_resolver_that_hangs_costs_the_limit_and_one_thread(slow: Slow) 
     assert [each.host for each in await resolve_host("slow.example", 443, addresses)] == [OUTSIDE]
 
 
-async def test_other_names_are_found_meanwhile(slow: Slow) -> None:
+async def test_other_names_resolve_while_one_hangs(slow: Slow) -> None:
     waiting = asyncio.create_task(resolve_host("slow.example", 443, NetworkPolicy(lookup=slow)))
     await asyncio.sleep(0)
     assert await hosts("quick.example", names(OTHER)) == [OTHER]
@@ -139,7 +139,7 @@ async def test_other_names_are_found_meanwhile(slow: Slow) -> None:
     assert len(await waiting) == 1
 
 
-async def test_there_is_an_end_to_how_many_names_are_looked_up(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_lookups_are_limited(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "MAX_LOOKUPS", 3)
     addresses = NetworkPolicy(lookup=slow)
     waiting = [asyncio.create_task(resolve_host(f"{n}.example", 443, addresses)) for n in range(3)]
@@ -151,7 +151,7 @@ async def test_there_is_an_end_to_how_many_names_are_looked_up(slow: Slow, monke
     assert await resolve_host("one-more.example", 443, addresses)
 
 
-async def test_one_who_leaves_does_not_end_it_for_the_others(slow: Slow) -> None:
+async def test_cancelled_lookup_continues_for_others(slow: Slow) -> None:
     addresses = NetworkPolicy(lookup=slow)
     leaving, staying = (asyncio.create_task(resolve_host("docs.example", 443, addresses)) for _ in range(2))
     await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """The address matrix: every form of an address that leads inside, behind a name and spelt out, in every kind of URL.
 
 Nothing is connected to but what is allowed: an audit hook sees whatever any socket is told. Each kind has its control:
-with everything allowed, the same URLs are connected to, so that each of them would have been.
+with everything allowed, the same URLs are connected to, so each of them would have been.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ async def of_the_doctor(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
 
 
 async def of_a_webhook(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
-    """Nobody waits for it: it says what went wrong in the log."""
+    """No one waits for it: it says what went wrong in the log."""
     trust = ssl.create_default_context()
     matter = encode_alert(Alert("", "given-up", "it failed"))
 
@@ -260,7 +260,7 @@ def is_refusal(cell: Cell, code: str) -> bool:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.attack("held-35", "held-50", "held-52")
-async def test_no_form_of_no_address_inside_is_connected_to(name: str, tmp_path: Path) -> None:
+async def test_no_private_address_is_connected_to(name: str, tmp_path: Path) -> None:
     chosen = chosen_for(name)
     with connects() as made:
         ended = await kind_of(name, tmp_path)(chosen, names_of(chosen).policy())
@@ -270,7 +270,7 @@ async def test_no_form_of_no_address_inside_is_connected_to(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", KINDS)
-async def test_the_control_with_everything_allowed_the_same_are_connected_to(name: str, tmp_path: Path) -> None:
+async def test_control_connects_when_everything_is_allowed(name: str, tmp_path: Path) -> None:
     chosen = [cell for cell in chosen_for(name) if cell.kind != "odd"]  # which not every part of a login can read
     with connects() as made:
         await kind_of(name, tmp_path)(chosen, names_of(chosen).policy(*EVERYTHING))

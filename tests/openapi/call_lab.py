@@ -97,7 +97,7 @@ async def _call(
 
 
 def _fitting(operation: Operation, arguments: dict[str, Any]) -> dict[str, Any]:
-    """A schema does not say which content type goes with which form of body; somebody who calls knows."""
+    """A schema does not say which content type goes with which form of body; someone who calls knows."""
     body = operation.body
     if body is not None and body.type_argument:
         is_form = isinstance(arguments.get(body.argument), dict)

@@ -27,7 +27,7 @@ class Answer:
 
 
 class Mock:
-    """Another parser of HTTP than ours reads the requests, in a thread of its own."""
+    """Another parser of HTTP than ours reads the requests, in its own thread."""
 
     def __init__(self) -> None:
         self.answer = Answer()

@@ -1,4 +1,4 @@
-"""Documents of our own, in which every way of writing a value occurs."""
+"""Our own documents, in which every way of writing a value occurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real documents: those beside this repository, and GitHub's own, which `make interop ARGS=openapi` installs."""
+"""Real documents: those next to this repository, and GitHub's own, which `make interop ARGS=openapi` installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that fit a schema, a different one for each seed, with characters in its texts that are hard to carry.
+"""Values that fit a schema, a different one for each seed, with characters in its strings that are hard to carry.
 
 arguments = sample(tool["inputSchema"], seed=7)     # raises NoSample
 """

@@ -39,13 +39,13 @@ def parts(made: EncodedRequest) -> list[tuple[str, str | None, str, bytes]]:
     "media", ["application/json", "application/vnd.api+json", "application/json; charset=utf-8", "*/*"]
 )
 @pytest.mark.parametrize("value", [{"a": "é"}, [1, None], "text", 3, None])
-def test_json_is_written_as_it_is(media: str, value: Any) -> None:
+def test_json_body_is_encoded(media: str, value: Any) -> None:
     made = encode_operation(body_of({}, media=media), {"body": value})
     assert json.loads(made.body or b"") == value
     assert made.content_type == ("application/json" if "*" in media else media)
 
 
-def test_a_form_is_written_field_by_field() -> None:
+def test_form_body_is_encoded_field_by_field() -> None:
     value = {"a": "x&y=z", "list": ["1", "2"], "object": {"k": "v"}, "yes": True, "none": None, "é": "ü"}
     made = encode_operation(body_of(ANY, media=FORM), {"body": value})
     assert made.content_type == FORM
@@ -54,7 +54,7 @@ def test_a_form_is_written_field_by_field() -> None:
     ]
 
 
-def test_the_fields_of_a_form_have_the_styles_of_the_document() -> None:
+def test_form_fields_use_styles_of_the_document() -> None:
     encoding = {
         "deep": {"style": "deepObject"},
         "csv": {"style": "form", "explode": False},
@@ -65,7 +65,7 @@ def test_the_fields_of_a_form_have_the_styles_of_the_document() -> None:
     assert parse_qsl((made.body or b"").decode()) == [("deep[a][b]", "1"), ("csv", "1,2"), ("piped", "x|y")]
 
 
-def test_a_file_in_a_form_of_parts_is_text_or_base64() -> None:
+def test_multipart_file_is_text_or_base64() -> None:
     binary = {"type": "string", "format": "binary"}
     schema = {
         "type": "object",
@@ -83,7 +83,7 @@ def test_a_file_in_a_form_of_parts_is_text_or_base64() -> None:
     ]
 
 
-def test_objects_in_a_form_of_parts_are_json_and_the_document_may_say_otherwise() -> None:
+def test_multipart_objects_are_json_unless_specified() -> None:
     of = body_of(
         ANY,
         media=MULTIPART,
@@ -100,7 +100,7 @@ def test_objects_in_a_form_of_parts_are_json_and_the_document_may_say_otherwise(
 
 
 @pytest.mark.parametrize("name", ['a"; filename="x', "a\r\nContent-Type: text/html\r\n\r\n<b>", "a\0b"])
-def test_no_name_of_a_part_ends_its_header(name: str) -> None:
+def test_part_name_cannot_inject_headers(name: str) -> None:
     made = encode_operation(body_of(ANY, media=MULTIPART), {"body": {name: "value", "b": "c"}})
     assert [(file, kind, data) for _, file, kind, data in parts(made)] == [
         (None, "text/plain", b"value"),
@@ -108,7 +108,7 @@ def test_no_name_of_a_part_ends_its_header(name: str) -> None:
     ]
 
 
-def test_no_value_ends_its_part() -> None:
+def test_part_value_cannot_end_its_part() -> None:
     first = encode_operation(body_of(ANY, media=MULTIPART), {"body": {"a": "x"}})
     mark = first.content_type.partition("boundary=")[2]
     value = f"x\r\n--{mark}\r\nContent-Disposition: form-data; name=evil\r\n\r\n1\r\n--{mark}--"
@@ -116,12 +116,12 @@ def test_no_value_ends_its_part() -> None:
     assert [(name, data) for name, _, _, data in parts(made)] == [("a", value.encode())]
 
 
-def test_the_same_call_is_the_same_bytes() -> None:
+def test_encoding_is_deterministic() -> None:
     of = body_of(ANY, media=MULTIPART)
     assert encode_operation(of, {"body": {"a": "x"}}) == encode_operation(of, {"body": {"a": "x"}})
 
 
-def test_text_and_bytes_are_sent_as_they_are() -> None:
+def test_text_and_bytes_are_sent_as_is() -> None:
     assert encode_operation(body_of({}, media="text/plain"), {"body": "é"}).body == "é".encode()
     assert encode_operation(body_of({}, media="text/plain"), {"body": "é"}).content_type == "text/plain; charset=utf-8"
     assert encode_operation(body_of({}, media="application/xml"), {"body": "<a/>"}) == EncodedRequest(
@@ -137,24 +137,24 @@ def test_text_and_bytes_are_sent_as_they_are() -> None:
 @pytest.mark.parametrize(
     "value", [{"base64": "!"}, {"base64": 3}, {"x": 1}, {"base64": "", "contentType": "a\r\nb: c"}]
 )
-def test_a_file_that_is_none_is_refused(value: Json) -> None:
+def test_invalid_file_value_is_rejected(value: Json) -> None:
     with pytest.raises(UnencodableArguments):
         encode_operation(body_of({}, media="image/png"), {"body": value})
 
 
 @pytest.mark.parametrize("media", [FORM, MULTIPART])
-def test_a_form_is_an_object(media: str) -> None:
+def test_form_body_must_be_an_object(media: str) -> None:
     with pytest.raises(UnencodableArguments, match="object"):
         encode_operation(body_of(ANY, media=media), {"body": ["a"]})
 
 
 @pytest.mark.parametrize("media", ["application/json", FORM, MULTIPART, "text/plain"])
-def test_half_a_character_is_refused(media: str) -> None:
+def test_lone_surrogate_is_rejected(media: str) -> None:
     with pytest.raises(UnencodableArguments, match="half a character"):
         encode_operation(body_of({}, media=media), {"body": "\ud800" if media == "text/plain" else {"a": "\ud800"}})
 
 
-def test_a_caller_chooses_among_media_types_and_json_is_first() -> None:
+def test_caller_can_choose_media_type_and_json_is_default() -> None:
     content = {FORM: {"schema": ANY}, "application/json": {"schema": ANY}, "application/xml": {"schema": ANY}}
     of = operation({"requestBody": {"content": content}}, method="post")
     assert of.tool["inputSchema"]["properties"]["contentType"]["enum"] == ["application/json", FORM]
@@ -165,7 +165,7 @@ def test_a_caller_chooses_among_media_types_and_json_is_first() -> None:
         encode_operation(of, {"body": {}, "contentType": "text/html"})
 
 
-def test_form_data_of_swagger_is_a_form() -> None:
+def test_swagger_form_data_becomes_a_form() -> None:
     fields = [
         {"name": "file", "in": "formData", "type": "file", "required": True},
         {"name": "ids", "in": "formData", "type": "array", "items": {"type": "string"}, "collectionFormat": "pipes"},

@@ -24,7 +24,7 @@ SMALL = 700_000  # bytes: makers of all kinds, 2.0 to 3.0; loading the others ta
 
 
 @pytest.mark.parametrize("made", [own_documents.every_style, own_documents.every_format])
-async def test_every_way_of_writing_a_value_arrives_as_it_was_meant(made: Any, tmp_path: Path):
+async def test_every_parameter_style_arrives_correctly(made: Any, tmp_path: Path):
     file = tmp_path / "document.json"
     file.write_text(json.dumps(made()))
     for seed in range(8 if ALL else 2):
@@ -38,13 +38,13 @@ def chosen() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", chosen(), ids=lambda path: path.name)
-async def test_operations_of_real_documents_arrive_as_they_are_prescribed(path: Path):
+async def test_operations_of_real_documents_arrive_as_specified(path: Path):
     report = await call_all(path, every=1 if ALL else 20)
     assert report.wrong == []
     assert report.called >= report.operations // 20
 
 
-def test_there_are_real_documents():
+def test_real_documents_are_available():
     if not SHARED.is_dir():
         pytest.skip(f"there are no real documents here: {SHARED} is absent")
     assert len(documents()) >= 12
@@ -73,7 +73,7 @@ GIVEN = {("path", "id"): "a/b", ("query", "q"): [1, 2], ("header", "X-H"): "v"}
         {"body": b"{}"},
     ],
 )
-def test_what_arrives_otherwise_is_noticed(changed: dict[str, Any]):
+def test_wrong_request_is_noticed(changed: dict[str, Any]):
     parameters = [
         {"name": "id", "in": "path", "required": True},
         {"name": "q", "in": "query", "required": True},

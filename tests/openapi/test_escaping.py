@@ -129,7 +129,7 @@ def check(made: EncodedRequest, of: Operation, spread: set[str]) -> None:
 
 
 @pytest.mark.parametrize("place", list(STYLES))
-def test_every_nasty_text_in_every_place_style_and_shape(place: str) -> None:
+def test_nasty_text_stays_in_its_place(place: str) -> None:
     tried = sent = 0
     for style, explode in itertools.product(STYLES[place], (True, False)):
         path = "/things/{it}/of/v{it}.json" if place == "path" else "/things/of"
@@ -143,11 +143,11 @@ def test_every_nasty_text_in_every_place_style_and_shape(place: str) -> None:
                     continue
                 sent += 1
                 check(made, of, {text, "k"})
-    assert sent > tried / 3  # most of it is no harm, and goes through
+    assert sent > tried / 3  # most of it is harmless, and goes through
 
 
 @pytest.mark.parametrize("place", ["path", "query"])
-def test_what_is_sent_is_what_was_said(place: str) -> None:
+def test_sent_value_decodes_to_the_original(place: str) -> None:
     path = "/things/{it}" if place == "path" else "/things"
     of = operation({"parameters": [parameter("it", place)]}, path=path)
     told = 0
@@ -164,21 +164,21 @@ def test_what_is_sent_is_what_was_said(place: str) -> None:
 
 @pytest.mark.parametrize("text", ["..", ".", "../x", "a/../b", "..\\x", "..;/x", ".;", "..;a=b", "a/..", "./a", "..\0"])
 @pytest.mark.attack("held-42")
-def test_dots_in_a_path_are_refused_because_many_servers_decode_first(text: str) -> None:
+def test_dot_segments_in_path_values_are_rejected(text: str) -> None:
     of = operation({"parameters": [parameter("it", "path")]}, path="/things/{it}")
     with pytest.raises(UnencodableArguments, match=r"\.\."):
         encode_operation(of, {"it": text}, BASE)
 
 
 @pytest.mark.parametrize("text", ["...", "a..b", "..a", ".hidden", "v1.2", "a/b", "%2e%2e", "heads/main"])
-def test_dots_that_lead_nowhere_are_letters(text: str) -> None:
+def test_harmless_dots_are_sent(text: str) -> None:
     of = operation({"parameters": [parameter("it", "path")]}, path="/things/{it}")
     assert unquote(encode_operation(of, {"it": text}, BASE).target) == f"{BASE}/things/{text}"
 
 
 @pytest.mark.parametrize("value", ["", [], {}, [""], None])
 @pytest.mark.parametrize("style", ["simple", "matrix", "label"])
-def test_an_empty_value_does_not_turn_one_thing_into_all_of_them(style: str, value: Any) -> None:
+def test_empty_path_value_does_not_address_the_collection(style: str, value: Any) -> None:
     of = operation({"parameters": [parameter("it", "path", style=style)]}, path="/things/{it}", method="delete")
     try:
         target = encode_operation(of, {"it": value}, BASE).target
@@ -187,14 +187,14 @@ def test_an_empty_value_does_not_turn_one_thing_into_all_of_them(style: str, val
     assert style == "matrix" and target == f"{BASE}/things/;it"
 
 
-def test_the_end_of_a_path_that_is_read_may_be_empty() -> None:
+def test_last_path_value_of_a_read_may_be_empty() -> None:
     of = operation({}, path="/{repo}/contents/{path}")
     assert encode_operation(of, {"repo": "r", "path": ""}).target == "/r/contents/"
     with pytest.raises(UnencodableArguments, match="repo"):
         encode_operation(of, {"repo": "", "path": "x"})
 
 
-def test_parts_of_one_segment_do_not_make_dots_together() -> None:
+def test_joined_path_values_cannot_form_dot_segments() -> None:
     of = operation({}, path="/things/{a}{b}/x")
     assert encode_operation(of, {"a": "..", "b": "x"}, BASE).target == f"{BASE}/things/..x/x"
     with pytest.raises(UnencodableArguments):
@@ -203,13 +203,13 @@ def test_parts_of_one_segment_do_not_make_dots_together() -> None:
 
 @pytest.mark.parametrize("text", ["a\r\nX: 1", "a\nb", "a\rb", "a\0b", "\x1b[0m", "a\x7f"])
 @pytest.mark.attack("held-42")
-def test_a_header_with_control_characters_is_refused(text: str) -> None:
+def test_control_characters_in_header_are_rejected(text: str) -> None:
     of = operation({"parameters": [parameter("X-It", "header")]})
     with pytest.raises(UnencodableArguments, match="header"):
         encode_operation(of, {"X-It": text})
 
 
-def test_letters_beyond_ascii_are_percent_encoded_in_a_header() -> None:
+def test_non_ascii_header_value_is_percent_encoded() -> None:
     of = operation({"parameters": [parameter("X-It", "header")]})
     assert encode_operation(of, {"X-It": "é, ok=1; x"}).headers == (("X-It", "%C3%A9, ok=1; x"),)
 
@@ -218,12 +218,12 @@ def test_letters_beyond_ascii_are_percent_encoded_in_a_header() -> None:
     "name", ["Host", "content-length", "Transfer-Encoding", "Authorization", "Cookie", "a b", "x\r\ny", ""]
 )
 @pytest.mark.attack("held-42")
-def test_a_document_cannot_give_headers_that_steer_the_request_away(name: str) -> None:
+def test_document_cannot_define_reserved_headers(name: str) -> None:
     of = operation({"parameters": [parameter(name, "header", required=True)]})
     assert of.parameters == () and of.tool["inputSchema"]["properties"] == {}
 
 
-def test_fields_of_an_object_do_not_pose_as_other_parameters() -> None:
+def test_object_fields_cannot_pose_as_other_parameters() -> None:
     security = {"securitySchemes": {"k": {"type": "apiKey", "in": "query", "name": "api_key"}}}
     raw = {"parameters": [parameter("filter", "query", explode=True), parameter("limit", "query")]}
     of = operation(raw, components=security)
@@ -234,7 +234,7 @@ def test_fields_of_an_object_do_not_pose_as_other_parameters() -> None:
 
 
 @pytest.mark.attack("held-42")
-def test_an_object_is_one_cookie() -> None:
+def test_object_value_is_one_cookie() -> None:
     of = operation({"parameters": [parameter("it", "cookie")]})
     cookie = "it=session,evil,a%3Bb,c%3Dd"
     assert encode_operation(of, {"it": {"session": "evil", "a;b": "c=d"}}).headers == (("Cookie", cookie),)
@@ -299,7 +299,7 @@ def operations(draw: st.DrawFn) -> Operation:
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_no_value_of_any_operation_leaves_its_place(data: st.DataObject) -> None:
+def test_random_values_stay_in_their_place(data: st.DataObject) -> None:
     of = data.draw(operations())
     arguments: Json = {}
     spread: set[str] = set()
@@ -327,7 +327,7 @@ def check_random(made: EncodedRequest, of: Operation, spread: set[str]) -> None:
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(operations(), st.from_regex(r"[A-Za-z0-9._~ é/-]{1,12}", fullmatch=True))
-def test_a_harmless_value_is_never_refused(of: Operation, text: str) -> None:
-    assume("." not in text and all(part.strip() for part in text.split("/")))  # a label begins with a dot of its own
+def test_harmless_value_is_never_rejected(of: Operation, text: str) -> None:
+    assume("." not in text and all(part.strip() for part in text.split("/")))  # a label begins with its own dot
     made = encode_operation(of, {each.argument: text for each in of.parameters}, BASE)
     check_random(made, of, set())

@@ -43,22 +43,22 @@ def named(*operations: tuple[str, str, str]) -> list[str]:
         ("get", "/a", "日本", "get_a"),
     ],
 )
-def test_a_tool_is_called_by_its_operation_or_its_path(method: str, path: str, operation_id: str, name: str) -> None:
+def test_tool_name_comes_from_operation_or_path(method: str, path: str, operation_id: str, name: str) -> None:
     assert named((method, path, operation_id)) == [name]
 
 
-def test_names_that_collide_are_told_apart_and_stay_when_others_go() -> None:
+def test_colliding_names_are_distinct_and_stable() -> None:
     one, two, three = named(("get", "/a", "same"), ("post", "/a", "same"), ("get", "/b", "other"))
     assert one != two and one.startswith("same_") and two.startswith("same_") and three == "other"
     assert named(("get", "/c", "same"), ("get", "/a", "same"))[1] == one
 
 
-def test_a_long_name_is_cut_and_marked() -> None:
+def test_long_name_is_cut_and_stays_unique() -> None:
     one, two = named(("get", "/a", "x" * 60 + "one"), ("get", "/b", "x" * 60 + "two"))
     assert one != two and len(one) == len(two) == tool_builder.MAX_TOOL_NAME
 
 
-def test_arguments_of_one_name_in_several_places_are_told_apart() -> None:
+def test_equal_parameter_names_get_distinct_arguments() -> None:
     places = ("cookie", "header", "query", "path")
     listed = [parameter("id", place) for place in places] + [parameter("body", "query"), parameter("id_query", "query")]
     raw = {"parameters": listed, "requestBody": {"content": {"application/json": {}}}}
@@ -75,12 +75,12 @@ def test_arguments_of_one_name_in_several_places_are_told_apart() -> None:
     ("name", "argument"),
     [("$filter", "filter"), ("page[size]", "page_size"), ("a b", "a_b"), ("é", "query"), ("x" * 99, "x" * 64)],
 )
-def test_arguments_have_names_that_models_can_write(name: str, argument: str) -> None:
+def test_argument_names_are_valid_for_models(name: str, argument: str) -> None:
     of = operation({"parameters": [parameter(name, "query")]})
     assert [each.argument for each in of.parameters] == [argument]
 
 
-def test_a_variable_that_nobody_declared_is_a_text_and_a_declared_one_without_place_is_none() -> None:
+def test_undeclared_path_variable_is_a_string() -> None:
     of = operation({"parameters": [parameter("gone", "path")]}, path="/things/{id}/{id}")
     assert of.tool["inputSchema"] == {
         "type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False,
@@ -88,7 +88,7 @@ def test_a_variable_that_nobody_declared_is_a_text_and_a_declared_one_without_pl
     assert encode_operation(of, {"id": "x"}).target == "/things/x/x"
 
 
-def test_parameters_of_a_path_are_those_of_its_operations_unless_they_say_otherwise() -> None:
+def test_path_parameters_apply_unless_operation_overrides() -> None:
     shared = [parameter("a", "query", description="shared"), parameter("X-B", "header")]
     own = [
         parameter("a", "query", description="own"),
@@ -102,7 +102,7 @@ def test_parameters_of_a_path_are_those_of_its_operations_unless_they_say_otherw
     assert post == {"a": {"description": "shared"}, "X-B": {}}
 
 
-def test_the_method_says_what_a_call_does() -> None:
+def test_method_sets_annotations() -> None:
     methods = ("get", "head", "options", "put", "delete", "post", "patch")
     made = document({"/a": {method: {} for method in methods}})
     hints = {each.method: each.tool["annotations"] for each in made.operations}
@@ -147,7 +147,7 @@ def chosen(include: OperationFilter = OperationFilter(), exclude: OperationFilte
     return [each.name for each in made.operations]
 
 
-def test_operations_are_chosen_by_tag_path_method_and_id() -> None:
+def test_operations_are_filtered_by_tag_path_method_and_id() -> None:
     assert chosen() == ["listUsers", "addUser", "get_pets_id", "deletePet"]
     assert chosen(OperationFilter(tags=("users",))) == ["listUsers", "addUser"]
     assert chosen(OperationFilter(methods=("GET",))) == ["listUsers", "get_pets_id"]
@@ -157,7 +157,7 @@ def test_operations_are_chosen_by_tag_path_method_and_id() -> None:
     assert chosen(OperationFilter(tags=("pets",)), OperationFilter(operations=("delete*",))) == ["get_pets_id"]
 
 
-def test_names_do_not_depend_on_what_is_chosen() -> None:
+def test_names_do_not_depend_on_filters() -> None:
     data = json.dumps(
         {"openapi": "3.1.0", "paths": {"/a": {"get": {"operationId": "x"}, "put": {"operationId": "x"}}}}
     ).encode()
@@ -170,7 +170,7 @@ def test_names_do_not_depend_on_what_is_chosen() -> None:
     )
 
 
-def test_what_the_operator_supplies_is_no_argument_and_cannot_be_given() -> None:
+def test_operator_supplied_parameter_is_not_an_argument() -> None:
     raws = [parameter("token", "query", required=True), parameter("X-Key", "header"), parameter("q", "query")]
     scheme = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "x-key"}}}
     data = json.dumps(
@@ -213,7 +213,7 @@ def test_servers_security_and_schemes() -> None:
     assert made.security_schemes["web"].scheme == "bearer" and made.security_schemes["key"].parameter == "k"
 
 
-def test_addresses_and_credentials_of_swagger() -> None:
+def test_swagger_servers_and_security() -> None:
     definitions = {
         "basic": {"type": "basic"},
         "oauth": {
@@ -255,7 +255,7 @@ def test_addresses_and_credentials_of_swagger() -> None:
         ("/a", {"requestBody": {"$ref": "other.json"}}, "bundle"),
     ],
 )
-def test_what_cannot_be_a_tool_says_why(path: str, raw: Json, why: str) -> None:
+def test_skipped_operation_has_a_reason(path: str, raw: Json, why: str) -> None:
     made = document({path: {"post": raw}, "/good": {"get": {}}})
     assert [each.name for each in made.operations] == ["get_good"]
     (aside,) = made.skipped
@@ -300,7 +300,7 @@ def chain(length: int) -> Json:
 
 @pytest.mark.parametrize(("make", "count"), [(references, 100), (chain, 200)], ids=["references", "chain"])
 @pytest.mark.attack("held-40")
-def test_much_that_refers_to_much_is_no_work(make: Callable[[int], Json], count: int) -> None:
+def test_many_references_load_quickly(make: Callable[[int], Json], count: int) -> None:
     data = json.dumps(make(count)).encode()
     begun = time.process_time()
     made = load_document(data, source="doc")
@@ -309,6 +309,6 @@ def test_much_that_refers_to_much_is_no_work(make: Callable[[int], Json], count:
     assert real_documents.flaws(ApiDocument("", "", "3.0", (), made.operations[:3])) == []
 
 
-def test_more_operations_than_anybody_has_are_refused() -> None:
+def test_too_many_operations_are_rejected() -> None:
     with pytest.raises(InvalidDocument, match="10,000"):
         document({f"/p{n}": {"get": {}, "post": {}} for n in range(5001)})

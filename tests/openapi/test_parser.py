@@ -41,14 +41,14 @@ def read(text: str) -> Any:
         *(("!!str 1", "1"), ("!!int 1", 1), ("!thing x", "x"), ("9" * 60, "9" * 60), ("1.2.3", "1.2.3"), ("-", ["x"])),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     if text == "-":
         assert read("a:\n- x") == {"a": ["x"]}
     else:
         assert read(f"a: {text}") == {"a": value}
 
 
-def test_keys_are_texts() -> None:
+def test_keys_are_strings() -> None:
     assert read("responses:\n  200: ok\n  true: x\n  null: y\n  1.0: z") == {
         "responses": {"200": "ok", "true": "x", "null": "y", "1.0": "z"}
     }
@@ -63,7 +63,7 @@ def test_anchors_aliases_and_merges() -> None:
     assert read("'<<': {a: 1}") == {"<<": {"a": 1}}
 
 
-def test_a_larger_document_is_read_as_another_reader_reads_it() -> None:
+def test_large_document_matches_another_parser() -> None:
     value = {
         f"k{n}": {"list": [n, str(n), None, True, n / 7], "text": f"line\n{n}: '\"#x\n", "é": {}} for n in range(200)
     }
@@ -71,7 +71,7 @@ def test_a_larger_document_is_read_as_another_reader_reads_it() -> None:
     assert read(json.dumps(value)) == value
 
 
-def test_a_key_that_stands_twice_is_told_and_the_last_counts() -> None:
+def test_duplicate_key_is_reported_and_last_one_used() -> None:
     assert parser.parse_document(b"a: 1\nb: 2\na: 3\n", "doc") == (
         {"a": 3, "b": 2},
         ["duplicate key 'a' in line 3: the last one is used"],
@@ -80,22 +80,22 @@ def test_a_key_that_stands_twice_is_told_and_the_last_counts() -> None:
     assert tree == {"a": 2} and "a" in odd[0]
 
 
-def test_braces_may_be_yaml_too_and_a_mark_at_the_front_is_none() -> None:
+def test_flow_style_yaml_and_byte_order_mark_are_accepted() -> None:
     assert read("{a: 1, b: [x, y],} # no JSON") == {"a": 1, "b": ["x", "y"]}
     assert parser.parse_document(b"\xef\xbb\xbf" + b'{"a": 1}', "doc")[0] == {"a": 1}
 
 
 @pytest.mark.parametrize("text", ["a: |-\n  \t\n  b", "a: |-\n  b\x9f", "a: |-\n  b\x7f\n", "a: |-\n  \x01b"])
-def test_what_a_strict_reader_stumbles_over_is_left_out_and_told(text: str) -> None:
+def test_invalid_characters_are_removed_and_reported(text: str) -> None:
     tree, odd = parser.parse_document(text.encode(), "doc")
     assert tree["a"].strip() == "b" and "removed" in odd[0]
 
 
-def test_what_was_a_line_end_in_older_yaml_is_none() -> None:
+def test_old_yaml_line_separator_is_not_a_line_end() -> None:
     assert read("a: |\n  b\u2028c\n  d\nk: v") == {"a": "b c\nd\n", "k": "v"}
 
 
-def test_without_libyaml_the_same_is_read_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parser_works_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_parser, "_LibyamlParser", None)
     assert read("a: [1, &x {b: no}, *x]") == {"a": [1, {"b": "no"}, {"b": "no"}]}
 
@@ -140,7 +140,7 @@ def merging(levels: int) -> str:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.attack("held-41")
-def test_what_would_hurt_is_refused_in_time_and_little_memory(data: bytes, why: str) -> None:
+def test_malicious_document_is_rejected_within_time_and_memory(data: bytes, why: str) -> None:
     tracing = len(data) < 1 << 20  # tracing makes the large ones too slow to tell anything
     if tracing:
         tracemalloc.start()
@@ -164,14 +164,14 @@ def test_what_would_hurt_is_refused_in_time_and_little_memory(data: bytes, why: 
         ("info: {}", "no `openapi` or `swagger` field"),
     ],
 )
-def test_other_documents_are_named(text: str, why: str) -> None:
+def test_unsupported_documents_are_named(text: str, why: str) -> None:
     with pytest.raises(InvalidDocument, match=why) as caught:
         load_document(text.encode(), source="doc")
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(("said", "dialect"), [("3.0.4", "3.0"), ("'3.1'", "3.1"), ("3.1", "3.1"), ("3.2.0", "3.1")])
-def test_the_versions_of_openapi(said: str, dialect: str) -> None:
+def test_openapi_versions(said: str, dialect: str) -> None:
     assert load_document(f"openapi: {said}\npaths: {{}}".encode(), source="doc").dialect == dialect
     assert load_document(b"swagger: 2.0\npaths: {}", source="doc").dialect == "2.0"
 
@@ -195,7 +195,7 @@ def test_the_versions_of_openapi(said: str, dialect: str) -> None:
         "responses",
     ],
 )
-def test_a_document_that_is_wrong_somewhere_is_no_crash(place: str, broken: Any) -> None:
+def test_malformed_document_does_not_crash(place: str, broken: Any) -> None:
     tree: dict[str, Any] = {"openapi": "3.0.0", "info": {}, "paths": {"/a": {"get": {}}}}
     if place == "item":
         tree["paths"]["/a"] = broken

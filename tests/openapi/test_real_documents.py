@@ -1,4 +1,4 @@
-"""Real documents beside this repository, of every dialect and both syntaxes: every operation is a valid tool.
+"""Real documents next to this repository, of every dialect and both syntaxes: every operation is a valid tool.
 
 `make interop ARGS=openapi` does the same with all of them, and GitHub's.
 """
@@ -24,7 +24,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", sorted(COUNTS))
-def test_every_operation_of_a_real_document_is_a_valid_tool(name: str) -> None:
+def test_every_operation_of_real_document_is_a_valid_tool(name: str) -> None:
     path: Path = real_documents.SHARED / name
     if not path.is_file():
         pytest.skip(f"{path} is not on this machine")

@@ -47,11 +47,11 @@ from toolway.types import Json
         ({"title": "T"}, {"description": "T"}),
     ],
 )
-def test_what_a_schema_becomes(raw: Json, made: Json) -> None:
+def test_schema_is_converted(raw: Json, made: Json) -> None:
     assert input_of(raw, version="3.0.3") == made
 
 
-def test_a_reference_that_may_be_null() -> None:
+def test_nullable_reference() -> None:
     schemas = {"A": {"type": "object", "properties": {"x": {"type": "string"}}}}
     raw = {"type": "object", "properties": {"a": {"nullable": True, "allOf": [{"$ref": "#/components/schemas/A"}]}}}
     made = input_of(raw, components={"schemas": schemas}, version="3.0.3")
@@ -59,7 +59,7 @@ def test_a_reference_that_may_be_null() -> None:
     assert jsonschema_rs.is_valid(made, {"a": None}) and jsonschema_rs.is_valid(made, {"a": {"x": "y"}})
 
 
-def test_cycles_stay_cycles() -> None:
+def test_cycles_are_kept() -> None:
     node = {
         "type": "object",
         "properties": {"next": {"$ref": "#/components/schemas/Node"}, "of": {"$ref": "#/components/schemas/Other"}},
@@ -76,7 +76,7 @@ def test_cycles_stay_cycles() -> None:
 
 
 @pytest.mark.attack("held-40")
-def test_a_reference_to_itself_and_nothing_else_is_open() -> None:
+def test_self_reference_accepts_anything() -> None:
     made = input_of(
         {"$ref": "#/components/schemas/A"}, components={"schemas": {"A": {"$ref": "#/components/schemas/A"}}}
     )
@@ -84,7 +84,7 @@ def test_a_reference_to_itself_and_nothing_else_is_open() -> None:
 
 
 @pytest.mark.parametrize("reference", ["#/components/schemas/None", "#/nowhere", "#anchor", "#/paths/0"])
-def test_a_reference_that_leads_nowhere_is_open_and_told(reference: str) -> None:
+def test_broken_ref_accepts_anything_and_warns(reference: str) -> None:
     raw = {"requestBody": {"content": {"application/json": {"schema": {"$ref": reference}}}}}
     made = document({"/a": {"post": raw}})
     assert made.operations[0].tool["inputSchema"]["properties"]["body"] == {}
@@ -95,7 +95,7 @@ def test_a_reference_that_leads_nowhere_is_open_and_told(reference: str) -> None
     "reference", ["http://evil.example/x.json#/A", "other.yaml", "file:///etc/passwd", "//evil.example/x"]
 )
 @pytest.mark.attack("held-39")
-def test_another_document_is_never_opened(reference: str) -> None:
+def test_external_document_is_never_opened(reference: str) -> None:
     inside = {"requestBody": {"content": {"application/json": {"schema": {"items": {"$ref": reference}}}}}}
     answer = {"responses": {"200": {"content": {"application/json": {"schema": {"$ref": reference}}}}}}
     made = document(
@@ -111,7 +111,7 @@ def test_another_document_is_never_opened(reference: str) -> None:
     assert all(reference in each.reason and "bundle" in each.reason for each in made.skipped)
 
 
-def test_definitions_of_one_name_in_two_places_are_told_apart() -> None:
+def test_equal_definition_names_are_kept_apart() -> None:
     inner = {"type": "object", "properties": {"x": {"type": "integer"}}}
     raw = {
         "properties": {
@@ -126,7 +126,7 @@ def test_definitions_of_one_name_in_two_places_are_told_apart() -> None:
     assert jsonschema_rs.is_valid(made, {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1}})
 
 
-def test_what_is_only_read_is_not_asked_for_and_what_is_only_written_not_promised() -> None:
+def test_read_only_is_dropped_from_input_write_only_from_output() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -141,7 +141,7 @@ def test_what_is_only_read_is_not_asked_for_and_what_is_only_written_not_promise
     assert set(output_of(schema)["properties"]) == {"id", "name"}
 
 
-def test_what_is_only_read_is_seen_through_parts_and_references() -> None:
+def test_read_only_is_found_through_parts_and_references() -> None:
     schemas = {
         "Id": {"type": "integer", "readOnly": True},
         "Base": {"properties": {"id": {"$ref": "#/components/schemas/Id"}}, "required": ["id"]},
@@ -158,7 +158,7 @@ def test_what_is_only_read_is_seen_through_parts_and_references() -> None:
     assert not jsonschema_rs.is_valid(made, {})
 
 
-def test_alternatives_say_by_which_value_they_are_known() -> None:
+def test_discriminator_becomes_constraints() -> None:
     schemas = {
         name: {"type": "object", "properties": {"kind": {"type": "string"}, name: {"type": "integer"}}}
         for name in ("cat", "dog")
@@ -176,7 +176,7 @@ def test_alternatives_say_by_which_value_they_are_known() -> None:
     assert "discriminator" not in json.dumps(made)
 
 
-def test_an_answer_is_a_hint_and_no_contract() -> None:
+def test_output_schema_is_only_a_hint() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -195,7 +195,7 @@ def test_an_answer_is_a_hint_and_no_contract() -> None:
 @pytest.mark.parametrize(
     "schema", [{"type": "array", "items": {}}, {"type": "string"}, {}, {"type": ["object", "string"]}]
 )
-def test_an_answer_that_need_not_be_an_object_is_wrapped(schema: Json) -> None:
+def test_non_object_result_is_wrapped(schema: Json) -> None:
     raw = {"responses": {"200": {"content": {"application/json": {"schema": schema}}}, "404": {"content": {}}}}
     of = operation(raw)
     assert of.wraps_result and set(of.tool["outputSchema"]["properties"]) == {"result"}
@@ -211,13 +211,13 @@ def test_an_answer_that_need_not_be_an_object_is_wrapped(schema: Json) -> None:
         {"$ref": "#/components/schemas/A"},
     ],
 )
-def test_an_answer_that_is_an_object_stays_one(schema: Json) -> None:
+def test_object_result_is_not_wrapped(schema: Json) -> None:
     raw = {"responses": {"2XX": {"content": {"application/hal+json": {"schema": schema}}}}}
     of = operation(raw, components={"schemas": {"A": {"type": "object", "properties": {"x": {"items": {}}}}}})
     assert not of.wraps_result and of.tool["outputSchema"]["type"] == "object"
 
 
-def test_several_good_answers_are_alternatives() -> None:
+def test_several_success_responses_are_alternatives() -> None:
     def answer(name: str) -> Json:
         return {
             "content": {"application/json": {"schema": {"type": "object", "properties": {name: {"type": "string"}}}}}
@@ -234,7 +234,7 @@ def big(fields: int, levels: int) -> Json:
 
 
 @pytest.mark.parametrize(("fields", "levels"), [(6, 5), (3000, 1), (2, 11), (1, 60)])
-def test_a_large_schema_is_cut_to_what_a_model_can_read(fields: int, levels: int) -> None:
+def test_large_schema_is_cut_to_limit(fields: int, levels: int) -> None:
     raw = {"requestBody": {"content": {"application/json": {"schema": big(fields, levels)}}}}
     raw["responses"] = {"200": {"content": {"application/json": {"schema": big(fields, levels)}}}}
     made = document({"/a": {"post": raw}})
@@ -244,7 +244,7 @@ def test_a_large_schema_is_cut_to_what_a_model_can_read(fields: int, levels: int
     assert len(json.dumps(tool["outputSchema"])) < tool_builder.MAX_OUTPUT_BYTES * 1.5
 
 
-def test_definitions_are_kept_from_near_to_far() -> None:
+def test_nearest_definitions_are_kept() -> None:
     schemas = {
         f"S{n}": {
             "type": "object",
@@ -294,7 +294,7 @@ schemas_of_all_kinds = st.recursive(
 @settings(max_examples=60, deadline=None)
 @example(None, {"type": None, "default": {"$ref": ""}}, None)  # a value, and no reference
 @given(schemas_of_all_kinds, schemas_of_all_kinds, schemas_of_all_kinds)
-def test_every_tool_is_valid_whatever_its_schemas_are(one: Any, two: Any, three: Any) -> None:
+def test_random_schemas_give_valid_tools(one: Any, two: Any, three: Any) -> None:
     content = {
         "content": {"application/json": {"schema": one}, "multipart/form-data": {"schema": two, "encoding": three}}
     }

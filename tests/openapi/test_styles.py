@@ -32,7 +32,7 @@ MAP = {"R": 100, "G": 200, "B": 150}
         ("matrix", True, MAP, ";R=100;G=200;B=150"),
     ],
 )
-def test_in_a_path(style: str, explode: bool, value: Any, written: str) -> None:
+def test_path_styles(style: str, explode: bool, value: Any, written: str) -> None:
     of = operation({"parameters": [parameter("color", "path", style=style, explode=explode)]}, path="/c/{color}")
     assert encode_operation(of, {"color": value}).target == f"/c/{written}"
 
@@ -58,7 +58,7 @@ def test_in_a_path(style: str, explode: bool, value: Any, written: str) -> None:
         ("form", True, [{"a": 1}], "color=%7B%22a%22%3A1%7D"),
     ],
 )
-def test_in_a_query(style: str, explode: bool, value: Any, written: str) -> None:
+def test_query_styles(style: str, explode: bool, value: Any, written: str) -> None:
     of = operation({"parameters": [parameter("color", "query", style=style, explode=explode)]})
     assert encode_operation(of, {"color": value}).target == f"/things?{written}"
 
@@ -66,12 +66,12 @@ def test_in_a_query(style: str, explode: bool, value: Any, written: str) -> None
 @pytest.mark.parametrize(
     ("value", "explode", "written"), [(LIST, False, "blue,black,brown"), (MAP, True, "R=100,G=200,B=150")]
 )
-def test_in_a_header(value: Any, explode: bool, written: str) -> None:
+def test_header_styles(value: Any, explode: bool, written: str) -> None:
     of = operation({"parameters": [parameter("X-Color", "header", explode=explode)]})
     assert encode_operation(of, {"X-Color": value}).headers == (("X-Color", written),)
 
 
-def test_in_a_cookie() -> None:
+def test_cookie_style() -> None:
     of = operation({"parameters": [parameter("a", "cookie"), parameter("b", "cookie")]})
     assert encode_operation(of, {"a": "x y", "b": 2}).headers == (("Cookie", "a=x%20y; b=2"),)
 
@@ -87,7 +87,7 @@ def test_in_a_cookie() -> None:
         (None, "a=1,2"),
     ],
 )
-def test_the_collection_formats_of_swagger(collection: str | None, written: str) -> None:
+def test_swagger_collection_formats(collection: str | None, written: str) -> None:
     raw = {"name": "a", "in": "query", "type": "array", "items": {"type": "integer"}}
     if collection is not None:
         raw["collectionFormat"] = collection
@@ -95,30 +95,30 @@ def test_the_collection_formats_of_swagger(collection: str | None, written: str)
     assert encode_operation(of, {"a": [1, 2]}).target == f"/things?{written}"
 
 
-def test_what_is_allowed_to_be_reserved_stays_as_far_as_it_is_safe() -> None:
+def test_allow_reserved_keeps_only_safe_characters() -> None:
     of = operation({"parameters": [parameter("q", "query", allowReserved=True)]})
     assert encode_operation(of, {"q": "a/b:c?d@e,f&g#h;i+j%20"}).target == "/things?q=a/b:c?d@e,f%26g%23h%3Bi%2Bj%2520"
 
 
-def test_a_parameter_with_a_content_type_is_written_in_it() -> None:
+def test_parameter_with_content_type_is_encoded_in_it() -> None:
     raw = {"name": "q", "in": "query", "content": {"application/json": {"schema": {"type": "object"}}}}
     of = operation({"parameters": [raw]})
     assert encode_operation(of, {"q": {"a": ["x"]}}).target == "/things?q=%7B%22a%22%3A%5B%22x%22%5D%7D"
 
 
-def test_a_template_keeps_its_own_query_and_loses_its_fragment() -> None:
+def test_template_keeps_its_query_and_drops_fragment() -> None:
     of = operation({"parameters": [parameter("q", "query")]}, path="/x y/{id}?action=go#Nothing")
     assert encode_operation(of, {"id": "1", "q": "z"}, "/base/").target == "/base/x%20y/1?action=go&q=z"
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_counts_as_absent() -> None:
     of = operation({"parameters": [parameter("q", "query"), parameter("id", "path")]}, path="/things/{id}")
     assert encode_operation(of, {"q": None, "id": 0}).target == "/things/0"
     with pytest.raises(UnencodableArguments, match="missing: id"):
         encode_operation(of, {"id": None})
 
 
-def test_arguments_that_are_not_there_are_named_with_those_that_are() -> None:
+def test_unknown_argument_error_lists_known_arguments() -> None:
     of = operation({"parameters": [parameter("limit", "query"), parameter("q", "query")]})
     with pytest.raises(UnencodableArguments, match=r"unknown: limt; known: limit, q"):
         encode_operation(of, {"limt": 1})

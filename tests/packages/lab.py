@@ -56,7 +56,7 @@ class Lab:
 
     @contextmanager
     def as_user(self) -> Iterator[None]:
-        """Replace the environment of this process by that of the machine."""
+        """Replace the environment of this process by the environment of the machine."""
         before = dict(os.environ)
         os.environ.clear()
         os.environ.update(self.environ)

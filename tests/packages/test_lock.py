@@ -59,7 +59,7 @@ def writable(file: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", list(ENTRIES))
-async def test_a_locked_server_starts_from_its_tree_and_asks_no_registry(lab: Lab, name: str) -> None:
+async def test_locked_server_starts_from_its_tree_without_registry(lab: Lab, name: str) -> None:
     lab.registry.paths.clear()
     assert await lab.call(name) == ["help 1.0.0", "hello"]
     assert lab.registry.paths == []
@@ -67,7 +67,7 @@ async def test_a_locked_server_starts_from_its_tree_and_asks_no_registry(lab: La
     assert command is not None and command[0].startswith(str(lab.trees))
 
 
-def test_the_lock_has_hashes_and_no_address_and_a_second_lock_changes_nothing(lab: Lab) -> None:
+def test_lock_has_hashes_only_and_second_lock_changes_nothing(lab: Lab) -> None:
     text = lab.lock.read_text()
     assert "http" not in text and str(lab.registry.port) not in text and str(lab.folder) not in text
     assert text.count("sha512-") == 2 and text.count("sha256:") == 2
@@ -79,7 +79,7 @@ def test_the_lock_has_hashes_and_no_address_and_a_second_lock_changes_nothing(la
     assert done["servers"][0]["scripts"] == ["acme-helper", "acme-tiny"]
 
 
-def test_the_entry_of_the_configuration_is_not_changed(lab: Lab) -> None:
+def test_config_entry_is_not_changed(lab: Lab) -> None:
     assert json.loads(lab.config.read_text()) == {"mcpServers": ENTRIES}
 
 
@@ -89,7 +89,7 @@ def test_the_entry_of_the_configuration_is_not_changed(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("name", "flips"), [("npm", 150), ("python", 150), pytest.param("python", 1000, marks=pytest.mark.slow)]
 )
-def test_no_start_after_a_bit_flip_in_the_tree(lab: Lab, name: str, flips: int) -> None:
+def test_bit_flip_in_tree_prevents_start(lab: Lab, name: str, flips: int) -> None:
     command = lab.start(name)
     assert command is not None
     tree = lab.trees / Path(command[0]).relative_to(lab.trees).parts[0]
@@ -110,7 +110,7 @@ def test_no_start_after_a_bit_flip_in_the_tree(lab: Lab, name: str, flips: int) 
 
 
 @pytest.mark.parametrize("name", list(ENTRIES))
-def test_no_start_with_a_file_more_or_less_another_link_or_mode(lab: Lab, name: str) -> None:
+def test_changed_file_link_or_mode_in_tree_prevents_start(lab: Lab, name: str) -> None:
     command = lab.start(name)
     assert command is not None
     tree = lab.trees / Path(command[0]).relative_to(lab.trees).parts[0]
@@ -142,7 +142,7 @@ def test_no_start_with_a_file_more_or_less_another_link_or_mode(lab: Lab, name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ENTRIES))
-def test_a_damaged_tree_is_installed_again_by_lock_with_the_same_digest(lab: Lab, name: str) -> None:
+def test_lock_reinstalls_damaged_tree_with_the_same_digest(lab: Lab, name: str) -> None:
     command, lock = lab.start(name), lab.lock.read_text()
     assert command is not None
     tree = lab.trees / Path(command[0]).relative_to(lab.trees).parts[0]
@@ -152,7 +152,7 @@ def test_a_damaged_tree_is_installed_again_by_lock_with_the_same_digest(lab: Lab
     assert (lab.start(name), lab.lock.read_text()) == (command, lock)
 
 
-def test_no_start_of_an_entry_that_is_not_in_the_lock_or_differs_from_it(lab: Lab) -> None:
+def test_entry_missing_from_lock_or_changed_does_not_start(lab: Lab) -> None:
     new = {"command": "npx", "args": ["-y", "other"]}
     changed = {"command": "npx", "args": ["-y", "acme-tiny@1.0.0", "hello"]}
     odd = {"command": "npx", "args": ["--node-options=x", "acme-tiny"]}
@@ -175,7 +175,7 @@ def test_no_start_of_an_entry_that_is_not_in_the_lock_or_differs_from_it(lab: La
     assert result.exit_code == 9
 
 
-def test_arguments_of_the_program_may_change_without_a_new_lock(lab: Lab) -> None:
+def test_program_arguments_may_change_without_a_new_lock(lab: Lab) -> None:
     lab.write(npm={"command": "npx", "args": ["-y", "acme-tiny", "other"]})
     command = lab.start("npm")
     assert command is not None and command[1:] == ["other"]
@@ -185,13 +185,13 @@ def test_arguments_of_the_program_may_change_without_a_new_lock(lab: Lab) -> Non
     "damage",
     ["", "{", "[]", '{"version": 2, "servers": {}}', '{"version": 1, "version": 1, "servers": {}}', "\xff"],
 )
-def test_no_start_with_a_lock_file_that_cannot_be_read(lab: Lab, damage: str) -> None:
+def test_unreadable_lock_file_prevents_start(lab: Lab, damage: str) -> None:
     lab.lock.write_text(damage, encoding="latin-1")
     assert lab.refusal("npm").startswith("E-LOCK ")
     assert lab.toolway("trust", "lock", "--check").exit_code == 3
 
 
-def test_a_lock_cannot_name_a_program_outside_of_its_tree_or_an_address(lab: Lab) -> None:
+def test_lock_cannot_name_program_outside_its_tree_or_a_url(lab: Lab) -> None:
     text = lab.lock.read_text()
     for old, new in (
         ("node_modules/.bin/acme-tiny", "node_modules/.bin/../../../../bin/sh"),
@@ -204,21 +204,21 @@ def test_a_lock_cannot_name_a_program_outside_of_its_tree_or_an_address(lab: Lab
         assert lab.refusal("npm").startswith("E-LOCK "), new
 
 
-def test_without_a_lock_file_entries_start_as_they_are_unless_a_lock_is_required(lab: Lab) -> None:
+def test_entries_start_without_lock_file_unless_required(lab: Lab) -> None:
     lab.lock.unlink()
     assert lab.start("npm") is None
     assert "requires a lock" in lab.refusal("npm", required=True)
     assert lab.start("npm", required=True, exempt=True) is None
 
 
-async def test_the_error_of_a_refused_start_has_code_and_fix(lab: Lab) -> None:
+async def test_rejected_start_has_code_and_fix(lab: Lab) -> None:
     lab.write(new={"command": "npx", "args": ["-y", "other"]})
     with pytest.raises(ServerUnavailable) as caught:
         await lab.call("new")
     assert "E-LOCK" in str(caught.value) and "toolway trust lock" in str(caught.value)
 
 
-def test_a_record_of_the_tree_that_is_missing_or_damaged_refuses_the_start(lab: Lab) -> None:
+def test_missing_or_damaged_tree_record_prevents_start(lab: Lab) -> None:
     command = lab.start("python")
     record = next(path for path in lab.records.glob("*.json") if "-cp" in path.name)
     content = record.read_bytes()
@@ -236,7 +236,7 @@ def test_a_record_of_the_tree_that_is_missing_or_damaged_refuses_the_start(lab: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ENTRIES))
-def test_a_registry_that_changed_a_package_cannot_install_it(lab: Lab, name: str) -> None:
+def test_package_changed_in_registry_is_not_installed(lab: Lab, name: str) -> None:
     stored = {path: path.rename(path.with_name(path.name + ".away")) for path in lab.trees.iterdir()}
     cache = lab.folder / "home/.cache/toolway/npm"
     shutil.rmtree(cache)
@@ -256,7 +256,7 @@ def test_a_registry_that_changed_a_package_cannot_install_it(lab: Lab, name: str
             away.rename(path)
 
 
-def test_a_package_without_a_wheel_is_not_locked(lab: Lab, tmp_path: Path) -> None:
+def test_package_without_wheel_is_not_locked(lab: Lab, tmp_path: Path) -> None:
     if UV is None:
         pytest.skip("uv is not installed")
     environ = {**lab.environ, "PATH": f"{Path(UV).parent}:{lab.environ['PATH']}"}
@@ -278,7 +278,7 @@ def test_a_package_without_a_wheel_is_not_locked(lab: Lab, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sandbox", ["guard", "strict"])
 @pytest.mark.parametrize("name", list(ENTRIES))
-async def test_a_locked_server_works_in_a_sandbox(lab: Lab, name: str, sandbox: str) -> None:
+async def test_locked_server_works_in_a_sandbox(lab: Lab, name: str, sandbox: str) -> None:
     if bubblewrap.find_program() is None and (sandbox == "strict" or landlock.abi_version() < landlock.MIN_ABI):
         pytest.skip("there is no bubblewrap here")
     lab.write(**{name: {**ENTRIES[name], "sandbox": sandbox}})
@@ -287,7 +287,7 @@ async def test_a_locked_server_works_in_a_sandbox(lab: Lab, name: str, sandbox: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ENTRIES))
-def test_a_locked_server_starts_in_a_network_namespace_without_a_route(lab: Lab, name: str) -> None:
+def test_locked_server_starts_without_network(lab: Lab, name: str) -> None:
     program = f"""
 import asyncio, socket
 from toolway import Hub
@@ -309,7 +309,7 @@ asyncio.run(main())
     assert [json.loads(line) for line in done.stdout.splitlines()] == [errno.ENETUNREACH, ["help 1.0.0", "hello"]]
 
 
-def test_a_company_sees_which_packages_are_locked_and_compared(lab: Lab) -> None:
+def test_security_check_reports_locked_packages(lab: Lab) -> None:
     def evidence(server: str) -> list[tuple[str, str]]:
         found = json.loads(lab.toolway("doctor", "--security", "--json").stdout)["statements"][1]
         rows = [each for each in found["evidence"] if each["name"] == server and "lock" in each["message"]]

@@ -26,7 +26,7 @@ from toolway.packages.runner_command import NotLockable, is_runner, parse_comman
         ("uv tool run foo", ("foo",), "", ()),
     ],
 )
-def test_what_npx_and_uvx_run(line, packages, program, args) -> None:
+def test_npx_and_uvx_commands_are_parsed(line, packages, program, args) -> None:
     found = parse_command(shlex.split(line))
     assert found is not None
     assert (found.packages, found.program, found.args) == (packages, program, args)
@@ -55,7 +55,7 @@ def test_what_npx_and_uvx_run(line, packages, program, args) -> None:
         "pipx run foo",
     ],
 )
-def test_what_cannot_be_locked_is_a_runner_all_the_same(line: str) -> None:
+def test_unlockable_command_is_still_a_runner(line: str) -> None:
     assert is_runner(shlex.split(line))
     with pytest.raises(NotLockable):
         parse_command(shlex.split(line))
@@ -66,7 +66,7 @@ def test_other_programs_run_no_packages(line: str) -> None:
     assert parse_command(shlex.split(line)) is None
 
 
-def test_the_same_lock_is_always_the_same_text(tmp_path) -> None:
+def test_lock_text_is_deterministic(tmp_path) -> None:
     package = {"version": "1.0.0", "integrity": "sha512-x", "dependencies": {"b": "1", "a": "2"}}
     trees = {"linux-x86_64": "0" * 64, "linux-aarch64": "1" * 64}
     one = LockedEntry("npm", ("a",), "node_modules/.bin/a", contents={"node_modules/a": package}, trees=trees)

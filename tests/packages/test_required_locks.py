@@ -32,11 +32,11 @@ ISSUER = {"issuer": "https://login.example", "audience": "https://tools.example/
         ({"login": ISSUER, "lock": "optional"}, False),
     ],
 )
-def test_a_gateway_with_a_login_requires_a_lock_unless_it_is_set_otherwise(block, required: bool) -> None:
+def test_gateway_with_login_requires_lock_by_default(block, required: bool) -> None:
     assert find_rules(parse_gateway({"gateway": block}, {})).requires_lock == required
 
 
-def test_the_least_age_is_three_days_and_can_be_set() -> None:
+def test_minimum_age_is_three_days_by_default() -> None:
     assert GatewaySettings().min_age == 3 * 86_400
     assert parse_gateway({"gateway": {"minAge": "7d"}}, {}).min_age == 7 * 86_400
     assert parse_gateway({"gateway": {"minAge": 0}}, {}).min_age == 0
@@ -44,7 +44,7 @@ def test_the_least_age_is_three_days_and_can_be_set() -> None:
         parse_gateway({"gateway": {"lock": "maybe"}}, {})
 
 
-def test_entries_know_the_lock_beside_their_file(tmp_path: Path) -> None:
+def test_entries_have_the_lock_next_to_their_file(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     servers = {
         "a": {"command": "npx", "args": ["x"]},
@@ -63,7 +63,7 @@ def test_entries_know_the_lock_beside_their_file(tmp_path: Path) -> None:
     assert again != loaded.servers["a"]  # so a reload restarts it
 
 
-def test_the_doctor_offers_a_lock(tmp_path: Path) -> None:
+def test_doctor_suggests_a_lock(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"a": {"command": "npx", "args": ["x"]}}}))
     server = load_file(file).servers["a"]
@@ -77,7 +77,9 @@ def test_the_doctor_offers_a_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_run_an_unlocked_package_through_admin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unlocked_package_added_through_admin_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"old": {"command": "npx", "args": ["-y", "x@1.0.0"], "lazy": True}}}))
@@ -99,9 +101,7 @@ async def test_run_an_unlocked_package_through_admin(tmp_path: Path, monkeypatch
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("setting", "state"), [("required", "fail"), ("optional", "ok")])
-async def test_the_doctor_starts_no_unlocked_package_if_a_lock_is_required(
-    tmp_path: Path, setting: str, state: str
-) -> None:
+async def test_doctor_starts_no_unlocked_package_if_lock_is_required(tmp_path: Path, setting: str, state: str) -> None:
     npx = tmp_path / "npx"
     npx.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolway.testing.stdio_main\n')
     npx.chmod(0o755)

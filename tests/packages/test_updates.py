@@ -32,7 +32,7 @@ def version(lab: Lab, package: str = "acme-tiny") -> str:
     return found
 
 
-def test_a_package_that_is_too_young_or_of_unknown_age_is_not_locked(lab: Lab) -> None:
+def test_young_package_or_one_of_unknown_age_is_not_locked(lab: Lab) -> None:
     lab.registry.versions["acme-tiny"] = {"1.0.0": OLD, "1.1.0": YOUNG}
     lab.locked("trust", "lock")
     assert version(lab) == "1.0.0"  # the newest that is old enough
@@ -52,7 +52,7 @@ def test_a_package_that_is_too_young_or_of_unknown_age_is_not_locked(lab: Lab) -
 
 
 @pytest.mark.slow
-def test_update_shows_the_changes_and_takes_them_only_if_confirmed(lab: Lab) -> None:
+def test_update_shows_changes_and_applies_them_if_confirmed(lab: Lab) -> None:
     lab.registry.versions["acme-helper"] = {"1.0.0": None}
     lab.locked("trust", "lock", "--min-age", "0")
     lab.registry.versions = {"acme-tiny": {"1.0.0": OLD, "1.1.0": OLD}, "acme-helper": {"1.0.0": OLD, "1.2.0": OLD}}
@@ -76,7 +76,7 @@ def test_update_shows_the_changes_and_takes_them_only_if_confirmed(lab: Lab) -> 
 
 
 @pytest.mark.slow
-def test_uv_and_pip_install_the_same_tree_and_uv_compares_times(lab: Lab) -> None:
+def test_uv_and_pip_install_the_same_tree(lab: Lab) -> None:
     if UV is None or not pip_version(lab.environ):
         pytest.skip("uv or pip is not installed")
     path = lab.environ["PATH"]
@@ -98,7 +98,7 @@ def test_uv_and_pip_install_the_same_tree_and_uv_compares_times(lab: Lab) -> Non
     assert row["state"] == "failed" and not lab.lock.exists()
 
 
-def test_pip_that_cannot_compare_times_locks_nothing(lab: Lab) -> None:
+def test_pip_without_time_support_locks_nothing(lab: Lab) -> None:
     lab.environ["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     if shutil.which("uv", path=lab.environ["PATH"]) is not None or pip_version(lab.environ) not in range(1, 26):
         pytest.skip("there is uv, a newer pip or none")

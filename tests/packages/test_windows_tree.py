@@ -34,7 +34,7 @@ def write(tree: Path, *entries: str, group: str = "console_scripts") -> list[str
     return sorted(each.name for each in (tree / "bin").iterdir())
 
 
-def test_a_script_replaces_the_launcher_and_finds_the_modules_of_its_tree(tree: Path) -> None:
+def test_script_replaces_launcher_and_finds_its_modules(tree: Path) -> None:
     assert write(tree, "acme = acme:App.run") == ["acme"]
     note_python(tree, sys.executable, "3.13.2")
     command = python_command(str(tree), "bin/acme", ["a b", "c"])
@@ -42,7 +42,7 @@ def test_a_script_replaces_the_launcher_and_finds_the_modules_of_its_tree(tree: 
     assert (done.stdout, done.stderr) == ("['a b', 'c']\n", "")
 
 
-def test_the_packages_of_the_interpreter_are_not_seen(tree: Path) -> None:
+def test_packages_of_the_interpreter_are_hidden(tree: Path) -> None:
     (tree / "lib/python3.13/site-packages/acme/__init__.py").write_text("def run():\n    import pytest\n")
     write(tree, "acme = acme:run")
     note_python(tree, sys.executable, "3.13.2")
@@ -60,14 +60,14 @@ def test_the_packages_of_the_interpreter_are_not_seen(tree: Path) -> None:
         "acme = acme",
     ],
 )
-def test_an_entry_that_is_no_plain_name_has_no_script(tree: Path, entry: str) -> None:
+def test_unsafe_entry_point_gets_no_script(tree: Path, entry: str) -> None:
     assert write(tree, entry) == []
     assert not (tree.parent / "outside").exists()
 
 
-def test_other_groups_have_no_scripts(tree: Path) -> None:
+def test_other_entry_point_groups_get_no_scripts(tree: Path) -> None:
     assert write(tree, "acme = acme:App.run", group="pytest11") == []
 
 
-def test_npm_has_a_batch_file_for_each_program() -> None:
+def test_npm_programs_are_batch_files() -> None:
     assert node_command("/tree", "node_modules/.bin/acme", ["x"]) == ["/tree/node_modules/.bin/acme.cmd", "x"]

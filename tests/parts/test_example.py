@@ -1,4 +1,4 @@
-"""The example of a part: installed into a fresh environment as a distribution of its own, and used as a program."""
+"""The example of a part: installed into a fresh environment as its own distribution, and used as a program."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def program_of_fake() -> dict[str, Any]:
     return {"fake": {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}}
 
 
-async def test_a_part_of_another_distribution_adds_all_that_a_part_can_add(
+async def test_installed_example_part_works(
     python: Path, tmp_path: Path, quiet_now: dict[str, Any], program_of_fake: dict[str, Any], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(python))

@@ -55,14 +55,14 @@ class _Example(Part):
         return self.runtime
 
 
-async def test_a_server_of_the_configuration_wins_over_one_of_a_part() -> None:
+async def test_configured_server_overrides_server_of_a_part() -> None:
     parts = PartSet(HubCore({}), None, parts=[_Example("one")])
     named = Server(url="http://127.0.0.1:2")
     assert parts.with_servers({"shared": named}) == {"shared": named, "own": OWN}
     assert parts.server_names == {"own", "shared"}
 
 
-async def test_nobody_has_rights_before_the_gateway_exists() -> None:
+async def test_rights_are_denied_before_the_gateway_exists() -> None:
     async with HubCore({}) as hub:
         parts = PartSet(hub, None, parts=[])
         assert not parts.rights.may_call(LOCAL_ADMIN, "a.echo", None) and not parts.rights.may_see(
@@ -73,7 +73,7 @@ async def test_nobody_has_rights_before_the_gateway_exists() -> None:
         assert parts.rights.may_call(LOCAL_ADMIN, "a.echo", None)
 
 
-async def test_a_part_that_fails_at_its_end_does_not_keep_others_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_part_does_not_stop_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
     broken, other = _Example("broken", fails=True), _Example("other")
     parts = PartSet(HubCore({}), None, parts=[broken, other])
     with caplog.at_level(logging.ERROR, "toolway.gateway"):

@@ -37,7 +37,7 @@ def everything(db: Transaction) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("column", ["binding", "state", "caller", "sealed", "mac"])
-async def test_a_changed_row_is_not_read_and_still_counted(engine: AsyncEngine, column: str) -> None:
+async def test_changed_row_is_not_read_but_still_counted(engine: AsyncEngine, column: str) -> None:
     await put(engine, "bad", "good")
     if column == "mac":  # the sum says so already: nothing is read
         await execute(engine, "UPDATE approvals SET mac = 'x' WHERE key = 'bad'")
@@ -62,7 +62,7 @@ async def test_a_changed_row_is_not_read_and_still_counted(engine: AsyncEngine, 
         "INSERT INTO approvals SELECT 't', 'c', binding, state, caller, until, sealed, mac FROM approvals LIMIT 1",
     ],
 )
-async def test_rows_that_were_removed_moved_or_copied_are_refused(engine: AsyncEngine, attack: str) -> None:
+async def test_removed_moved_or_copied_rows_are_rejected(engine: AsyncEngine, attack: str) -> None:
     await put(engine, "a", "b")
     await execute(engine, attack)
     for run in (a_database(engine).run, a_database(engine).read):
@@ -70,7 +70,7 @@ async def test_rows_that_were_removed_moved_or_copied_are_refused(engine: AsyncE
             await run(everything)
 
 
-async def test_a_failed_transaction_leaves_rows_and_sums_as_they_were(engine: AsyncEngine) -> None:
+async def test_failed_transaction_changes_nothing(engine: AsyncEngine) -> None:
     await put(engine, "a")
 
     def fail(db: Transaction) -> None:
@@ -83,7 +83,7 @@ async def test_a_failed_transaction_leaves_rows_and_sums_as_they_were(engine: As
     assert await a_database(engine).run(everything) == (["a"], 1)
 
 
-async def test_changes_of_many_nodes_add_up_and_tenants_are_apart(engine: AsyncEngine) -> None:
+async def test_concurrent_nodes_add_up_and_tenants_stay_apart(engine: AsyncEngine) -> None:
     await asyncio.gather(*(put(engine, f"k{number}") for number in range(6)), put(engine, "k0", tenant="other"))
     assert (await a_database(engine).run(everything))[1] == 6
     locked = await a_database(engine).run(lambda db: db.lock_rows(REQUESTS, ["k1", "none"], ("", "", "", 0.0, "")))
@@ -91,7 +91,7 @@ async def test_changes_of_many_nodes_add_up_and_tenants_are_apart(engine: AsyncE
     assert await a_database(engine, "other").run(everything) == (["k0"], 1)
 
 
-async def test_without_the_signatures_of_the_node_nothing_is_read_or_written(engine: AsyncEngine) -> None:
+async def test_nothing_is_read_or_written_without_signing_key(engine: AsyncEngine) -> None:
     await put(engine, "a")
     database = ClusterDatabase(engine, "t", (REQUESTS, SPENT))
     for work in (everything, lambda db: db.put_rows(REQUESTS, {"b": ROW}), lambda db: db.delete(REQUESTS, "until > 0")):

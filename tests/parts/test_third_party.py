@@ -98,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.anyio
-async def test_a_foreign_part_has_settings_a_limit_a_table_and_a_route(folder: Path, tmp_path: Path) -> None:
+async def test_third_party_part_has_settings_limit_table_and_route(folder: Path, tmp_path: Path) -> None:
     assert [part.name for part in registry.in_use()] == list(registry.BUILT_IN)  # it is installed, and not named
     settings = parse_gateway({"lunch": "soup"}, {})
     assert settings.parts == {"lunch": "soup"} and find_unknown_keys({"lunch": "soup"}) == []
@@ -118,7 +118,7 @@ async def test_a_foreign_part_has_settings_a_limit_a_table_and_a_route(folder: P
         await parts.close()
 
 
-def test_the_command_of_a_foreign_part_runs(folder: Path) -> None:
+def test_third_party_command_runs(folder: Path) -> None:
     program = "import sys; sys.argv[1:] = ['lunch']; from toolway.cli import main; main()"
     environ = {"PYTHONPATH": str(folder), "HOME": str(folder), "PATH": ""}
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=60)
@@ -126,7 +126,7 @@ def test_the_command_of_a_foreign_part_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["keys", "budgets", "--help"]])
-def test_no_command_of_ours_reads_the_metadata_of_other_distributions(words: list[str]) -> None:
+def test_own_commands_do_not_read_distribution_metadata(words: list[str]) -> None:
     program = f"""
 import atexit, os, sys
 def look():

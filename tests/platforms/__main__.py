@@ -61,7 +61,7 @@ def run_again(check: Check, first: Outcome) -> Outcome:
 
 
 def run_and_print(each: Check) -> Outcome:
-    """Run one check in a home of its own."""
+    """Run one check in its own home."""
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="Jörg Ö ")).resolve()
     home = Home(folder)

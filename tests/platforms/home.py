@@ -102,7 +102,7 @@ class Home:
         return process
 
     def run_module(self, name: str, *words: str) -> str:
-        """Run a module in a process of its own, and return what it printed."""
+        """Run a module in its own process, and return what it printed."""
         return self._run_python("-m", name, *words)
 
     def run_program(self, text: str, *words: str) -> str:
@@ -152,7 +152,7 @@ class Gateway:
     def get(
         self, path: str, token: str | None = None, *, method: str = "GET", body: object = None
     ) -> tuple[int, bytes]:
-        """Return status and body of a request with a token; by default that of the owner."""
+        """Return status and body of a request with a token; by default the token of the owner."""
         request = urllib.request.Request(
             f"{self.url}{path}",
             data=None if body is None else json.dumps(body).encode(),

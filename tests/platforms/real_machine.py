@@ -1,4 +1,4 @@
-"""What only a person at a real machine can show, so that no page forgets it."""
+"""What only a user at a real machine can show, so no page forgets it."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ OWN = {
     ],
 )
 @pytest.mark.promise("A6")
-def test_a_server_gets_what_its_policy_and_its_entry_name_and_never_what_opens_our_own_doors(policy, names):
+def test_server_environment_follows_policy_and_entry(policy, names):
     assert build_environment(OWN, policy, {"NAMED": "x"}).keys() == names

@@ -91,7 +91,7 @@ def test_no_descendant_outlives_a_killed_hub() -> None:
     assert most > 10, "the test killed too early to show anything"
 
 
-def test_a_next_keeper_ends_what_a_crash_of_both_left_behind(tmp_path: Path) -> None:
+def test_next_reaper_kills_leftovers_of_a_double_crash(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # else the hub of another test could be the next one
     holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, env=environment)
     assert holder.stdout is not None
@@ -110,7 +110,7 @@ def test_a_next_keeper_ends_what_a_crash_of_both_left_behind(tmp_path: Path) -> 
     holder.wait()
     holder.stdout.close()
     time.sleep(0.5)
-    survivors = [pid for pid in family if alive(pid)]  # daemons in sessions of their own
+    survivors = [pid for pid in family if alive(pid)]  # daemons in their own sessions
     subprocess.run([sys.executable, "-c", NEXT], check=True, timeout=60, env=environment)
     assert survivors, "nothing survived the crash, so there was nothing to sweep"
     assert not [pid for pid in survivors if alive(pid)]

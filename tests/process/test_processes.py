@@ -56,7 +56,7 @@ async def until(condition: object, seconds: float) -> float:
     return time.monotonic() - began
 
 
-async def test_entering_a_hub_with_many_servers_returns_at_once() -> None:
+async def test_entering_hub_with_many_servers_returns_at_once() -> None:
     hub = Hub({f"s{n}": fake_server() for n in range(42)}, catalog_storage=None)
     began = time.monotonic()
     async with hub:
@@ -86,7 +86,7 @@ async def test_bad_starters_do_not_delay_a_healthy_server() -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> None:
+async def test_server_killed_during_call_is_detected_and_replaced(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}, catalog_storage=None) as hub:
         await hub.wait_ready()
         pid = hub.status()["fake"].pid
@@ -105,7 +105,7 @@ async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> 
         assert "signal 9" in (status.last_error or "")
 
 
-async def test_a_server_killed_while_idle_is_noticed_and_replaced() -> None:
+async def test_server_killed_while_idle_is_detected_and_replaced() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         pid = hub.status()["fake"].pid
@@ -115,7 +115,7 @@ async def test_a_server_killed_while_idle_is_noticed_and_replaced() -> None:
         assert (await hub.call_tool("fake.echo", {"text": "next"})).text == "next"
 
 
-async def test_a_call_in_the_moment_of_death_goes_to_the_next_process() -> None:
+async def test_call_right_after_a_kill_goes_to_the_next_process() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         for _ in range(3):
@@ -127,7 +127,7 @@ async def test_a_call_in_the_moment_of_death_goes_to_the_next_process() -> None:
             assert (await hub.call_tool("fake.echo", {"text": "x"})).text == "x"
 
 
-async def test_a_server_that_fell_silent_is_restarted() -> None:
+async def test_silent_server_is_restarted() -> None:
     from dataclasses import replace
 
     from toolway import HealthCheck
@@ -144,7 +144,7 @@ async def test_a_server_that_fell_silent_is_restarted() -> None:
         assert (await hub.call_tool("fake.echo", {"text": "new"})).text == "new"
 
 
-async def test_a_server_that_ends_too_often_is_given_up_and_comes_back_on_command() -> None:
+async def test_server_that_exits_too_often_fails_until_restarted() -> None:
     async with Hub({"fake": {**fake_server("exit_at_start=1"), "maxRestarts": 2}}, catalog_storage=None) as hub:
         await until(lambda: hub.status()["fake"].lifecycle == "failed", 60)
         status = hub.status()["fake"]
@@ -157,7 +157,7 @@ async def test_a_server_that_ends_too_often_is_given_up_and_comes_back_on_comman
         await until(lambda: hub.status()["fake"].lifecycle != "failed", within(1))
 
 
-async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> None:
+async def test_normal_close_leaves_no_process_within_6_seconds() -> None:
     before = descendants(os.getpid())
     servers = {
         "plain": fake_server(),
@@ -177,7 +177,7 @@ async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> No
     assert not [pid for pid in mine if alive(pid)]
 
 
-async def test_what_a_server_leaves_behind_when_it_ends_is_ended_too() -> None:
+async def test_children_of_a_killed_server_are_killed() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         reply = await hub.call_tool("fake.spawn_children")
@@ -212,7 +212,7 @@ async def test_zombies_are_reaped() -> None:
         await until(lambda: orphans() == 0, within(1))
 
 
-async def test_a_keeper_that_is_killed_takes_its_servers_along_and_is_replaced() -> None:
+async def test_killed_reaper_takes_its_servers_and_is_replaced() -> None:
     async with Hub({"fake": fake_server("ignore_eof")}, catalog_storage=None) as hub:
         await hub.wait_ready()
         keeper, pid = hub._core.spawner._reaper, hub.status()["fake"].pid
@@ -223,7 +223,7 @@ async def test_a_keeper_that_is_killed_takes_its_servers_along_and_is_replaced()
         assert (await hub.call_tool("fake.echo", {"text": "x"})).text == "x"
 
 
-async def test_a_hundred_parallel_calls_of_half_a_second_take_under_a_second() -> None:
+async def test_100_parallel_half_second_calls_take_under_a_second() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         began = time.monotonic()
@@ -234,7 +234,7 @@ async def test_a_hundred_parallel_calls_of_half_a_second_take_under_a_second() -
         assert [reply.data["nonce"] for reply in replies] == [f"n{n}" for n in range(100)]
 
 
-async def test_no_answer_is_misplaced_or_lost() -> None:
+async def test_no_result_is_misplaced_or_lost() -> None:
     count = 10_000 if os.environ.get("TOOLWAY_LONG") else 2_000
     dice = random.Random(11)
     servers = {f"s{n}": fake_server(era=("modern", "legacy")[n % 2]) for n in range(10)}

@@ -27,7 +27,7 @@ async def spawner() -> AsyncIterator[Spawner]:
     await spawner.close()
 
 
-async def test_a_lock_is_held_until_the_servers_have_ended(tmp_path: Path) -> None:
+async def test_lock_is_held_until_servers_have_exited(tmp_path: Path) -> None:
     def is_locked() -> bool:
         with file.open() as other:
             try:
@@ -88,16 +88,14 @@ def descriptors() -> int:
 
 
 @SHORT
-async def test_a_shortage_that_passes_delays_a_start(
-    code: int, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_temporary_shortage_delays_a_start(code: int, spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     shortage = Shortage(monkeypatch, code, 3)
     await end(await start(spawner))
     assert shortage.left == 0
 
 
 @SHORT
-async def test_a_shortage_that_lasts_fails_the_start_and_no_other(
+async def test_lasting_shortage_fails_only_its_start(
     code: int, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await end(await start(spawner))
@@ -112,9 +110,7 @@ async def test_a_shortage_that_lasts_fails_the_start_and_no_other(
     assert descriptors() == before
 
 
-async def test_an_order_that_is_no_start_is_sent_until_it_arrives(
-    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kill_order_is_resent_until_it_arrives(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     process = await start(spawner)
     Shortage(monkeypatch, errno.ENOBUFS, 20)
     process.kill_tree()

@@ -86,7 +86,7 @@ def build(disk: dict[str, str], *argv: str, env: dict[str, str] = ENV, cwd: str 
 
 
 def npm_folder() -> Path:
-    """The folder of the npm that is installed beside Node.js."""
+    """The folder of the npm that is installed next to Node.js."""
     program = shutil.which("npm")
     if program is None:
         pytest.skip("npm is not installed")
@@ -114,7 +114,7 @@ def real_shim(folder: Path, first_line: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["npx", "npm"])
-def test_npx_is_node_with_the_script_of_npm(name: str) -> None:
+def test_npx_runs_node_with_npm_script(name: str) -> None:
     disk = {rf"{NODE}\{name}.cmd": (npm_folder() / "bin" / f"{name}.cmd").read_text()}
     assert build(disk, name, *HARD) == [
         rf"{NODE}\node.exe",
@@ -123,12 +123,12 @@ def test_npx_is_node_with_the_script_of_npm(name: str) -> None:
     ]
 
 
-def test_npx_of_an_older_node_is_known_too() -> None:
+def test_npx_of_older_node_is_recognized() -> None:
     words = build({rf"{NODE}\npx.cmd": OLD_NPX}, "npx.cmd", "x")
     assert words == [rf"{NODE}\node.exe", rf"{NODE}\node_modules\npm\bin\npx-cli.js", "x"]
 
 
-def test_an_npm_that_was_installed_by_npm_has_precedence() -> None:
+def test_npm_installed_by_npm_has_precedence() -> None:
     newer = rf"{ROAMING}\npm\node_modules\npm\bin\npx-cli.js"
     disk = {rf"{NODE}\npx.cmd": (npm_folder() / "bin" / "npx.cmd").read_text(), newer: ""}
     assert build(disk, "npx", "x") == [rf"{NODE}\node.exe", newer, "x"]
@@ -141,7 +141,7 @@ def test_an_npm_that_was_installed_by_npm_has_precedence() -> None:
     ("first_line", "options"),
     [("#!/usr/bin/env node", []), ("#!/usr/bin/env -S node --no-warnings", ["--no-warnings"])],
 )
-def test_a_program_of_a_package_is_node_with_its_script(tmp_path: Path, first_line: str, options: list[str]) -> None:
+def test_package_program_runs_node_with_its_script(tmp_path: Path, first_line: str, options: list[str]) -> None:
     shim = real_shim(tmp_path, first_line)
     script = rf"{ROAMING}\npm\node_modules\server\cli.js"
     words = build({rf"{ROAMING}\npm\server.cmd": shim}, "server", *HARD)
@@ -149,20 +149,20 @@ def test_a_program_of_a_package_is_node_with_its_script(tmp_path: Path, first_li
 
 
 @pytest.mark.parametrize("shim", [OLD_SHIM, SHIM_4])
-def test_what_older_versions_of_npm_wrote_is_known(shim: str) -> None:
+def test_shims_of_older_npm_are_recognized(shim: str) -> None:
     script = rf"{ROAMING}\npm\node_modules\server\cli.js"
     assert build({rf"{ROAMING}\npm\server.cmd": shim}, "server", "x&y") == [rf"{NODE}\node.exe", script, "x&y"]
     beside = {rf"{ROAMING}\npm\server.cmd": shim, rf"{ROAMING}\npm\node.exe": ""}
     assert build(beside, "server")[0] == rf"{ROAMING}\npm\node.exe"
 
 
-def test_a_package_may_bring_a_program_of_its_own(tmp_path: Path) -> None:
+def test_package_may_have_its_own_executable(tmp_path: Path) -> None:
     shim = real_shim(tmp_path, "MZ").replace("cli.js", "server.exe")
     words = build({rf"{ROAMING}\npm\server.cmd": shim}, "server", "a|b")
     assert words == [rf"{ROAMING}\npm\node_modules\server\server.exe", "a|b"]
 
 
-def test_a_shim_that_sets_variables_goes_through_cmd(tmp_path: Path) -> None:
+def test_shim_that_sets_variables_goes_through_cmd(tmp_path: Path) -> None:
     shim = real_shim(tmp_path, "#!/usr/bin/env -S NODE_ENV=production node")
     disk = {rf"{ROAMING}\npm\server.cmd": shim}
     assert "NODE_ENV" in shim and build(disk, "server", "x") == [rf"{ROAMING}\npm\server.cmd", "x"]
@@ -171,11 +171,11 @@ def test_a_shim_that_sets_variables_goes_through_cmd(tmp_path: Path) -> None:
 # -- uv ---------------------------------------------------------------------------------------------------------------
 
 
-def test_uvx_is_a_program_itself() -> None:
+def test_uvx_is_run_directly() -> None:
     assert build({r"C:\bin\uvx.exe": ""}, "uvx", *HARD) == [r"C:\bin\uvx.exe", *HARD]
 
 
-def test_a_wrapper_of_uvx_is_left_out() -> None:
+def test_uvx_wrapper_is_bypassed() -> None:
     wrapper = {rf"{NODE}\uvx.bat": "@pyenv exec uvx %*"}
     assert build({**wrapper, r"C:\bin\uvx.exe": ""}, "uvx", "x&y") == [r"C:\bin\uvx.exe", "x&y"]
     assert build({**wrapper, r"C:\bin\uv.exe": ""}, "uvx", "x&y") == [r"C:\bin\uv.exe", "tool", "run", "x&y"]
@@ -189,26 +189,26 @@ def test_a_wrapper_of_uvx_is_left_out() -> None:
 BATCH = {r"C:\bin\server.cmd": "@echo off\r\npython C:\\server.py %*\r\n"}
 
 
-def test_another_batch_file_gets_arguments_that_cmd_cannot_misread() -> None:
+def test_other_batch_file_gets_safe_arguments() -> None:
     words = ["--root", r"C:\Users\Jörg Müller\a-b_c", "key=value", "https://example.org:8080/x?y#z", "a;b,c", "it's"]
     assert build(BATCH, "server", *words) == [r"C:\bin\server.cmd", *words]
 
 
 @pytest.mark.parametrize("letter", [*'"%!&|<>^()', "\n", "\r", "\0", "\x1a"])
-def test_an_argument_that_cmd_would_misread_is_refused_by_its_number(letter: str) -> None:
+def test_unsafe_batch_argument_is_rejected_by_number(letter: str) -> None:
     with pytest.raises(UnsafeArgument, match=r"server\.cmd is a batch file") as refused:
         build(BATCH, "server", "--url", f"a{letter}calc")
     assert "argument 2 (" in str(refused.value) and repr(letter) in str(refused.value)
 
 
-def test_a_refused_argument_that_looks_like_a_secret_is_masked() -> None:
+def test_rejected_secret_argument_is_masked() -> None:
     secret = "ghp_" + "a1B2" * 9
     with pytest.raises(UnsafeArgument) as refused:
         build(BATCH, "server", "--token", f"{secret}&calc")
     assert secret not in str(refused.value)
 
 
-def test_a_batch_file_below_a_folder_that_cmd_would_misread_is_refused() -> None:
+def test_batch_file_in_unsafe_folder_is_rejected() -> None:
     with pytest.raises(UnsafeArgument, match="in its path"):
         build({r"C:\R&D\x.cmd": "@rem"}, r"C:\R&D\x.cmd")
 
@@ -223,14 +223,14 @@ def test_a_batch_file_below_a_folder_that_cmd_would_misread_is_refused() -> None
         "",
     ],
 )
-def test_a_layout_that_is_not_known_exactly_goes_through_cmd(text: str) -> None:
+def test_unknown_shim_layout_goes_through_cmd(text: str) -> None:
     assert build({r"C:\bin\x.cmd": text}, "x", "y") == [r"C:\bin\x.cmd", "y"]
 
 
 # -- where programs are looked up -------------------------------------------------------------------------------------
 
 
-def test_a_program_in_the_current_folder_is_not_found_by_its_name() -> None:
+def test_program_in_current_folder_is_not_found_by_name() -> None:
     """A project that someone else wrote could bring its own `npx.cmd`."""
     with pytest.raises(FileNotFoundError):
         build({r"C:\project\npx.cmd": "@calc"}, "npx", env={"PATH": rf".;\;{NODE};"})
@@ -238,13 +238,13 @@ def test_a_program_in_the_current_folder_is_not_found_by_its_name() -> None:
     assert build({r"C:\project\bin\x.exe": ""}, "./bin/x.exe") == [r"C:\project\bin\x.exe"]
 
 
-def test_folders_of_path_come_in_their_order_and_programs_before_batch_files() -> None:
+def test_path_order_wins_and_programs_precede_batch_files() -> None:
     disk = Disk({r"C:\b\x.exe": "", r"C:\a\x.cmd": "", r"C:\a\x": "", r"C:\c\y.cmd": "", r"C:\c\y.exe": ""})
     assert find_program("x", r"C:\a;C:\b", "", disk) == r"C:\a\x.cmd"
     assert find_program("x.exe", r'C:\a;"C:\b"', "", disk) == r"C:\b\x.exe"
     assert find_program("y", r"C:\c", "", disk) == r"C:\c\y.exe"
 
 
-def test_node_itself_and_a_full_path_are_not_changed() -> None:
+def test_node_and_full_paths_are_unchanged() -> None:
     assert build({}, "node", *HARD) == [rf"{NODE}\node.exe", *HARD]
     assert build({}, rf"{NODE}\node.exe", json.dumps({"a": "%x%"})) == [rf"{NODE}\node.exe", '{"a": "%x%"}']

@@ -16,7 +16,7 @@ NAMES = [name for name in vars(constants) if name.isupper()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_constant_is_the_sdks(name: str) -> None:
+def test_constant_matches_the_sdk(name: str) -> None:
     expected = next(getattr(module, name) for module in SDK if hasattr(module, name))
     assert getattr(constants, name) == expected
 

@@ -23,18 +23,18 @@ NAMES = st.sampled_from(["a", "b", "X-A", "x-a", "bad name", "", "ü", 5, None])
 
 
 @given(TEXTS)
-def test_header_values_are_encoded_as_by_the_sdk(value: str) -> None:
+def test_header_values_are_encoded_like_the_sdk(value: str) -> None:
     encoded = ours.encode_header_value(value)
     assert encoded == sdk.encode_header_value(value)
     assert ours.decode_header_value(encoded) == value
 
 
 @given(st.none() | TEXTS.filter(lambda text: text.isascii() and "\n" not in text))
-def test_header_values_are_decoded_as_by_the_sdk(value: str | None) -> None:
+def test_header_values_are_decoded_like_the_sdk(value: str | None) -> None:
     assert ours.decode_header_value(value) == sdk.decode_header_value(value)
 
 
-def test_base64_that_is_no_ascii_is_no_value() -> None:
+def test_non_ascii_base64_value_is_ignored() -> None:
     assert ours.decode_header_value("=?base64?ä?=") is None
 
 
@@ -57,7 +57,7 @@ HEADERS = st.none() | st.fixed_dictionaries(
 
 
 @given(METHODS, PARAMS, HEADERS, st.booleans())
-def test_requests_are_checked_as_by_the_sdk(
+def test_requests_are_checked_like_the_sdk(
     method: str, params: dict[str, Any], headers: dict[str, str] | None, agreeing: bool
 ) -> None:
     if agreeing:  # else hardly any request would pass
@@ -106,7 +106,7 @@ PARAM_HEADERS = st.dictionaries(
 
 
 @given(SCHEMAS)
-def test_schemas_are_refused_as_by_the_sdk(schema: Any) -> None:
+def test_header_schemas_are_rejected_like_the_sdk(schema: Any) -> None:
     assert (ours.check_header_schema(schema) is None) == (sdk.find_invalid_x_mcp_header(schema) is None)
 
 
@@ -121,7 +121,7 @@ VALID = {
 
 
 @given(st.just(VALID) | SCHEMAS, ARGUMENTS.filter(lambda value: isinstance(value, dict)), PARAM_HEADERS)
-def test_arguments_in_headers_are_sent_and_checked_as_by_the_sdk(
+def test_argument_headers_are_sent_and_checked_like_the_sdk(
     schema: Any, arguments: Any, headers: dict[str, str]
 ) -> None:
     assert (ours.check_param_headers(schema, arguments, headers) is None) == (

@@ -15,7 +15,7 @@ def answer(result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":7,"result":' + result + b"}"
 
 
-def test_a_result_keeps_fields_that_nobody_knows() -> None:
+def test_result_keeps_unknown_fields() -> None:
     message = jsonrpc.parse_message(
         answer(b'{"content":[{"type":"video","fps":25}],"future":{"a":null,"n":123456789012345678}}')
     )
@@ -46,7 +46,7 @@ def test_a_result_keeps_fields_that_nobody_knows() -> None:
         ("a truncated message", answer(b'{"a":')[:-1]),
     ],
 )
-def test_a_spoiled_answer_is_refused_and_still_shows_whose_it_was(why: str, frame: bytes) -> None:
+def test_invalid_response_is_rejected_but_its_id_is_found(why: str, frame: bytes) -> None:
     with pytest.raises(jsonrpc.InvalidMessage) as caught:
         jsonrpc.parse_message(frame)
     assert caught.value.id == 7, why
@@ -65,31 +65,31 @@ def test_a_spoiled_answer_is_refused_and_still_shows_whose_it_was(why: str, fram
         b'{"id":1.5,"result":{}}',
     ],
 )
-def test_what_is_no_envelope_is_refused(frame: bytes) -> None:
+def test_invalid_envelope_is_rejected(frame: bytes) -> None:
     with pytest.raises(jsonrpc.InvalidMessage):
         jsonrpc.parse_message(frame)
 
 
-def test_sixty_four_levels_and_large_honest_messages_pass() -> None:
+def test_64_levels_and_large_valid_messages_pass() -> None:
     jsonrpc.parse_message(answer(b'{"a":' + b"[" * 62 + b"]" * 62 + b"}"))
     jsonrpc.parse_message(answer(b'{"a":[' + b"[1,2]," * 30_000 + b"0]}"))
 
 
-def test_an_exponent_inside_a_string_is_no_number() -> None:
+def test_exponent_in_a_string_is_not_a_number() -> None:
     assert jsonrpc.parse_message(answer(b'{"a":"1e400"}')).body == {"a": "1e400"}
 
 
-def test_field_names_are_exact() -> None:
+def test_field_names_are_case_sensitive() -> None:
     with pytest.raises(jsonrpc.InvalidMessage):
         jsonrpc.parse_message(b'{"Method":"x","Id":1}')
 
 
-def test_a_request_without_params_has_empty_params() -> None:
+def test_request_without_params_has_empty_params() -> None:
     message = jsonrpc.parse_message(b'{"jsonrpc":"2.0","id":"a","method":"ping"}')
     assert (message.kind, message.id, message.method, message.body) == ("request", "a", "ping", {})
 
 
-def test_no_id_is_read_from_what_is_no_answer() -> None:
+def test_id_is_extracted_only_from_responses() -> None:
     assert jsonrpc.extract_id(b'{"id":5,"method":"x"') is None
     assert jsonrpc.extract_id(b'{"id":"abc","result":{"id":9') == "abc"
 
@@ -105,11 +105,11 @@ def test_no_id_is_read_from_what_is_no_answer() -> None:
         (42, Certainty.EXECUTED),
     ],
 )
-def test_an_error_code_says_how_sure_we_are(code: int, certainty: Certainty) -> None:
+def test_error_code_sets_certainty(code: int, certainty: Certainty) -> None:
     assert jsonrpc.classify_error(code) is certainty
 
 
-def test_errors_of_any_shape_become_code_message_and_data() -> None:
+def test_error_of_any_shape_gets_code_message_and_data() -> None:
     assert jsonrpc.parse_error({}) == (-32603, "error without a message", None)
     assert jsonrpc.parse_error({"code": True, "message": "a\x1b[31mb\u202e", "data": 1}) == (-32603, "a[31mb", 1)
 
@@ -118,7 +118,7 @@ def test_errors_of_any_shape_become_code_message_and_data() -> None:
 
 
 @pytest.mark.parametrize("value", [[1, {"a": 2}], 7, 1.5, "text", True, None])
-def test_a_result_of_any_kind_is_read_from_a_bare_server(value) -> None:
+def test_bare_server_may_return_any_result_type(value) -> None:
     frame = json.dumps({"jsonrpc": "2.0", "id": 3, "result": value}).encode()
     with pytest.raises(jsonrpc.InvalidMessage):
         jsonrpc.parse_message(frame)
@@ -128,7 +128,7 @@ def test_a_result_of_any_kind_is_read_from_a_bare_server(value) -> None:
     assert "structuredContent" not in message.body
 
 
-def test_a_null_beside_the_result_or_error_is_read_from_a_bare_server() -> None:
+def test_bare_response_may_have_null_result_or_error() -> None:
     result = jsonrpc.parse_bare_response(b'{"id":1,"result":{"a":1},"error":null}')
     error = jsonrpc.parse_bare_response(b'{"id":1,"result":null,"error":{"code":-32603,"message":"no"}}')
     assert result is not None and (result.kind, result.body) == ("result", {"a": 1})
@@ -153,11 +153,11 @@ def test_a_null_beside_the_result_or_error_is_read_from_a_bare_server() -> None:
         b'{"id":1,"result":' + b"[" * 1000 + b"]" * 1000 + b"}",
     ],
 )
-def test_what_is_no_response_is_not_read_from_a_bare_server_either(frame) -> None:
+def test_bare_parser_ignores_non_responses(frame) -> None:
     assert jsonrpc.parse_bare_response(frame) is None
 
 
-def test_the_fast_decoder_accepts_only_what_the_strict_one_accepts() -> None:
+def test_fast_decoder_accepts_only_valid_json() -> None:
     rng = random.Random(3)
     texts = [
         b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"a\\nb"}],"isError":false}}',
@@ -182,7 +182,7 @@ def test_the_fast_decoder_accepts_only_what_the_strict_one_accepts() -> None:
 
 @pytest.mark.parametrize("digits", [299, 300, 301, 308, 309, 310, 400, 4000])
 @pytest.mark.parametrize("offset", range(0, 160, 13))
-def test_an_integer_beyond_a_double_is_found_anywhere(digits: int, offset: int) -> None:
+def test_integer_beyond_a_double_is_rejected_anywhere(digits: int, offset: int) -> None:
     text = b'["%b",%b]' % (b"x" * offset, b"9" * digits)
     if digits < 309:
         assert jsonrpc.decode_json(text)[1] == int(b"9" * digits)
@@ -191,7 +191,7 @@ def test_an_integer_beyond_a_double_is_found_anywhere(digits: int, offset: int) 
             jsonrpc.decode_json(text)
 
 
-def test_a_usual_result_is_read_only_if_the_whole_message_says_the_same() -> None:
+def test_usual_result_parser_agrees_with_full_parser() -> None:
     rng = random.Random(5)
     original = answer(b'{"content":[{"type":"text","text":"a"}],"n":[1,-2.5,null],"resultType":"complete"}')
     usual = 0

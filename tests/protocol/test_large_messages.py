@@ -10,7 +10,7 @@ from toolway.protocol import large_messages
 
 
 def pause() -> None:
-    """Nobody else is there."""
+    """No one else is there."""
 
 
 def some(dice: random.Random, depth: int) -> Any:
@@ -23,9 +23,7 @@ def some(dice: random.Random, depth: int) -> Any:
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 100_000])
 @pytest.mark.parametrize("spaces", [None, 1])
-def test_the_size_of_the_pieces_changes_nothing(
-    piece: int, spaces: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunk_size_does_not_matter(piece: int, spaces: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_messages, "CHUNK_BYTES", piece)
     dice = random.Random(1)
     for _ in range(200):
@@ -36,13 +34,13 @@ def test_the_size_of_the_pieces_changes_nothing(
 @pytest.mark.parametrize(
     "text", ["[1,2", '{"a":1,}', "[1 2]", '{"a":[NaN]}', '{"a":"\\ud800"}', '["a" "b"]', "[1]]", "[01]"]
 )
-def test_what_is_no_json_is_refused_in_pieces_too(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_json_is_rejected_in_chunks(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_messages, "CHUNK_BYTES", 1)
     with pytest.raises(ValueError):
         large_messages.decode_in_chunks(text.encode(), 20, pause)
 
 
-def test_what_is_nested_too_deep_is_no_endless_descent() -> None:
+def test_deep_nesting_raises() -> None:
     text = b"[" * 100_000 + b"1" + b"]" * 100_000
     with pytest.raises((ValueError, RecursionError)):
         large_messages.decode_in_chunks(text, 65, pause)

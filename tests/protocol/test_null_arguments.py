@@ -39,10 +39,10 @@ SCHEMA: dict[str, Any] = {
         ({"id": "a", "page": None, "pages": [{"size": None}, {"size": 2}]}, {"id": "a", "pages": [{}, {"size": 2}]}),
     ],
 )
-def test_a_null_is_left_out_if_it_is_optional_and_not_allowed(given: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_optional_null_is_dropped_if_not_allowed(given: dict[str, Any], sent: dict[str, Any]) -> None:
     assert drop_nulls(given, SCHEMA) == sent
 
 
-def test_a_schema_without_properties_changes_nothing() -> None:
+def test_schema_without_properties_changes_nothing() -> None:
     assert drop_nulls({"a": None}, {"type": "object"}) == {"a": None}
     assert drop_nulls({"a": None}, {"properties": {"a": True}}) == {"a": None}

@@ -85,7 +85,7 @@ def schemas() -> list[Json]:
 
 
 def pairs(count: int) -> Iterator[tuple[Json, SchemaValidator, Any, ArgumentGenerator]]:
-    """Yield `count` schemas in turn, each with both validators and a generator of its own seed."""
+    """Yield `count` schemas in turn, each with both validators and a generator with its own seed."""
     all_schemas = schemas()
     ours = [SchemaValidator(schema) for schema in all_schemas]
     seconds = [
@@ -96,7 +96,7 @@ def pairs(count: int) -> Iterator[tuple[Json, SchemaValidator, Any, ArgumentGene
         yield all_schemas[turn], ours[turn], seconds[turn], ArgumentGenerator(all_schemas[turn], seed)
 
 
-def test_every_schema_of_the_real_servers_is_evaluated() -> None:
+def test_every_real_schema_is_evaluated() -> None:
     found = {
         f"{server}.{name}": SchemaValidator(schema).skip_reason
         for server, tools in REAL.items()
@@ -107,7 +107,7 @@ def test_every_schema_of_the_real_servers_is_evaluated() -> None:
     assert [SchemaValidator(schema).skip_reason for schema in RARE] == [""] * len(RARE)
 
 
-def test_no_valid_arguments_are_refused() -> None:
+def test_valid_arguments_are_never_rejected() -> None:
     made = 0
     for schema, ours, second, generator in pairs(COUNT * 2):
         arguments = generator.valid()
@@ -120,7 +120,7 @@ def test_no_valid_arguments_are_refused() -> None:
     pytest.fail(f"only {made} valid arguments were made")
 
 
-def test_spoiled_arguments_are_judged_alike_by_a_second_validator() -> None:
+def test_invalid_arguments_match_second_validator() -> None:
     refused = 0
     for schema, ours, second, generator in pairs(COUNT):
         arguments = generator.spoiled(generator.valid())

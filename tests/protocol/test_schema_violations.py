@@ -1,4 +1,4 @@
-"""Texts of violations: what a person or a model needs to correct the arguments, and no more."""
+"""Messages of violations: what a user or a model needs to correct the arguments, and no more."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ CHOICE = {
         ),
     ],
 )
-def test_a_violation_says_where_what_and_what_was_expected(schema: Any, value: Any, expected: list[str]) -> None:
+def test_violation_has_path_problem_and_expectation(schema: Any, value: Any, expected: list[str]) -> None:
     assert texts(schema, value) == expected
 
 
-def test_texts_of_a_hostile_schema_are_sanitized_and_cut() -> None:
+def test_violation_text_is_sanitized_and_cut() -> None:
     schema = {"properties": {"a": {"enum": ["\x1b[31mred\u202e" * 40] * 50}}, "additionalProperties": False}
     for text in texts(schema, {"a": 1, "\x1b[2J" + "k" * 500: 1}):
         assert "\x1b" not in text and "\u202e" not in text
         assert len(text) < 2500
 
 
-def test_the_error_survives_the_way_over_json() -> None:
+def test_invalid_arguments_error_survives_json() -> None:
     violation = ArgumentViolation("$.a", "is missing", "a string", "aa")
     data = {"code": "E-ARGUMENTS", "executed": "no", "violations": [violation_to_json(violation)], "omitted": 3}
     error = decode_invalid_arguments(data, "s", "t")
@@ -109,7 +109,7 @@ def test_the_error_survives_the_way_over_json() -> None:
     assert decode_invalid_arguments({"code": "E-OTHER", "executed": "no"}, "s", "t") is None
 
 
-def test_the_error_of_another_node_is_the_error_that_it_raised() -> None:
+def test_error_from_another_node_is_decoded() -> None:
     data = {"code": "E-ARGUMENTS", "executed": "no", "violations": [{"path": "$.a", "problem": "is missing"}]}
     error = decode_error(JSONRPCError(-32602, "invalid arguments", data), "s", "t")
     assert isinstance(error, InvalidArguments) and error.violations == (ArgumentViolation("$.a", "is missing"),)

@@ -23,17 +23,17 @@ from toolway.types import ToolRef
         ("a.", None),
     ],
 )
-def test_the_first_dot_or_double_underscore_ends_the_server(name: str, ref: ToolRef | None) -> None:
+def test_first_dot_or_double_underscore_ends_the_server(name: str, ref: ToolRef | None) -> None:
     assert tool_names.parse_tool_name(name) == ref
 
 
 @pytest.mark.parametrize("tool", ["search", "x" * 128, "with.dot", "with/slash", "ümlaut"])
-def test_a_name_for_models_is_accepted_by_all_of_them(tool: str) -> None:
+def test_model_name_is_accepted_by_all_providers(tool: str) -> None:
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool_names.model_name_for(ToolRef("server", tool)))
 
 
 @pytest.mark.attack("held-60")
-def test_names_that_would_collide_are_told_apart_and_stay_the_same() -> None:
+def test_colliding_names_are_distinct_and_stable() -> None:
     made = {tool_names.model_name_for(ToolRef("s", tool)) for tool in ("a.b", "a_b", "a/b", "x" * 100, "x" * 101)}
     assert len(made) == 5
     assert tool_names.model_name_for(ToolRef("s", "a.b")) == tool_names.model_name_for(ToolRef("s", "a.b"))

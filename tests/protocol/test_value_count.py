@@ -14,7 +14,7 @@ MEGABYTES = 8 * 1024 * 1024
 
 
 def pause() -> None:
-    """Nobody else is there."""
+    """No one else is there."""
 
 
 def answer(result: bytes) -> bytes:
@@ -37,12 +37,12 @@ def many(item: bytes, size: int = MEGABYTES) -> bytes:
         ([[], {}], 5, 0),
     ],
 )
-def test_values_and_keys_are_counted_and_strings_are_not_looked_into(value: Any, values: int, keys: int) -> None:
+def test_values_and_keys_are_counted_outside_strings(value: Any, values: int, keys: int) -> None:
     assert large_messages.count_values(json.dumps(value).encode(), 100, pause) == (values, keys)
 
 
 @pytest.mark.parametrize("shift", range(8))
-def test_it_does_not_matter_where_a_slice_ends(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slice_boundaries_do_not_matter(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps(["x" * shift, '\\\\"', ",\\", '"', "[", {"k,": [1, 2]}]).encode()
     whole = large_messages.count_values(text, 100, pause)
     monkeypatch.setattr(large_messages, "SLICE_BYTES", 8)
@@ -50,7 +50,7 @@ def test_it_does_not_matter_where_a_slice_ends(shift: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("item", [b"{}", b"1", b'""', b"null", b"[[]]", b'{"a":1}'])
-def test_a_million_small_values_are_refused_before_they_are_decoded(item: bytes) -> None:
+def test_million_small_values_are_rejected_before_decoding(item: bytes) -> None:
     frame = many(item)
     assert jsonrpc.is_large(frame)
     began = time.thread_time()
@@ -61,7 +61,7 @@ def test_a_million_small_values_are_refused_before_they_are_decoded(item: bytes)
     assert "pages" in caught.value.hint
 
 
-def test_a_table_in_one_text_is_one_value() -> None:
+def test_large_string_is_one_value() -> None:
     frame = answer(b'{"a":"' + b"1,2,[{" * 1_000_000 + b'"}')
     assert jsonrpc.is_large(frame)
     assert len(jsonrpc.parse_in_slices(frame).body["a"]) == 6_000_000
@@ -78,13 +78,13 @@ def test_a_table_in_one_text_is_one_value() -> None:
         (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "deeper"),
     ],
 )
-def test_what_is_refused_otherwise_is_refused_in_a_thread_too(result: bytes, why: str) -> None:
+def test_invalid_message_is_rejected_in_slices(result: bytes, why: str) -> None:
     with pytest.raises(jsonrpc.InvalidMessage, match=why) as caught:
         jsonrpc.parse_in_slices(answer(result))
     assert caught.value.id == 7
 
 
-def test_an_item_of_very_many_values_is_set_aside_and_the_others_stay() -> None:
+def test_oversized_list_item_is_omitted_and_others_stay() -> None:
     heavy = b'{"name":"million","inputSchema":{"a":[' + b",".join([b"[" + b"{}," * 90_000 + b"1]"] * 12) + b"]}}"
     frame = answer(b'{"tools":[{"name":"one"},' + heavy + b',{"name":"two"}],"nextCursor":"c"}')
     message = jsonrpc.parse_in_slices(frame, "tools")
@@ -99,13 +99,13 @@ def test_an_item_of_very_many_values_is_set_aside_and_the_others_stay() -> None:
 
 
 @pytest.mark.parametrize("result", [b"[%s]", b'{"tools":{"a":[%s]}}', b'{"tools":[%s'])
-def test_a_list_that_is_none_is_refused(result: bytes) -> None:
+def test_oversized_non_list_is_rejected(result: bytes) -> None:
     with pytest.raises(jsonrpc.InvalidMessage) as caught:
         jsonrpc.parse_in_slices(answer(result % (b"[]," * 300_000 + b"1")), "tools")
     assert caught.value.id == 7
 
 
-def test_others_get_their_turn_again_and_again() -> None:
+def test_slicing_yields_regularly() -> None:
     turns: list[float] = []
     frame = answer(b'{"a":[' + b",".join([b"[" + b"12345," * 40_000 + b"1]"] * 5) + b"]}")
     jsonrpc.parse_in_slices(frame, "", lambda: turns.append(time.thread_time()))

@@ -12,7 +12,7 @@ from toolway.types import Json
 VERSION = "2026-07-28"
 
 
-def test_a_modern_request_says_who_asks_and_keeps_what_the_caller_put_there() -> None:
+def test_modern_request_has_client_meta_and_keeps_own_meta() -> None:
     params = versions.add_protocol_meta(
         {"name": "x", "_meta": {"vendor/key": None}}, VERSION, {"name": "toolway"}, {"roots": {}}
     )
@@ -27,7 +27,7 @@ def test_a_modern_request_says_who_asks_and_keeps_what_the_caller_put_there() ->
     }
 
 
-def test_only_a_version_we_share_is_spoken() -> None:
+def test_only_a_shared_version_is_selected() -> None:
     assert versions.select_modern_version({"supportedVersions": [VERSION, "2099-01-01"]}) == VERSION
     assert versions.select_modern_version({"supportedVersions": ["2025-11-25"]}) is None
     assert versions.select_modern_version({"supportedVersions": "yes"}) is None
@@ -35,7 +35,7 @@ def test_only_a_version_we_share_is_spoken() -> None:
     assert versions.agreed_legacy_version({"protocolVersion": "1.0"}) is None
 
 
-def test_a_refusal_of_our_version_names_the_one_to_use() -> None:
+def test_version_rejection_names_the_one_to_use() -> None:
     assert versions.version_from_error(-32022, {"supported": [VERSION]}) == VERSION
     assert versions.version_from_error(-32022, {"supported": ["2099-01-01"]}) is None
     assert versions.version_from_error(-32601, {"supported": [VERSION]}) is None
@@ -43,7 +43,7 @@ def test_a_refusal_of_our_version_names_the_one_to_use() -> None:
     assert not versions.accepts_legacy(None)
 
 
-def test_a_server_is_asked_only_for_changes_it_can_notice() -> None:
+def test_only_supported_notifications_are_requested() -> None:
     assert versions.listen_filter(
         {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": False}}
     ) == {"toolsListChanged": True}
@@ -61,7 +61,7 @@ def wrapped(value: Json) -> Json:
 @pytest.mark.promise("A2")
 @pytest.mark.parametrize("value", [{"url": "https://x", "number": 123}, {"contents": []}, {"a": None}, {"text": "é"}])
 @pytest.mark.parametrize("bare", [True, False])
-def test_an_object_that_is_no_tool_result_becomes_the_structured_content(value, bare) -> None:
+def test_plain_object_becomes_structured_content(value, bare) -> None:
     normalized = versions.normalize_tool_result(value, bare=bare)
     assert normalized["structuredContent"] == value
     assert [block["type"] for block in normalized["content"]] == ["text"]
@@ -82,11 +82,11 @@ def test_an_object_that_is_no_tool_result_becomes_the_structured_content(value, 
         {"toolResult": 7},
     ],
 )
-def test_a_result_with_a_field_of_mcp_is_left_as_it_is(result) -> None:
+def test_result_with_mcp_fields_is_unchanged(result) -> None:
     assert versions.normalize_tool_result(result, bare=False) is result
 
 
-def test_metadata_stays_beside_the_structured_content() -> None:
+def test_meta_stays_next_to_structured_content() -> None:
     normalized = versions.normalize_tool_result({"a": 1, "_meta": {"x": 2}}, bare=False)
     assert normalized == {**wrapped({"a": 1}), "_meta": {"x": 2}}
 
@@ -94,7 +94,7 @@ def test_metadata_stays_beside_the_structured_content() -> None:
 @pytest.mark.parametrize(
     "value", [{}, {"content": "text"}, {"content": [7]}, {"structuredContent": {}}, {"resultType": "input_required"}]
 )
-def test_of_a_bare_server_only_content_blocks_are_a_tool_result(value) -> None:
+def test_bare_result_needs_content_blocks(value) -> None:
     assert versions.normalize_tool_result(value, bare=True) == wrapped(value)
     assert versions.normalize_tool_result({**RESULT, "resultType": "input_required"}, bare=True) == RESULT
     assert versions.normalize_tool_result({"isError": True}, bare=True) == {
@@ -104,5 +104,5 @@ def test_of_a_bare_server_only_content_blocks_are_a_tool_result(value) -> None:
 
 
 @pytest.mark.parametrize("params", [{"name": "t"}, {"name": "t", "arguments": {"a": 1}}])
-def test_a_bare_server_is_given_the_name_of_a_tool_twice(params) -> None:
+def test_bare_call_sends_tool_name_twice(params) -> None:
     assert versions.bare_call_params(params) == {"arguments": {}, **params, "tool": "t"}

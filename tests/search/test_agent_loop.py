@@ -27,7 +27,7 @@ QUESTIONS = [
 ]
 
 
-async def test_the_loop_counts_what_was_solved_and_what_it_cost(tmp_path, monkeypatch):
+async def test_agent_loop_counts_solved_tasks_and_cost(tmp_path, monkeypatch):
     tools = [
         {
             "id": f"{server}.{name}",

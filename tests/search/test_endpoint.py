@@ -82,7 +82,7 @@ def endpoint(service: Service, get_key=no_key, dimensions: int | None = None, ur
     return EmbeddingEndpoint(url or service.url, "small", get_key, dimensions, PUBLIC_ONLY)
 
 
-async def test_the_form_of_a_request(service):
+async def test_request_has_openai_format(service):
     async def get_key() -> str:
         return "sk-1"
 
@@ -95,7 +95,7 @@ async def test_the_form_of_a_request(service):
     await embedder.close()
 
 
-async def test_vectors_are_put_into_the_order_of_the_texts(service):
+async def test_vectors_are_in_the_order_of_the_texts(service):
     embedder = endpoint(service)
     straight = await embedder.embed(["mail", "weather", "issue"], 10)
 
@@ -133,7 +133,7 @@ def _answer_with(data: Any) -> Callable[[Any], tuple[int, bytes]]:
         (_answer_with([{"index": at, "embedding": ["x"] * 8} for at in range(2)]), "not a list of vectors"),
     ],
 )
-async def test_a_bad_answer_is_refused(service, answer, reason):
+async def test_invalid_response_is_an_embedding_error(service, answer, reason):
     service.answer = answer
     embedder = endpoint(service, dimensions=8)
     with pytest.raises(EmbeddingError, match=reason):
@@ -142,7 +142,7 @@ async def test_a_bad_answer_is_refused(service, answer, reason):
     await embedder.close()
 
 
-async def test_a_slow_service_costs_the_time_limit_and_no_more(service: Service):
+async def test_slow_service_times_out(service: Service):
     def wait(body: Any) -> tuple[int, bytes]:
         service.released.wait()
         return service.embed(body)
@@ -166,7 +166,7 @@ async def test_three_failures_in_a_row_pause_the_service(service):
     await embedder.close()
 
 
-def test_pauses_grow_and_a_success_ends_them():
+def test_pauses_grow_and_success_resets_them():
     breaker, now = Breaker(), 100.0
     for pause in (0.0, 0.0, *PAUSES_S, PAUSES_S[-1]):
         breaker.on_failure(now)
@@ -178,7 +178,7 @@ def test_pauses_grow_and_a_success_ends_them():
     assert breaker.pause_left(now) == 0
 
 
-async def test_a_rejected_key_is_fetched_again(service):
+async def test_rejected_key_is_fetched_again(service):
     keys = iter(["old", "new"])
 
     async def get_key() -> str:
@@ -195,7 +195,7 @@ async def test_a_rejected_key_is_fetched_again(service):
     await embedder.close()
 
 
-async def test_a_key_with_a_line_end_is_not_sent(service):
+async def test_key_with_line_end_is_not_sent(service):
     async def get_key() -> str:
         return "key\r\nX-Other: 1"
 
@@ -206,7 +206,7 @@ async def test_a_key_with_a_line_end_is_not_sent(service):
     await embedder.close()
 
 
-async def test_the_network_policy_applies(service):
+async def test_network_policy_applies(service):
     policy = NetworkPolicy(trusts_entries=False)
     embedder = EmbeddingEndpoint(service.url, "small", no_key, None, policy)
     with pytest.raises(EmbeddingError):
@@ -232,7 +232,7 @@ async def test_tools_are_sent_in_batches_once_and_stored(service, tmp_path):
         service.requests.clear()
 
 
-async def test_a_model_of_another_size_does_not_use_the_stored_vectors(service, tmp_path):
+async def test_model_of_other_dimensions_ignores_stored_vectors(service, tmp_path):
     tools = make_tools("send_mail", "create_issue")
     for dimensions in (4, 6):
         embedder = endpoint(service, dimensions=dimensions)
@@ -246,7 +246,7 @@ async def test_a_model_of_another_size_does_not_use_the_stored_vectors(service, 
     assert [len(body["input"]) for _, body in service.requests if body["input"] != ["mail"]] == [2, 2]
 
 
-async def test_queries_work_while_tools_fail(service, tmp_path):
+async def test_failing_tool_batches_leave_search_by_words(service, tmp_path):
     """A service that refuses batches leaves queries without anything to compare: words alone, with a reason."""
     service.answer = lambda body: service.embed(body) if len(body["input"]) == 1 else (413, b"")
     embedder = endpoint(service)

@@ -35,32 +35,32 @@ async def open_search(catalog: Catalog, path: Path) -> tuple[ToolSearch, History
         await never(seconds)
 
     search = ToolSearch(catalog)
-    keeper = HistoryKeeper(search, path, sleep)
+    manager = HistoryKeeper(search, path, sleep)
     await loaded.wait()
-    return search, keeper
+    return search, manager
 
 
-async def test_what_was_learned_is_known_after_a_restart(tmp_path: Path) -> None:
+async def test_learned_calls_survive_restart_until_tool_changes(tmp_path: Path) -> None:
     path, catalog = tmp_path / "history.json", catalog_of(WORK)
-    search, keeper = await open_search(catalog, path)
+    search, manager = await open_search(catalog, path)
     assert names(search.search(QUERY))[0] != "github.create_issue" or not search.search(QUERY).fits
     search.record_call(QUERY, "anna", "github", "create_issue")
-    await keeper.close()
+    await manager.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "zorblax the" not in path.read_text()  # stems of single words only
 
-    search, keeper = await open_search(catalog, path)
+    search, manager = await open_search(catalog, path)
     assert names(search.search(QUERY))[0] == "github.create_issue"
-    await keeper.close()
+    await manager.close()
 
     replace(catalog, "github", {"create_issue": "Another definition"})
-    search, keeper = await open_search(catalog, path)
+    search, manager = await open_search(catalog, path)
     found = search.search(QUERY).matches
     assert all(reason.kind != "history" for match in found for reason in match.reasons)  # forgotten
-    await keeper.close()
+    await manager.close()
 
 
-async def test_what_was_learned_before_the_file_was_read_is_kept(tmp_path: Path) -> None:
+async def test_calls_learned_before_file_is_read_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
     stored = CallHistory()
     stored.record("an old query", "anna", ("github", "create_issue"), "hash")
@@ -72,15 +72,15 @@ async def test_what_was_learned_before_the_file_was_read_is_kept(tmp_path: Path)
     assert [words for _, words in entry[3]] == ["old queri", "new queri"]
 
 
-async def test_learning_that_is_switched_off_removes_the_file(tmp_path: Path) -> None:
+async def test_disabled_learning_removes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
-    search, keeper = await open_search(catalog_of(WORK), path)
+    search, manager = await open_search(catalog_of(WORK), path)
     search.record_call(QUERY, "anna", "github", "create_issue")
-    await keeper.close()
+    await manager.close()
     assert path.exists()
-    search, keeper = await open_search(catalog_of(WORK), path)
+    search, manager = await open_search(catalog_of(WORK), path)
     search.set_learning(False)
-    await keeper.close()
+    await manager.close()
     assert not path.exists()
 
     path.write_text("{}")
@@ -90,7 +90,7 @@ async def test_learning_that_is_switched_off_removes_the_file(tmp_path: Path) ->
     assert not path.exists()
 
 
-async def test_a_hub_keeps_the_history_when_it_closes(tmp_path: Path) -> None:
+async def test_hub_stores_history_on_close(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
     async with HubCore({}, catalog_storage=None) as hub:
         hub.store_search_history(path)
@@ -101,16 +101,14 @@ async def test_a_hub_keeps_the_history_when_it_closes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\xff", b"[]", b'{"form":2,"tools":[]}', b'{"form":1,"tools":{"a":1}}', b"[" * 100_000]
 )
-async def test_a_damaged_file_counts_as_missing(tmp_path: Path, content: bytes) -> None:
+async def test_damaged_file_counts_as_missing(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "history.json"
     assert len(read_history(path)) == 0
     path.write_bytes(content)
     assert len(read_history(path)) == 0
 
 
-async def test_strange_entries_are_skipped_and_the_file_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_invalid_entries_are_skipped_and_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "history.json"
     good = ["s", "t", "hash", [["anna", "word"]]]
     path.write_text(json.dumps({"form": 1, "tools": [good, 7, ["s"], ["s", "t", 3, []], ["s", "u", "h", [["a"]]]]}))

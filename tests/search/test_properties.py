@@ -19,7 +19,7 @@ LIVE = load("livemcpbench")
 QUERIES = [query["text"] for query in load("livemcpbench-agents")["queries"]]
 
 
-def test_a_tool_outside_a_scope_is_in_no_answer() -> None:
+def test_tool_outside_scope_is_never_returned() -> None:
     chance = random.Random(20261116)
     searched = Searched(LIVE["tools"][:120])
     every = sorted(searched.ids)
@@ -41,8 +41,8 @@ def _contains(scope: set[tuple[str, str]], server: str, tool: str) -> bool:
     return (server, tool) in scope
 
 
-def test_hidden_tools_change_an_answer_only_by_the_rarity_of_words() -> None:
-    """With the same rarity, the answer is that of an index that never had the hidden tools."""
+def test_hidden_tools_affect_results_only_by_word_rarity() -> None:
+    """With the same rarity, the answer equals the answer of an index that never had the hidden tools."""
     hidden = {"secret": {"create_secret_issue": "Create a new issue in a repository", "drop": "Drop it"}}
     search, without = search_of({**WORK, **hidden}), search_of(WORK)
     for index in (search, without):
@@ -95,7 +95,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_a_hostile_definition_does_not_rise_above_honest_tools(attack: str) -> None:
+def test_hostile_definition_does_not_outrank_honest_tools(attack: str) -> None:
     assert len(HOSTILE) == 20
     name, description = HOSTILE[attack]
     catalog = catalog_of(HONEST)
@@ -121,7 +121,7 @@ def spellings(server: str, tool: str) -> list[str]:
     ]
 
 
-def test_a_tool_is_found_first_by_its_own_name_in_all_its_spellings() -> None:
+def test_tool_is_first_for_every_spelling_of_its_name() -> None:
     searched = Searched(LIVE["tools"])
     bare: dict[str, int] = {}
     key = name_key
@@ -137,7 +137,7 @@ def test_a_tool_is_found_first_by_its_own_name_in_all_its_spellings() -> None:
                 assert (first.server, first.name) == (server, tool), text
 
 
-def test_a_new_server_changes_the_weights_of_no_other_server() -> None:
+def test_new_server_does_not_change_weights_of_others() -> None:
     """The parts of a score that are not rarity stay equal, so the order of another server's tools moves by it alone."""
     catalog = catalog_of(WORK)
     search = ToolSearch(catalog)

@@ -83,9 +83,7 @@ def plain_weights(tool: Tool, about: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("spread", [0, 3])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_index_has_the_weights_of_all_definitions_after_any_changes(
-    seed: int, spread: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_weights_are_right_after_any_changes(seed: int, spread: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_search, "MAX_SPREAD", spread)  # 0: every change renumbers all tools
     search = random_search(random.Random(seed))
     index = search._index
@@ -118,7 +116,7 @@ def plain_scores(index: Index, query: Query) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_fast_ranking_finds_the_tools_of_the_plain_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_ranking_matches_plain_ranking(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     index = random_search(chance)._index
     related = load_related_words()
@@ -162,7 +160,7 @@ def random_posting(chance: random.Random, end: int) -> Posting:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_best_of_many_tools_have_exactly_the_plain_scores(seed: int) -> None:
+def test_best_of_many_tools_have_exact_plain_scores(seed: int) -> None:
     chance, cache = random.Random(seed), WeightCache()
     end = chance.choice((1500, 3001))
     postings = [random_posting(chance, end) for _ in range(30)]

@@ -24,14 +24,14 @@ SEAL_STEP = 4  # a quarter of its 1,000 queries, against all of its 4,076 tools
 
 
 @pytest.mark.parametrize("name", FLOORS)
-def test_the_needed_tools_are_among_the_first_five(name: str) -> None:
+def test_needed_tools_are_among_the_first_five(name: str) -> None:
     chosen = SETS[name]
     queries = chosen.queries if name != "seal" else chosen.queries[::SEAL_STEP]
     scores = score_queries(Searched(chosen.tools, chosen.about).rank(queries), queries)
     assert all(score >= floor for score, floor in zip(scores, FLOORS[name], strict=True)), scores
 
 
-def test_meaning_finds_what_people_call_otherwise() -> None:
+def test_meaning_improves_golden_set_scores() -> None:
     """The golden set with the likeness that MiniLM gives: fused with words, it finds more than words alone."""
     chosen = SETS["golden"]
     searched = Searched(chosen.tools, chosen.about)
@@ -40,12 +40,12 @@ def test_meaning_finds_what_people_call_otherwise() -> None:
     assert first >= 0.62 and recall >= 0.9 and gain >= 0.8
 
 
-def test_an_agents_own_searches_find_the_tools_of_its_task() -> None:
+def test_agent_searches_find_tools_of_their_task() -> None:
     found = rank_ours(SETS["agents"])
     assert score_tasks(found, SETS["agents"], 5) >= 0.63
 
 
-def test_earlier_calls_help_their_tools_and_cost_the_rest_little() -> None:
+def test_learning_helps_used_tools_and_costs_others_little() -> None:
     meta = SETS["meta"]
     used = frozenset(tool["id"] for number, tool in enumerate(meta.tools) if number % 3 == 0)
     parts = [
@@ -59,14 +59,14 @@ def test_earlier_calls_help_their_tools_and_cost_the_rest_little() -> None:
     assert after[1] >= before[1] - 0.015
 
 
-def test_the_table_of_related_words_is_that_of_the_data() -> None:
+def test_related_words_table_matches_its_data() -> None:
     assert RelatedWords(pack_related.packed())("photo") == load_related_words()("photo")
     table = load("related-words")
     assert all(load_related_words()(word) for word in table)
     assert load_related_words()("no-such-word") == ()
 
 
-def test_estimated_tokens_are_near_the_counted_ones() -> None:
+def test_estimated_tokens_are_near_counted_tokens() -> None:
     tools = load("tokens-504")["tools"]
     counted = sum(tool["o200k"] for tool in tools)
     assert sum(tool["chars"] for tool in tools) / CHARS_PER_TOKEN == pytest.approx(counted, rel=0.02)

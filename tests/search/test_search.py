@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("word", ["create", "creates", "created", "creating", "creator"])
-def test_endings_are_cut(word: str) -> None:
+def test_word_endings_are_cut(word: str) -> None:
     assert stem(word) == "creat"
 
 
@@ -33,7 +33,7 @@ def test_endings_are_cut(word: str) -> None:
         ("отправить письмо", ["отправить", "письмо"]),
     ],
 )
-def test_a_text_is_split_into_words(text: str, words: list[str]) -> None:
+def test_text_is_split_into_words(text: str, words: list[str]) -> None:
     assert split_words(text, 20) == words
 
 
@@ -43,7 +43,7 @@ def test_words_are_bounded() -> None:
     assert name_key("GitHub.create-Issue") == "githubcreateissue"
 
 
-def test_the_best_tool_is_first_with_its_reasons() -> None:
+def test_best_tool_is_first_with_its_reasons() -> None:
     answer = search_of().search("make a new issue in the repository")
     assert names(answer)[0] == "github.create_issue" and answer.fits
     reasons = answer.matches[0].reasons
@@ -54,45 +54,45 @@ def test_the_best_tool_is_first_with_its_reasons() -> None:
     assert scores == sorted(scores, reverse=True) and all(0 <= score <= 1 for score in scores)
 
 
-def test_a_related_word_finds_a_tool() -> None:
+def test_related_word_finds_a_tool() -> None:
     answer = search_of().search("remove a picture")
     assert names(answer)[0] == "photos.delete_image"
     assert {"remove≈delete", "picture≈image"} <= {reason.text for reason in answer.matches[0].reasons}
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_nothing_fits_but_the_answer_is_not_empty(limit: int) -> None:
+def test_poor_match_is_marked_and_still_returns_tools(limit: int) -> None:
     answer = search_of().search("quantum chromodynamics lecture", limit=limit)
     assert not answer.fits and len(answer.matches) == limit
     assert not search_of().search("", limit=5).fits
 
 
-def test_no_tool_is_known() -> None:
+def test_search_without_tools_returns_nothing() -> None:
     answer = search_of({}).search("anything")
     assert (answer.matches, answer.total_tools, answer.total_servers, answer.fits) == ((), 0, 0, False)
 
 
-def test_steps_are_ranked_alone_and_interleaved() -> None:
+def test_steps_are_ranked_separately_and_interleaved() -> None:
     answer = search_of().search(["weather forecast", "send a message"], limit=4)
     assert names(answer)[:2] == ["weather.get_forecast", "mail.send"]
     assert [match.step for match in answer.matches[:2]] == [0, 1]
 
 
-def test_one_server_only() -> None:
+def test_search_can_be_limited_to_one_server() -> None:
     answer = search_of().search("create issue", server="jira")
     assert {match.tool.server for match in answer.matches} == {"jira"}
     assert (answer.total_tools, answer.total_servers) == (2, 1)
     assert search_of().search("create issue", server="nothing").matches == ()
 
 
-def test_what_is_not_allowed_is_not_found_and_changes_no_count() -> None:
+def test_denied_tools_are_not_found_or_counted() -> None:
     answer = search_of().search("create issue", allowed=lambda server, tool: server != "github")
     assert names(answer)[0] == "jira.create_issue"
     assert "github" not in {match.tool.server for match in answer.matches}
     assert (answer.total_tools, answer.total_servers) == (8, 4)
 
 
-def test_one_server_does_not_fill_an_answer_unless_it_is_named() -> None:
+def test_one_server_does_not_fill_results_unless_named() -> None:
     many = {f"report_{number}": "Build a sales report" for number in range(8)}
     some = {"sales_report": "Build a sales report"}
     search = search_of({"big": many, "small": some, "tiny": some, "little": some})
@@ -103,14 +103,14 @@ def test_one_server_does_not_fill_an_answer_unless_it_is_named() -> None:
 
 
 @pytest.mark.parametrize("query", ["return the text", "nothing like this"])
-def test_equal_tools_have_one_order_whichever_server_was_listed_first(query: str) -> None:
+def test_equal_tools_have_a_stable_order(query: str) -> None:
     echo = {"echo": "Return the given text"}
     orders = [("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")]
     found = [search_of(dict.fromkeys(order, echo)).search(query, limit=2) for order in orders]
     assert [names(answer) for answer in found] == [["a.echo", "b.echo"]] * 3
 
 
-def test_notes_name_servers_that_are_down_or_have_no_list_and_count_held_tools() -> None:
+def test_notes_name_down_and_unlisted_servers_and_held_tools() -> None:
     catalog = catalog_of(WORK)
     catalog.add_server("late")
     facts = {**dict.fromkeys(WORK, ServerFacts()), "mail": ServerFacts(is_down=True, held=2), "late": ServerFacts()}
@@ -123,7 +123,7 @@ def test_notes_name_servers_that_are_down_or_have_no_list_and_count_held_tools()
     assert shown.not_listed == ("late",)
 
 
-def test_the_description_of_a_server_is_searched() -> None:
+def test_server_description_is_searched() -> None:
     servers = {"a": {"run": "Start it"}, "b": {"run": "Start it"}}
     facts = {"a": ServerFacts("Runs containers of Docker"), "b": ServerFacts("Runs queries of PostgreSQL")}
     search = search_of(servers, facts=lambda: facts)
@@ -131,7 +131,7 @@ def test_the_description_of_a_server_is_searched() -> None:
     assert names(search.search("start a postgresql query"))[0] == "b.run"
 
 
-def test_the_index_follows_the_lists_and_builds_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_rebuilds_only_changed_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
 
     def build(server: str, about: str, tools: Sequence[Tool], base: int, entries: Entries) -> Segment:
@@ -176,7 +176,7 @@ async def test_large_lists_are_built_and_searched_in_a_thread(monkeypatch: pytes
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_after_a_search_lifts_the_tool_for_similar_searches() -> None:
+def test_call_after_search_lifts_tool_for_similar_queries() -> None:
     search = search_of()
     assert names(search.search("umbrella today"))[0] != "weather.get_forecast"
     search.record_call("do I need an umbrella", "ann", "weather", "get_forecast")
@@ -185,7 +185,7 @@ def test_a_call_after_a_search_lifts_the_tool_for_similar_searches() -> None:
     assert names(search.search("create issue"))[0] in ("github.create_issue", "jira.create_issue")
 
 
-def test_learning_is_forgotten_with_the_definition_and_can_be_off() -> None:
+def test_learning_resets_with_definition_and_can_be_disabled() -> None:
     search = search_of()
     search.record_call("umbrella", "ann", "weather", "get_forecast")
     replace(search._catalog, "weather", {"get_forecast": "Something else entirely"})
@@ -199,7 +199,7 @@ def test_learning_is_forgotten_with_the_definition_and_can_be_off() -> None:
     assert "history" not in kinds(search.search("umbrella"))
 
 
-def test_a_principal_has_one_vote_per_query_and_a_bounded_influence_on_others() -> None:
+def test_one_caller_has_bounded_influence_on_others() -> None:
     history, once = CallHistory(), CallHistory()
     once.record("umbrella", "eve", ("s", "t"), "hash")
     for _ in range(50):
@@ -212,7 +212,7 @@ def test_a_principal_has_one_vote_per_query_and_a_bounded_influence_on_others() 
     assert own / foreign == pytest.approx(11 / 3)
 
 
-def test_a_tool_keeps_its_newest_queries_and_the_history_can_be_stored() -> None:
+def test_history_keeps_newest_queries_and_can_be_stored() -> None:
     history = CallHistory()
     for number in range(MAX_QUERIES + 5):
         history.record(f"word{number}", "ann", ("s", "t"), "hash")
@@ -246,7 +246,7 @@ class Vectors:
         return None if liked is None else [0.9 if tool.qualified_name == liked else 0.1 for tool in tools]
 
 
-async def test_meaning_is_fused_with_words_and_left_out_if_there_is_none() -> None:
+async def test_meaning_is_combined_with_words_if_available() -> None:
     search = search_of()
     source = Vectors({"will it be wet": "weather.get_forecast"})
     search.set_vectors(source)
@@ -258,7 +258,7 @@ async def test_meaning_is_fused_with_words_and_left_out_if_there_is_none() -> No
     assert "meaning" not in kinds(other) and other.notes.meaning == "the endpoint does not respond"
 
 
-def test_a_definition_hash_depends_on_the_definition_alone() -> None:
+def test_definition_hash_depends_only_on_definition() -> None:
     one = Tool("a", "t", definition("t", "text"))
     assert definition_hash(one) == definition_hash(Tool("b", "t", definition("t", "text"), stale=True))
     assert definition_hash(one) != definition_hash(Tool("a", "t", definition("t", "texts")))

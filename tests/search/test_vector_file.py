@@ -40,12 +40,12 @@ def test_vectors_are_found_by_another_process(tmp_path):
     assert read(open_store(tmp_path), range(3, 8)) == [3, 4]
 
 
-def test_two_models_share_nothing(tmp_path):
+def test_models_do_not_share_vectors(tmp_path):
     write(tmp_path, range(5))
     assert read(open_store(tmp_path, "other model"), range(5)) == []
 
 
-def test_a_file_under_the_name_of_another_model_is_not_used(tmp_path):
+def test_file_of_another_model_is_not_used(tmp_path):
     write(tmp_path, range(5))
     (file,) = (tmp_path / "cache").iterdir()
     write(tmp_path, [9], identity="other model")
@@ -59,14 +59,14 @@ def test_new_vectors_are_added(tmp_path):
     assert read(write(tmp_path, range(3, 6)), range(6)) == list(range(6))
 
 
-def test_a_full_file_keeps_what_is_in_use_then_the_newest(tmp_path):
+def test_full_file_keeps_vectors_in_use_then_newest(tmp_path):
     write(tmp_path, range(6), limit=6)
     store = write(tmp_path, [6, 7], wanted=[0, 6, 7], limit=6)
     assert read(store, range(8)) == [0, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("at", [0, 9, 41, 45, 50, 79, 100, -1])
-def test_a_damaged_file_counts_as_missing(tmp_path, at):
+def test_damaged_file_counts_as_missing(tmp_path, at):
     store = write(tmp_path, range(5))
     (file,) = (tmp_path / "cache").iterdir()
     content = bytearray(file.read_bytes())
@@ -77,26 +77,26 @@ def test_a_damaged_file_counts_as_missing(tmp_path, at):
 
 
 @pytest.mark.parametrize("size", [0, 10, 80, 100, -1])
-def test_a_cut_file_counts_as_missing(tmp_path, size):
+def test_truncated_file_counts_as_missing(tmp_path, size):
     store = write(tmp_path, range(5))
     (file,) = (tmp_path / "cache").iterdir()
     file.write_bytes(file.read_bytes()[:size])
     assert read(store, range(5)) == []
 
 
-def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
+def test_unwritable_folder_is_ignored(tmp_path):
     (tmp_path / "cache").write_text("")
     assert read(write(tmp_path, range(3)), range(3)) == []
 
 
-def test_the_file_is_private(tmp_path):
+def test_vector_file_is_private(tmp_path):
     write(tmp_path, range(2))
     (file,) = (tmp_path / "cache").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     assert file.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_of_a_program_without_the_key_is_not_used(tmp_path):
+def test_file_written_with_another_key_is_not_used(tmp_path):
     FileVectorStore(tmp_path / "cache", tmp_path / "other" / "key", "model")._write({key(1): vector(1)}, ())
     assert read(open_store(tmp_path), [1]) == []
     store = write(tmp_path, [2])

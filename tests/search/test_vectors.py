@@ -22,7 +22,7 @@ def make_tools(*names: str) -> tuple[Tool, ...]:
 
 
 class CountingEmbedder:
-    """Embedder whose vector counts the words above, so that likeness can be foreseen."""
+    """Embedder whose vector counts the words above, so likeness can be foreseen."""
 
     def __init__(self, width: int = 0) -> None:
         self.asked: list[str] = []
@@ -74,7 +74,7 @@ async def scores(source: ModelVectors, query: str, tools) -> list[float | None] 
     return None if found is None else list(found)
 
 
-async def test_the_nearest_tool_has_the_highest_score():
+async def test_nearest_tool_has_highest_score():
     source, _, _ = new_source()
     tools = make_tools("send_mail", "create_issue", "get_weather")
     await source.prepare([], tools)
@@ -86,7 +86,7 @@ async def test_the_nearest_tool_has_the_highest_score():
     await source.close()
 
 
-async def test_a_tool_is_as_near_as_the_nearest_sentence_of_a_query():
+async def test_tool_is_scored_by_nearest_sentence_of_query():
     source, embedder, _ = new_source()
     tools = make_tools("send_mail", "create_issue", "get_weather")
     await source.prepare([], tools)
@@ -104,7 +104,7 @@ async def test_a_tool_is_as_near_as_the_nearest_sentence_of_a_query():
     await source.close()
 
 
-async def test_each_text_is_embedded_once_also_after_a_restart():
+async def test_each_text_is_embedded_once_even_after_restart():
     source, embedder, store = new_source()
     tools = make_tools(*(f"mail_{number}" for number in range(BATCH * 2 + 5)))
     await source.prepare(["mail"], tools)
@@ -122,7 +122,7 @@ async def test_each_text_is_embedded_once_also_after_a_restart():
     await source.close()
 
 
-async def test_a_changed_list_embeds_only_what_is_new():
+async def test_changed_list_embeds_only_new_tools():
     source, embedder, _ = new_source()
     tools = make_tools("send_mail", "create_issue")
     await source.prepare([], tools)
@@ -138,7 +138,7 @@ async def test_a_changed_list_embeds_only_what_is_new():
     await source.close()
 
 
-async def test_a_tool_without_a_vector_has_no_score():
+async def test_tool_without_vector_has_no_score():
     source, _, store = new_source()
     tools = make_tools("send_mail")
     await source.prepare([], tools)
@@ -155,7 +155,7 @@ async def test_a_tool_without_a_vector_has_no_score():
     await source.close()
 
 
-async def test_a_slow_query_is_ranked_by_words():
+async def test_slow_query_is_ranked_by_words():
     source, embedder, _ = new_source(query_timeout=0.01)
     tools = make_tools("send_mail")
     await source.prepare([], tools)
@@ -167,7 +167,7 @@ async def test_a_slow_query_is_ranked_by_words():
     await source.close()
 
 
-async def test_a_failing_query_says_why_and_the_next_one_works():
+async def test_failed_query_has_reason_and_next_one_works():
     source, embedder, _ = new_source()
     tools = make_tools("send_mail")
     await source.prepare([], tools)
@@ -181,7 +181,7 @@ async def test_a_failing_query_says_why_and_the_next_one_works():
     await source.close()
 
 
-async def test_tools_that_fail_are_tried_again():
+async def test_failed_tools_are_retried():
     again, waited = asyncio.Event(), asyncio.Event()
     delays: list[float] = []
 
@@ -203,7 +203,7 @@ async def test_tools_that_fail_are_tried_again():
     await source.close()
 
 
-async def test_a_new_list_does_not_wait_for_the_retry_of_the_old():
+async def test_new_list_does_not_wait_for_old_retry():
     source, embedder, _ = new_source()
     embedder.failure = "the service is down"
     await source.prepare([], make_tools("send_mail"))
@@ -231,7 +231,7 @@ async def test_stored_vectors_of_another_width_are_replaced():
     await source.close()
 
 
-async def test_a_service_that_changes_its_model_starts_anew():
+async def test_service_that_changes_its_model_starts_over():
     again, waited = asyncio.Event(), asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -256,11 +256,11 @@ async def test_a_service_that_changes_its_model_starts_anew():
 
 
 @pytest.mark.parametrize("values", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf")], ["a"], [[1.0]], None])
-def test_what_is_no_vector_is_refused(values):
+def test_invalid_vector_is_rejected(values):
     with pytest.raises(EmbeddingError):
         to_unit_length(values)
 
 
-def test_a_huge_description_is_cut():
+def test_long_description_is_cut():
     tool = Tool("work", "send", {"name": "send", "description": "mail " * 100_000, "inputSchema": {}})
     assert len(describe_tool(tool)) == 2_000

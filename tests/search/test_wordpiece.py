@@ -56,20 +56,20 @@ def tokens(text: str, limit: int = 32) -> list[str]:
         ("list" * 30, "[CLS] [UNK] [SEP]"),
     ],
 )
-def test_pieces(text, expected):
+def test_text_is_split_into_pieces(text, expected):
     assert " ".join(tokens(text)) == expected
 
 
-def test_a_long_text_is_cut_and_keeps_its_end():
+def test_long_text_is_cut_and_keeps_end_token():
     assert tokens("list " * 100, 5) == ["[CLS]", "list", "list", "list", "[SEP]"]
 
 
-def test_text_in_ascii_is_split_as_any_other():
+def test_ascii_text_is_split_like_any_other():
     text = "".join(map(chr, range(128)))
     assert list(split_words(text)) == list(split_words(text + "\ue000"))
 
 
-def test_equal_to_the_library_on_the_texts_of_the_data_sets():
+def test_tokens_equal_those_of_the_library():
     library = pytest.importorskip("tokenizers", reason="the library `tokenizers` is not installed: not compared")
     if not DATA.is_dir():
         pytest.skip("the data sets are not here: not compared")

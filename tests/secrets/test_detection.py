@@ -22,7 +22,7 @@ from toolway.secrets.detection import is_secret_name, secrets_in_url
         ("PGPASSWORD", "hunter2"),
     ],
 )
-def test_this_looks_like_a_secret(name, value):
+def test_value_looks_like_a_secret(name, value):
     assert looks_like_secret(name, value)
 
 
@@ -48,11 +48,11 @@ def test_this_looks_like_a_secret(name, value):
         ("DATABASE_URL", "postgres://me@db.example/x"),
     ],
 )
-def test_this_does_not(name, value):
+def test_value_does_not_look_like_a_secret(name, value):
     assert not looks_like_secret(name, value)
 
 
-def test_names_are_read_word_by_word():
+def test_names_are_matched_word_by_word():
     assert is_secret_name("myApiKey")
     assert is_secret_name("x-api-key")
     assert not is_secret_name("monkey")
@@ -60,6 +60,6 @@ def test_names_are_read_word_by_word():
     assert not is_secret_name("")
 
 
-def test_the_secret_parts_of_an_address_are_found():
+def test_secret_parts_of_url_are_found():
     assert secrets_in_url("https://u:pass-word@x.example/a?token=abcdefgh&b=1") == ["pass-word", "abcdefgh"]
     assert secrets_in_url("https://[broken") == []

@@ -28,7 +28,7 @@ def on_disk(tmp_path):
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_secret_comes_back_in_another_process(tmp_path):
+def test_secret_is_read_by_another_process(tmp_path):
     open_store(folders(tmp_path)).set("github.TOKEN", CANARY)
     program = "import os; from toolway.secrets import open_store; print(open_store(os.environ).get('github.TOKEN'))"
     environ = {**os.environ, **folders(tmp_path)}
@@ -37,7 +37,7 @@ def test_a_secret_comes_back_in_another_process(tmp_path):
 
 
 @pytest.mark.parametrize("passphrase", ["", "correct horse"])
-def test_neither_values_nor_names_can_be_read_on_disk_and_only_the_owner_may_try(tmp_path, passphrase):
+def test_names_and_values_are_encrypted_in_private_file(tmp_path, passphrase):
     store = open_store(folders(tmp_path, TOOLWAY_SECRETS_PASSPHRASE=passphrase))
     store.set("github.TOKEN", CANARY)
     assert store.names() == ["github.TOKEN"]
@@ -50,14 +50,14 @@ def test_neither_values_nor_names_can_be_read_on_disk_and_only_the_owner_may_try
     assert (tmp_path / "state/toolway/secrets.key").exists() == (not passphrase)
 
 
-def test_the_key_does_not_lie_beside_what_it_opens(tmp_path):
+def test_key_is_stored_in_another_folder(tmp_path):
     open_store(folders(tmp_path)).set("a", CANARY)
     (sealed,) = tmp_path.rglob("secrets.sealed")
     (key,) = tmp_path.rglob("secrets.key")
     assert sealed.parent != key.parent
 
 
-def test_what_was_changed_on_disk_is_refused(tmp_path):
+def test_changed_file_is_rejected(tmp_path):
     store = open_store(folders(tmp_path))
     store.set("a", CANARY)
     (sealed,) = tmp_path.rglob("secrets.sealed")
@@ -71,7 +71,7 @@ def test_what_was_changed_on_disk_is_refused(tmp_path):
         store.get("a")
 
 
-def test_another_passphrase_or_none_opens_nothing(tmp_path):
+def test_wrong_or_missing_passphrase_decrypts_nothing(tmp_path):
     open_store(folders(tmp_path, TOOLWAY_SECRETS_PASSPHRASE="right")).set("a", CANARY)
     with pytest.raises(SecretsError, match="does not decrypt it"):
         open_store(folders(tmp_path, TOOLWAY_SECRETS_PASSPHRASE="wrong")).get("a")
@@ -80,7 +80,7 @@ def test_another_passphrase_or_none_opens_nothing(tmp_path):
     assert "export TOOLWAY_SECRETS_PASSPHRASE" in caught.value.hint
 
 
-def test_a_passphrase_that_is_given_later_seals_what_was_there(tmp_path):
+def test_later_passphrase_reencrypts_old_secrets(tmp_path):
     open_store(folders(tmp_path)).set("old", CANARY)
     store = open_store(folders(tmp_path, TOOLWAY_SECRETS_PASSPHRASE="new"))
     store.set("other", "value-of-other")
@@ -89,7 +89,7 @@ def test_a_passphrase_that_is_given_later_seals_what_was_there(tmp_path):
     assert store.get("old") == CANARY
 
 
-def test_a_lost_key_is_told_and_no_new_one_is_made_over_it(tmp_path):
+def test_missing_key_raises_and_is_not_recreated(tmp_path):
     store = open_store(folders(tmp_path))
     store.set("a", CANARY)
     (key,) = tmp_path.rglob("secrets.key")
@@ -100,7 +100,7 @@ def test_a_lost_key_is_told_and_no_new_one_is_made_over_it(tmp_path):
     assert not key.exists()
 
 
-def test_what_others_could_read_is_closed_to_them(tmp_path):
+def test_readable_file_modes_are_tightened(tmp_path):
     store = open_store(folders(tmp_path))
     store.set("a", CANARY)
     for file in on_disk(tmp_path):
@@ -110,7 +110,7 @@ def test_what_others_could_read_is_closed_to_them(tmp_path):
     assert modes["secrets.sealed"] == modes["secrets.key"] == 0o600
 
 
-def test_many_writers_at_once_lose_nothing(tmp_path):
+def test_concurrent_writers_lose_nothing(tmp_path):
     program = """
 import os, sys
 from toolway.secrets import open_store
@@ -123,7 +123,7 @@ for number in range(5):
     assert open_store(folders(tmp_path)).names() == sorted(f"w{n}.{m}" for n in range(4) for m in range(5))
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     store = open_store(folders(tmp_path))
     store.set("a", CANARY)
 
@@ -141,7 +141,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     ]
 
 
-def test_forgetting_is_for_good(tmp_path):
+def test_deleted_secret_is_gone(tmp_path):
     store = open_store(folders(tmp_path))
     store.set("a", CANARY)
     assert store.delete("a")
@@ -149,25 +149,25 @@ def test_forgetting_is_for_good(tmp_path):
     assert (store.get("a"), store.names()) == (None, [])
 
 
-def test_nothing_is_written_by_reading(tmp_path):
+def test_reading_creates_no_file(tmp_path):
     store = EncryptedFileStore(tmp_path / "x" / "file", tmp_path / "y" / "key")
     assert (store.get("a"), store.names()) == (None, [])
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a=secret", "-a", "x" * 129, "a\n", "ä", "${x}"])
-def test_a_name_that_cannot_be_one_is_refused_and_not_repeated(name):
+def test_invalid_name_is_rejected_unprinted(name):
     with pytest.raises(SecretsError) as caught:
         check_secret_name(name)
     assert not name or name not in str(caught.value)
 
 
-def test_without_a_place_there_is_no_store():
+def test_no_home_folder_means_no_store():
     with pytest.raises(SecretsError, match="no folder"):
         open_store({"TOOLWAY_SECRETS": "file"})
 
 
-def test_only_the_mode_of_a_regular_file_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_regular_file_modes_are_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     changed: list[int] = []
     monkeypatch.setattr(os, "fchmod", lambda handle, mode: changed.append(mode))
     (tmp_path / "key").write_bytes(b"x")

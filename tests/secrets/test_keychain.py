@@ -44,7 +44,7 @@ def files_with(text, folder):
 
 
 @needs_secret_service
-def test_a_real_keychain_keeps_secrets_and_no_file_of_ours_does(environ):
+def test_keychain_stores_secrets_outside_our_files(environ):
     program = f"""
 import os
 from toolway.secrets import open_store
@@ -86,7 +86,7 @@ class Plain(KeyringBackend):
 
 
 @pytest.mark.parametrize("by", ["variable", "file"])
-def test_a_back_end_that_writes_plain_text_is_never_asked(environ, tmp_path, by):
+def test_plain_text_back_end_is_never_used(environ, tmp_path, by):
     told = tmp_path / "told"
     (tmp_path / "plain_back_end.py").write_text(PLAIN.format(told=str(told)))
     environ["PYTHONPATH"] = str(tmp_path)
@@ -114,14 +114,14 @@ print(store.location, store.get("a"))
     assert files_with(CANARY, environ["HOME"]) == []
 
 
-def test_a_keychain_that_is_wanted_and_does_not_answer_is_an_error(environ):
+def test_unavailable_required_keychain_is_an_error(environ):
     program = "import os; from toolway.secrets import open_store; open_store(os.environ)"
     result = python(program, {**environ, "TOOLWAY_SECRETS": "keychain"})
     assert "no system keychain answers here" in result.stderr
 
 
 class Silent:
-    """A keychain that waits for a person."""
+    """A keychain that waits for a user."""
 
     def __init__(self):
         self.end = threading.Event()
@@ -135,7 +135,7 @@ class Broken:
         raise RuntimeError(f"cannot show {CANARY}")
 
 
-def test_a_keychain_that_waits_for_a_person_does_not_hold_us_up(tmp_path, monkeypatch):
+def test_locked_keychain_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr("toolway.secrets.keychain.UNLOCK_TIMEOUT_S", 0.1)
     silent = Silent()
     began = time.monotonic()
@@ -145,14 +145,14 @@ def test_a_keychain_that_waits_for_a_person_does_not_hold_us_up(tmp_path, monkey
     silent.end.set()
 
 
-def test_what_a_keychain_says_in_its_errors_is_not_repeated(tmp_path):
+def test_keychain_error_text_is_not_repeated(tmp_path):
     with pytest.raises(SecretsError) as caught:
         Keychain(Broken(), tmp_path / "names").get("a")
     assert CANARY not in str(caught.value)
     assert "RuntimeError" in caught.value.detail
 
 
-def test_an_answer_and_a_failure_come_through():
+def test_run_with_timeout_returns_result_or_raises():
     assert run_with_timeout(5, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         run_with_timeout(5, lambda: 1 / 0)
@@ -177,7 +177,7 @@ class Memory:
         return sorted(self.kept)
 
 
-def test_a_new_secret_goes_to_the_keychain_and_its_old_value_leaves_the_file(tmp_path):
+def test_new_secret_moves_from_file_to_keychain(tmp_path):
     keychain, file = Memory(), EncryptedFileStore(tmp_path / "file", tmp_path / "key")
     file.set("a", "old-value")
     store = LayeredStore(keychain, file, frozenset())

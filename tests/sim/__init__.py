@@ -7,7 +7,7 @@ servers.py    the far side: a server that keeps a log of what it did
 transports.py the near side: a pipe and an HTTP endpoint, behind the seam of `upstream/transport.py`
 history.py    what was called, answered and done, in order
 checks.py     whether the three agree
-resources.py  what a hub still holds when nothing is under way
+resources.py  what a hub still holds when nothing is running
 idempotency.py a store of idempotency keys that is slow and fails
 run.py        one run
 """

@@ -131,7 +131,7 @@ class SimAuditLog:
                 yield at, fields
 
     def _digest(self, begun: Begun, front: str) -> str:
-        """What an intent has of the arguments of a call, which are those of `run.py`."""
+        """What an intent keeps of a call's arguments, which come from `run.py`."""
         names_call = not begun.shared and begun.key is None and front != "hub"
         return self.redactor.digest({"nonce": begun.nonce, **({"call": begun.call} if names_call else {})})
 

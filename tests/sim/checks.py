@@ -6,7 +6,7 @@ I3     what must not happen twice did not; and it did happen where the answer sa
 I4     what happened is never reported as not executed
 I5     calls to a server with which nothing goes wrong succeed
 limit  no call makes more attempts than it may
-key    calls with one key are executed once, and are not taken for different ones
+key    calls with one key run once, and are not taken for different ones
 leak   nothing is held, and nothing runs, when all is over
 cut    we end no link that is in use, except when somebody asks for it
 """
@@ -122,7 +122,7 @@ def _honesty(facts: _Facts) -> Iterator[Violation]:
 
 
 def _as_reported(facts: _Facts) -> Iterator[Violation]:
-    """Those who watch are told what callers are told, and the truth about calls whose callers left."""
+    """Watchers get the same outcomes as callers, and the right one for calls whose callers left."""
     if facts.history.front == "gateway":
         return  # an answer takes its time to the client, so the order says nothing
     ends, reports = list(facts.history.of(Ended)), list(facts.history.of(Reported))
@@ -130,7 +130,7 @@ def _as_reported(facts: _Facts) -> Iterator[Violation]:
     in_time = [end for end in ends if end.at < closed]
     if not len(in_time) <= len(reports) <= len(ends):
         yield Violation("I1", "", f"{len(in_time)} to {len(ends)} calls ended, and {len(reports)} were reported")
-    # A caller hears of the end of a flight one turn of the loop later than those who watch, at the same time.
+    # A caller sees a flight end one turn of the loop later than watchers do, at the same time.
     ends.sort(key=lambda end: (end.at, end.outcome))
     reports.sort(key=lambda report: (report.at, report.outcome))
     pairs = zip(ends, reports, strict=False)
@@ -190,7 +190,7 @@ def _one_key(facts: _Facts, group: list[Begun]) -> Iterator[Violation]:
 
 
 def _tools(facts: _Facts) -> Iterator[Violation]:
-    """A tool that a server has is found, unless somebody took the server away."""
+    """A tool that a server has is found, unless the server was removed."""
     gone = {act.server for act in facts.history.of(Act) if act.what in ("remove", "replace")}
     for begun, end in facts.pairs():
         if end.outcome == "E-NOT-FOUND" and begun.server not in gone:
@@ -207,7 +207,7 @@ def _life(facts: _Facts) -> Iterator[Violation]:
         asked = [act.at for act in facts.history.of(Act) if (act.server, act.what) == (server, "restart")]
         wanted = [(begun.at, end.at) for begun, end in calls] + [(at, at) for at in asked]
         yield from _starts(its, wanted)
-        yield from _vain(its, calls)
+        yield from _unanswered(its, calls)
 
 
 def _cuts(cuts: list[Cut], moves: list[Moved]) -> Iterator[Violation]:
@@ -228,7 +228,7 @@ def _starts(moves: list[Moved], wanted: list[tuple[float, float]]) -> Iterator[V
             yield Violation("start", "", f"{move.server} was started at {move.at:g}, and nobody called it")
 
 
-def _vain(moves: list[Moved], calls: list[tuple[Begun, Ended]]) -> Iterator[Violation]:
+def _unanswered(moves: list[Moved], calls: list[tuple[Begun, Ended]]) -> Iterator[Violation]:
     for move, after in pairwise([*moves, Moved(float("inf"), "", "", "", "")]):
         if move.new != "failed":
             continue

@@ -23,7 +23,7 @@ _WAY: Final = 2  # ticks at most from one side of a connection to the other
 WAY: Final = _WAY * TICK
 _NOTHING_DONE: Final = frozenset({-32700, -32600, -32601, -32602})  # codes that say so without saying it
 
-Heard = Callable[[Json], None]  # of the notifications of a call
+Heard = Callable[[Json], None]  # a call's notifications
 
 
 class Refused(ConnectionError):
@@ -35,8 +35,8 @@ class Lost(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the client of a call was told."""
+class CallOutcome:
+    """What was reported to the client of a call."""
 
     outcome: str
     executed: Executed
@@ -46,7 +46,7 @@ class Told:
     detail: str = ""
 
 
-class Door:
+class FakeNetwork:
     """In place of a listening socket."""
 
     sockets: Final[Any] = (type("Socket", (), {"getsockname": staticmethod(lambda: ("127.0.0.1", 80))}),)
@@ -54,7 +54,7 @@ class Door:
     def __init__(self) -> None:
         self.make: Callable[[], asyncio.Protocol] | None = None
 
-    async def create_server(self, make: Callable[[], asyncio.Protocol], *_: Any, **__: Any) -> Door:
+    async def create_server(self, make: Callable[[], asyncio.Protocol], *_: Any, **__: Any) -> FakeNetwork:
         self.make = make
         return self
 
@@ -78,7 +78,7 @@ class Wire(asyncio.Transport):
         self._answer: asyncio.Future[tuple[int, dict[str, str], list[Json]]] | None = None
         self._heard: Heard = _ignore
         self._read_events = 0
-        self._stale = False  # an answer is still to come that nobody waits for
+        self._stale = False  # an abandoned answer is still to come
         protocol.connection_made(self)
 
     # -- the side of the client ---------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ def _ignore(_: Json) -> None:
 
 
 class Client:
-    """A client of one era, with as many connections as it has calls under way."""
+    """A client of one era, with as many connections as it has calls running."""
 
-    def __init__(self, era: Era, dice: random.Random, door: Door) -> None:
+    def __init__(self, era: Era, dice: random.Random, door: FakeNetwork) -> None:
         self.era = era
         self._dice = dice
         self._door = door
@@ -238,27 +238,27 @@ class Client:
         self._wires: list[Wire] = []
         self._session: asyncio.Future[str] | None = None
 
-    async def call(self, tool: str, arguments: Json, meta: Json, heard: Heard) -> Told:
+    async def call(self, tool: str, arguments: Json, meta: Json, heard: Heard) -> CallOutcome:
         """Call a tool. If the task is cancelled, the client takes the call back, in the way of its era."""
         try:
             session = await self._open() if self.era == "legacy" else ""
             wire = self._connect()
         except Refused:
-            return Told("refused", "no")
+            return CallOutcome("refused", "no")
         except Lost:
-            return Told("refused", "no", detail="no session")
+            return CallOutcome("refused", "no", detail="no session")
         id_ = next(self._ids)
         params: Json = {"name": tool, "arguments": arguments, "_meta": meta}
         try:
             status, headers, messages = await wire.exchange(self._request(id_, "tools/call", params, session), heard)
         except Lost:
-            return Told("lost", "unknown")
+            return CallOutcome("lost", "unknown")
         except asyncio.CancelledError:
             self._take_back(wire, id_, session)
             raise
         if headers.get("connection") == "close":
             wire.hang_up()
-        return _told(id_, status, messages)
+        return _outcome_of(id_, status, messages)
 
     def _take_back(self, wire: Wire, id_: int, session: str) -> None:
         """A modern client hangs up. A legacy one says that it gives up, or hangs up and means nothing by it."""
@@ -320,24 +320,26 @@ async def _send_alone(wire: Wire, data: bytes) -> None:
         return
 
 
-def _told(id_: int, status: int, messages: list[Json]) -> Told:
+def _outcome_of(id_: int, status: int, messages: list[Json]) -> CallOutcome:
     answers = [message for message in messages if "method" not in message and message.get("id") in (id_, None)]
     if len(answers) != 1:
         said: Literal["no", "unknown"] = "no" if status == 503 else "unknown"  # a 503 invites to send it again
         outcome = f"http-{status}" if not answers else "broken"
-        return Told(outcome, said, detail=f"HTTP {status} with {len(answers)} answers")
+        return CallOutcome(outcome, said, detail=f"HTTP {status} with {len(answers)} answers")
     (answer,) = answers
     if "error" in answer:
         return _failed(answer["error"])
     result = answer["result"]
     nonce = result["content"][0]["text"]
-    return Told("tool_error" if result.get("isError") else "ok", "yes", nonce=nonce)
+    return CallOutcome("tool_error" if result.get("isError") else "ok", "yes", nonce=nonce)
 
 
-def _failed(error: Json) -> Told:
+def _failed(error: Json) -> CallOutcome:
     data: Json = error["data"] if isinstance(error.get("data"), dict) else {}
     facts = data.get("toolway", data)
     executed = facts.get("executed", "no" if error["code"] in _NOTHING_DONE else None)
     if executed not in ("no", "unknown", "yes"):
-        return Told("broken", "unknown", detail=f"{error} does not say whether it was executed")
-    return Told(str(facts.get("code", error["code"])), executed, facts.get("attempts", 0), detail=error["message"])
+        return CallOutcome("broken", "unknown", detail=f"{error} does not say whether it was executed")
+    return CallOutcome(
+        str(facts.get("code", error["code"])), executed, facts.get("attempts", 0), detail=error["message"]
+    )

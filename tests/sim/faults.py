@@ -82,7 +82,7 @@ _ANYWHERE: Final = (
 )
 ON_A_PIPE: Final = (*_ANYWHERE, Fate.TWICE)
 ON_HTTP: Final = (*_ANYWHERE, Fate.THROTTLED, Fate.UNAVAILABLE, Fate.LOST_UNDONE, Fate.LOST_DONE)
-PROTOCOL_SHARE: Final = 0.25  # of the rate, for requests that are nobody's call
+PROTOCOL_SHARE: Final = 0.25  # of the rate, for requests that are not calls
 _RARE: Final = {Fate.HANG: 0.2, Fate.CRASH_UNDONE: 0.5, Fate.CRASH_DONE: 0.5}  # each of them costs many calls
 
 
@@ -100,7 +100,7 @@ class Weather:
         self._rate = 0.0
 
     def strikes(self, share: float = 1.0) -> bool:
-        """Whether something goes wrong that is no request's fate."""
+        """Whether something goes wrong outside a request."""
         return self._dice.random() < self._rate * share
 
     def fate(self, method: str) -> Fate:

@@ -42,14 +42,14 @@ class Ended(Entry):
     executed: Executed
     attempts: int = 0
     nonce: str | None = None  # that the answer carried
-    again: bool = False  # the answer is that of an earlier call
+    again: bool = False  # the answer comes from an earlier call
     phase: str = ""  # in which its time was over
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported(Entry):
-    """How a call ended, as those were told who watch the hub."""
+    """How a call ended, as reported to watchers of the hub."""
 
     target: str
     outcome: str
@@ -78,7 +78,7 @@ class Done(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Entry):
-    """A caller heard that his call goes on."""
+    """A caller got progress of its call."""
 
     call: str
     nonce: str
@@ -104,7 +104,7 @@ class Moved(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Cut(Entry):
-    """We closed a link while calls were under way on it. `opened` is the time when we opened it."""
+    """We closed a link while calls were running on it. `opened` is the time when we opened it."""
 
     server: str
     calls: int
@@ -129,8 +129,8 @@ class History:
         self.entries: list[Entry] = []
         self.landed = 0  # calls without a task that ended by themselves
         self.taken_over = 0  # those that the pipeline took over
-        self.leftovers: list[str] = []  # what was still held when nothing was under way
-        self.complaints: list[str] = []  # exceptions and log records that nobody asked for
+        self.leftovers: list[str] = []  # what was still held when nothing was running
+        self.complaints: list[str] = []  # unexpected exceptions and log records
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -1,7 +1,7 @@
-"""An event loop with a clock of its own: time stands still while anything can run, and jumps when nothing can.
+"""An event loop with its own clock: time stands still while anything can run, and jumps when nothing can.
 
 There is nothing else in it that could differ between two runs: no sockets, no threads, no wall clock. Futures and tasks
-are hashed by the order in which they were made, so that sets of them are walked in the same order every time.
+are hashed by the order in which they were made, so sets of them are walked in the same order every time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = start
         self._selector = _Nothing(self)
         self._serial = itertools.count()
-        self.complaints: list[str] = []  # exceptions that nobody caught
+        self.complaints: list[str] = []  # uncaught exceptions
         self.set_exception_handler(self._complain)
         self.set_task_factory(_task)
 
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def jump(self) -> None:
-        """To the next timer, exactly, so that what was set for the same time happens at the same time."""
+        """To the next timer, exactly, so what was set for the same time happens at the same time."""
         self._now = max(self._now, self._scheduled[0].when())
 
     def serial(self) -> int:
@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """There is no sleeping selector to wake."""
 
 
 class _Nothing:

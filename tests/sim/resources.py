@@ -1,4 +1,4 @@
-"""What a hub still holds when nothing is under way. It looks into private parts, because a leak shows nowhere else."""
+"""What a hub still holds when nothing is running. It looks into private parts, because a leak shows nowhere else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def held(hub: Hub) -> Iterator[str]:
-    """Slots, places in line, retries, trials and flights that nobody uses any more."""
+    """Slots, places in line, retries, trials and flights that are not in use any more."""
     for name, slots in hub._core._upstreams.limiters.items():
         limits = hub._core.servers.entries[name].limits if name in hub._core.servers.entries else None
         if slots.queued or slots._queues or slots._in_use_by or (limits and slots._free != limits.max_concurrent):

@@ -1,4 +1,4 @@
-"""One run: a hub, its simulated servers, and callers who keep it busy."""
+"""One run: a hub, its simulated servers, and callers that keep it busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.sim import resources
 from tests.sim.audit_disk import SimAuditLog
-from tests.sim.clients import Client, Door
+from tests.sim.clients import Client, FakeNetwork
 from tests.sim.faults import Weather, ticks
 from tests.sim.history import Act, Begun, Ended, History, Moved, Progress, Reported
 from tests.sim.idempotency import SlowKeys, StoreDown
@@ -32,7 +32,7 @@ from toolway.hub.hub import Hub
 from toolway.types import CallResult, Era, Json
 
 LONGEST: Final = 7200.0  # virtual seconds of one run
-LAST: Final = 24  # calls that are under way when a gateway is told to stop
+LAST: Final = 24  # calls that are running when a gateway is stopped
 CALM: Final = 420.0  # after which every server must be well again: the pause of a failed one is 300 s
 
 
@@ -197,7 +197,7 @@ class _Stage:
     def _arguments(self, plan: Plan) -> tuple[Json, Json]:
         """The arguments of a call and its `_meta`; one of them says which call it is.
 
-        A call with a `_meta` of its own is no flight. The arguments of calls with one key must be the same.
+        A call with its own `_meta` is not a flight. The arguments of calls with one key must be the same.
         """
         if plan.shared:
             return {"nonce": plan.nonce}, {}
@@ -256,7 +256,7 @@ class _Stage:
         try:
             await self._DEEDS[deed.what](self, deed)
         except (NotFound, ServerUnavailable) as exc:
-            self._act(deed.server, f"{deed.what} refused: {exc.message}")  # another deed is under way
+            self._act(deed.server, f"{deed.what} refused: {exc.message}")  # another deed is running
 
     async def _restart(self, deed: Deed) -> None:
         self._hub_.restart_server(deed.server)
@@ -311,7 +311,7 @@ class _GatewayStage(_Stage):
     """Clients of both eras before a gateway, which is shut down in an orderly way at some moment."""
 
     async def _open(self) -> None:
-        self._door = Door()
+        self._door = FakeNetwork()
         asyncio.get_running_loop().create_server = self._door.create_server  # type: ignore[assignment,method-assign]
         self._gateway = Gateway(self._hub_._core, b"k" * 32, None)
         for walked in ("_connections", "_handling"):
@@ -323,7 +323,7 @@ class _GatewayStage(_Stage):
         self._chosen = self._dice("chosen")
 
     async def _close(self) -> None:
-        """Callers go on calling until nobody answers."""
+        """Callers keep calling until they get no answers."""
         drain = self._scenario.drain
         assert drain is not None
         dice = self._dice("last")

@@ -1,4 +1,4 @@
-"""What a seed stands for: servers, the calls of several callers, and what happens to the servers meanwhile."""
+"""What a seed stands for: servers, the calls of several callers, and what happens to the servers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One call that somebody will make."""
+    """One call of a caller."""
 
     call: str
     server: str
@@ -90,7 +90,7 @@ class Drain:
 
     delay: float  # seconds for which it serves on
     patience: float  # seconds that calls may take after that
-    skips_after: float | None  # seconds until somebody asks for it again, who does not want to wait
+    skips_after: float | None  # seconds until a call asks for it again without waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def _server(dice: random.Random, traits: Traits, *, reliable: bool) -> Server:
 
 
 def effect_of(server: Server, tool: str, plan: bool | None, key: str | None) -> Effect:
-    """The most that the hub may see in a call; written down again, so that it is not the hub's own opinion."""
+    """The most that the hub may see in a call; written down again, so it is not the hub's own opinion."""
     rule = server.tools.get(tool, ToolSettings())
     effect = rule.effect
     if effect is None:

@@ -29,7 +29,7 @@ from toolway.upstream.transport import JSONRPCError, TransportError
 
 CALL_META: Final = "sim/call"  # under which a call says which one it is
 KEY_META: Final = "sim/key"  # under which some servers take idempotency keys
-OWN_ERROR: Final = 1234  # a code outside of JSON-RPC's: the tool ran and said so
+OWN_ERROR: Final = 1234  # a code outside JSON-RPC's: the tool ran and said so
 RETRY_AFTER: Final = (None, 0.25, 1.0, 3.0, 90.0)
 FOREVER: Final = 100_000.0
 
@@ -97,7 +97,7 @@ class SimServer:
     processes: int = 0
     done_keys: dict[str, Json] = field(default_factory=dict)
     process: Process | None = None  # the newest
-    down_until: float = 0.0  # nobody answers the door
+    down_until: float = 0.0  # connections are refused
 
     def fate(self, method: str) -> Fate:
         fate = self.weather.fate(method)
@@ -187,12 +187,12 @@ class Process:
         self._awake_at = self._loop.time() + (FOREVER if on_a_pipe else ticks(self.server.dice, 64, 64 * 60))
 
     def announce(self, method: str) -> None:
-        """Tell whoever asked last."""
+        """Notify the latest client."""
         if self._tell is not None and self.alive:
             self._tell(method, {})
 
     def end(self) -> None:
-        """Die, with all that is under way."""
+        """Die, with all that is running."""
         if not self.alive:
             return
         self.alive = False
@@ -207,7 +207,7 @@ class Process:
             self._on_end()
 
     def _refusal(self, exchange: Exchange) -> TransportError | JSONRPCError | None:
-        """What whoever stands before the server says."""
+        """The answer of a proxy in front of the server."""
         dice = self.server.dice
         match exchange.fate:
             case Fate.THROTTLED:

@@ -29,7 +29,7 @@ def play(seed: int, front: Front) -> tuple[History, list[Violation]]:
 
 
 @pytest.mark.parametrize("front", ["slow", "gateway"])
-def test_no_call_is_sent_before_its_intent_is_stored_and_each_is_recorded_as_it_was(front: Front) -> None:
+def test_no_call_is_sent_before_its_intent_is_stored(front: Front) -> None:
     told: Counter[str] = Counter()
     for seed in SEEDS:
         history, violations = play(seed, front)
@@ -41,7 +41,7 @@ def test_no_call_is_sent_before_its_intent_is_stored_and_each_is_recorded_as_it_
     assert told["E-AUDIT: no" if front == "slow" else "cancelled: unknown"], told
 
 
-def test_it_is_the_same_without_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_keeps_its_promises_without_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
     history, violations = play(0, "gateway")
     assert (violations, history.landed, history.taken_over) == ([], 0, 0)
@@ -54,7 +54,7 @@ def is_caught(front: Front = "slow") -> bool:
     return any(violation.rule == "audit" for seed in SEEDS for violation in play(seed, front)[1])
 
 
-def test_a_flight_that_does_not_wait_for_its_intent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flight_not_waiting_for_its_intent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     original = PlannedAudit.start_intent
 
     def impatient(planned: PlannedAudit, id: str, arguments: Any, on_done: Any) -> bool:
@@ -65,14 +65,14 @@ def test_a_flight_that_does_not_wait_for_its_intent_is_caught(monkeypatch: pytes
     assert is_caught()
 
 
-def test_a_call_without_an_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_without_an_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         UnsentFlight, "discard", lambda taken: taken._flights.instrumentation.on_cancelled(taken.call, 0)
     )
     assert is_caught()
 
 
-def test_a_pipeline_that_does_not_wait_for_the_intent_of_a_flight_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_not_waiting_for_a_flight_intent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     async def impatient(flights: Any, call: Any, intent: Any, began: float) -> Any:
         return await flights._observe(call, lambda call: flights._audit.resume(call, flights._below_audit), began)
 

@@ -31,12 +31,12 @@ def caught(*rules: str, front: Front = "hub") -> bool:
     return any(violation.rule in rules for seed in SEEDS for violation in check(run(seed, front=front)))
 
 
-def test_an_unsafe_call_that_is_repeated_after_it_may_have_run(monkeypatch):
+def test_repeated_unsafe_call_is_caught(monkeypatch):
     monkeypatch.setitem(retry._RETRYABLE, (Effect.UNSAFE, Certainty.UNKNOWN), True)
     assert caught("I3")
 
 
-def test_two_answers_that_change_places(monkeypatch):
+def test_swapped_answers_are_caught(monkeypatch):
     original = transports.PipeLink._answered
     held: list[tuple[Any, int, Answer]] = []
 
@@ -54,7 +54,7 @@ def test_two_answers_that_change_places(monkeypatch):
     assert caught("I2")
 
 
-def test_a_slot_that_is_not_given_back(monkeypatch):
+def test_leaked_slot_is_caught(monkeypatch):
     original, turns = ConcurrencyLimiter.release, itertools.count(1)
 
     def forgetful(slots: ConcurrencyLimiter, caller: str = "") -> None:
@@ -65,7 +65,7 @@ def test_a_slot_that_is_not_given_back(monkeypatch):
     assert caught("leak")
 
 
-def test_a_loss_that_is_taken_for_a_request_that_was_never_sent(monkeypatch):
+def test_loss_reported_as_not_sent_is_caught(monkeypatch):
     original = error_mapping.call_error
 
     def careless(exc: Any, *facts: Any) -> Any:
@@ -77,7 +77,7 @@ def test_a_loss_that_is_taken_for_a_request_that_was_never_sent(monkeypatch):
     assert caught("I4")
 
 
-def test_a_link_that_does_not_say_when_the_bytes_leave(monkeypatch):
+def test_link_hiding_that_bytes_were_sent_is_caught(monkeypatch):
     original = transports._leave
 
     def secretive(server: Any, request: Any, exchange: Any, ours: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_link_that_does_not_say_when_the_bytes_leave(monkeypatch):
     assert caught("I4")
 
 
-def test_an_answer_that_is_dropped(monkeypatch):
+def test_dropped_answer_is_caught(monkeypatch):
     original, turns = Session.request, itertools.count(1)
 
     async def deaf(session: Session, method: str, *facts: Any, **more: Any) -> Any:
@@ -101,7 +101,7 @@ def test_an_answer_that_is_dropped(monkeypatch):
     assert caught("I1")
 
 
-def test_a_key_that_is_forgotten(monkeypatch):
+def test_forgotten_key_is_caught(monkeypatch):
     async def forgotten(
         store: idempotency.MemoryIdempotencyStore, id_: idempotency.IdempotencyKey, fingerprint: str, call: str
     ) -> None:
@@ -111,7 +111,7 @@ def test_a_key_that_is_forgotten(monkeypatch):
     assert caught("key")
 
 
-def test_a_server_that_is_stopped_as_unused_during_a_call(monkeypatch):
+def test_server_stopped_as_idle_during_a_call_is_caught(monkeypatch):
     def without_calls(supervisor: Any, session: Session) -> bool:
         return bool(supervisor._loop.time() < supervisor.last_used + supervisor.server.idle_timeout)
 
@@ -119,7 +119,7 @@ def test_a_server_that_is_stopped_as_unused_during_a_call(monkeypatch):
     assert caught("cut")
 
 
-def test_a_retry_without_a_limit(monkeypatch):
+def test_unlimited_retry_is_caught(monkeypatch):
     decide = retry.next_delay
     first = lambda facts: msgspec.structs.replace(facts, attempts=0)  # noqa: E731 (one of several small breaks)
     monkeypatch.setattr(retry, "next_delay", lambda facts, *more: decide(first(facts), *more))
@@ -127,28 +127,28 @@ def test_a_retry_without_a_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("front", ["slow", "gateway"])
-def test_a_slow_call_that_is_sent_again_by_what_takes_it_over(monkeypatch, front):
+def test_slow_call_resent_by_its_takeover_is_caught(monkeypatch, front):
     broken_builds.sends_again(monkeypatch.setattr)
     assert caught("I3", front=front)
 
 
-def test_a_slow_call_that_is_denied_although_it_was_sent_because_the_gateway_shuts_down(monkeypatch):
+def test_sent_call_denied_at_shutdown_is_caught(monkeypatch):
     broken_builds.denies_at_shutdown(monkeypatch.setattr)
     assert caught("I4", front="gateway")
 
 
 @pytest.mark.parametrize("front", ["slow", "gateway"])
-def test_a_flight_that_is_sent_again_when_it_is_taken_over(monkeypatch, front):
+def test_flight_resent_when_taken_over_is_caught(monkeypatch, front):
     broken_builds.resume_sends(monkeypatch.setattr)
     assert caught("I3", front=front)
 
 
-def test_a_flight_that_is_denied_when_it_is_taken_over_during_the_shutdown(monkeypatch):
+def test_flight_denied_when_taken_over_at_shutdown_is_caught(monkeypatch):
     broken_builds.resume_rejects(monkeypatch.setattr)
     assert caught("I4", front="gateway")
 
 
 @pytest.mark.parametrize("front", ["slow", "gateway"])
-def test_a_flight_whose_certainty_is_lost_when_it_is_taken_over(monkeypatch, front):
+def test_flight_losing_its_certainty_when_taken_over_is_caught(monkeypatch, front):
     broken_builds.resume_forgets(monkeypatch.setattr)
     assert caught("I3", "I4", front=front)

@@ -11,7 +11,7 @@ from tests.sim.loop import Deadlock, Spinning, VirtualLoop, run
 from tests.timing import within
 
 
-def test_an_hour_passes_at_once():
+def test_hour_passes_at_once():
     async def main() -> float:
         await asyncio.sleep(3600)
         return asyncio.get_running_loop().time()
@@ -21,7 +21,7 @@ def test_an_hour_passes_at_once():
     assert time.monotonic() - before < within(1)
 
 
-def test_time_stands_still_while_something_can_run():
+def test_time_stands_still_while_a_task_can_run():
     async def main() -> float:
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -30,7 +30,7 @@ def test_time_stands_still_while_something_can_run():
     assert run(main()) == 0.0
 
 
-def test_timers_of_the_same_time_fire_together():
+def test_timers_fire_at_their_scheduled_time():
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         fired: list[float] = []
@@ -42,7 +42,7 @@ def test_timers_of_the_same_time_fire_together():
     assert run(main()) == [0.125, 0.25, 0.25]
 
 
-def test_waiting_for_nothing_is_a_deadlock_that_says_who_waits():
+def test_waiting_for_nothing_is_a_deadlock_naming_the_task():
     async def waits_in_vain() -> None:
         await asyncio.Event().wait()
 
@@ -50,7 +50,7 @@ def test_waiting_for_nothing_is_a_deadlock_that_says_who_waits():
         run(waits_in_vain())
 
 
-def test_running_without_end_is_noticed():
+def test_endless_running_is_noticed():
     async def restless() -> None:
         while True:
             await asyncio.sleep(0)
@@ -59,7 +59,7 @@ def test_running_without_end_is_noticed():
         run(restless())
 
 
-def test_there_are_no_threads():
+def test_threads_are_rejected():
     async def main() -> None:
         await asyncio.to_thread(print)
 
@@ -67,7 +67,7 @@ def test_there_are_no_threads():
         run(main())
 
 
-def test_a_set_of_tasks_is_walked_in_the_same_order_every_time():
+def test_set_of_tasks_is_iterated_in_the_same_order_every_time():
     async def main() -> list[int]:
         order: list[int] = []
 
@@ -86,7 +86,7 @@ def test_a_set_of_tasks_is_walked_in_the_same_order_every_time():
     assert run(main()) == run(main())
 
 
-def test_an_exception_that_nobody_catches_is_kept():
+def test_uncaught_exception_is_kept():
     async def main() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)

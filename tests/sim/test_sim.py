@@ -42,14 +42,14 @@ def test_every_promise_holds(seed):
 # 1529: a twin was sent while the call was on its way to the gateway, which rejected the call.
 @pytest.mark.parametrize("front", FRONTS[1:])
 @pytest.mark.parametrize("seed", [*range(12), 1529])
-def test_executions_are_as_callers_were_told_with_slow_calls_cancellation_and_shutdown(seed, front):
+def test_executions_match_reports_with_cancellation_and_shutdown(seed, front):
     violations = check(history_of(seed, front))
     assert violations == [], f"see it with: python scripts/sim.py --seed {seed} --calls {CALLS} --front {front} -v"
 
 
 @pytest.mark.parametrize("front", FRONTS[1:])
 @pytest.mark.parametrize("seed", range(4))
-def test_executions_are_as_callers_were_told_without_plans(monkeypatch, seed, front):
+def test_executions_match_reports_without_plans(monkeypatch, seed, front):
     monkeypatch.setenv(SWITCH, "off")
     history = run(seed, CALLS, front)
     assert check(history) == []
@@ -63,7 +63,7 @@ def test_calls_are_flights_and_some_are_taken_over(front):
     assert sum(history.taken_over for history in histories) > 20
 
 
-def test_calls_are_slow_and_under_way_when_the_gateway_shuts_down():
+def test_some_calls_are_slow_and_running_at_shutdown():
     histories = [history_of(seed, "gateway") for seed in range(12)]
     told: Counter[str] = Counter()
     for history in histories:
@@ -81,13 +81,13 @@ def test_calls_are_slow_and_under_way_when_the_gateway_shuts_down():
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_seed_is_one_exact_run(seed, front):
+def test_seed_is_one_exact_run(seed, front):
     first = list(history_of(seed, front).lines())
     assert list(run(seed, CALLS, front).lines()) == first
     assert list(history_of(seed + 1, front).lines()) != first
 
 
-def test_a_seed_is_the_same_run_in_another_process():
+def test_seed_is_the_same_run_in_another_process():
     program = "from tests.sim.run import run; print(run(5, 100).digest())"
     digests = set()
     for hashing in ("1", "2"):
@@ -100,7 +100,7 @@ def test_a_seed_is_the_same_run_in_another_process():
     assert digests == {run(5, 100).digest() + "\n"}
 
 
-def test_a_run_takes_time_and_chance_from_nowhere_else(monkeypatch):
+def test_run_uses_no_real_time_or_randomness(monkeypatch):
     def forbidden(*_: object) -> float:
         raise AssertionError("the core looked at the world")
 
@@ -109,7 +109,7 @@ def test_a_run_takes_time_and_chance_from_nowhere_else(monkeypatch):
     assert run(0, 50).complaints == []
 
 
-def test_the_seeds_bring_all_that_can_go_wrong():
+def test_seeds_cover_all_faults_and_outcomes():
     histories = [history_of(seed, "hub") for seed in range(15)]
     faults = {what for history in histories for what in history.faults()}
     assert faults >= {fate.value for fate in Fate} - {Fate.FINE.value}
@@ -119,7 +119,7 @@ def test_the_seeds_bring_all_that_can_go_wrong():
     assert {"tool_error", "cancelled", "E-OUTCOME-UNKNOWN", "E-OVERLOADED", "E-TIMEOUT"} <= set(outcomes)
 
 
-def test_a_run_makes_the_calls_that_were_asked_for():
+def test_run_makes_the_requested_number_of_calls():
     history = next(h for h in (run(seed, 60) for seed in range(20)) if len(list(h.of(Begun))) >= 60)
     assert len(list(history.of(Ended))) == len(list(history.of(Begun)))
     assert any(True for _ in history.of(Done))

@@ -1,7 +1,7 @@
 """The near side of the simulated servers: links that keep the rules of `upstream/transport.py`.
 
 A pipe keeps its requests in the real `Outstanding`; an HTTP endpoint has one connection per request. Both say that a
-request may be executed (C2) at the moment its bytes leave, and not before.
+request may run (C2) at the moment its bytes leave, and not before.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Frame:
 
 
 class _HttpExchange(RequestExchange):
-    """A request on a connection of its own."""
+    """A request on its own connection."""
 
     __slots__ = ("answer", "drop", "waiter")
 
@@ -83,7 +83,7 @@ class PipeLink:
         self._outstanding = PendingRequests()
         self._process: Process | None = None
         self._loss: asyncio.Future[Disconnect] | None = None
-        self._calls: dict[int, _Frame] = {}  # tool calls under way
+        self._calls: dict[int, _Frame] = {}  # tool calls running
 
     async def open(self, inbound: InboundHandler) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class PipeLink:
         if fate is Fate.UNSENT:
             raise TransportError("the line to the server is full", Certainty.NOT_SENT, code="E-STDIO-FULL")
         ours = self._outstanding.start(request, listener)
-        ours.line = frame = _Frame(ours, request, fate)  # type: ignore[assignment]  # a frame of our own
+        ours.line = frame = _Frame(ours, request, fate)  # type: ignore[assignment]  # our own frame
         try:
             self._write(frame)
         except BaseException:
@@ -179,7 +179,7 @@ class PipeLink:
             raise TransportError("the process has ended", Certainty.NOT_SENT, code="E-STDIO-BROKEN")
 
     def _written(self, frame: _Frame) -> bool:
-        """The pipe takes all of it, unless nobody holds its other end any more; then the end of the link fails it."""
+        """The pipe takes all of it, unless its other end is closed; then the end of the link fails it."""
         frame.waiting = None
         process = self._process
         if process is None or (not process.alive and self._dice.random() < 0.5):

@@ -94,7 +94,7 @@ def names(folder: Path) -> list[str]:
 # -- detection --------------------------------------------------------------------------------------------------------
 
 
-def test_a_cause_is_reported_once_until_a_day_passed_or_it_ended() -> None:
+def test_cause_is_reported_once_a_day_until_resolved() -> None:
     sink = Detector()
     rejected = finished("E-AUTH-TOKEN", hint="renew the token in headers.Authorization of its entry")
     for _ in range(3):
@@ -104,13 +104,13 @@ def test_a_cause_is_reported_once_until_a_day_passed_or_it_ended() -> None:
     sink.time += module.REPEAT_INTERVAL_S
     sink.on_call(rejected)
     assert sink.kinds == ["token-rejected"] * 2
-    sink.on_call(finished(tool="rates"))  # a tool that needs no token proves nothing
+    sink.on_call(finished(tool="rates"))  # a tool that works without a token proves nothing
     sink.on_call(finished("tool_error"))
     sink.on_call(rejected)
     assert sink.kinds == ["token-rejected", "token-rejected", "resolved", "token-rejected"]
 
 
-def test_each_cause_names_its_fix() -> None:
+def test_each_cause_has_its_fix() -> None:
     sink = Detector()
     sink.on_call(finished("E-AUTH-LOGIN", hint="toolway login bank"))
     sink.on_call(finished("E-AUTH-TOKEN", hint="renew the token", detail="canary"))
@@ -132,7 +132,7 @@ def test_each_cause_names_its_fix() -> None:
     [Connected("bank", "modern", "2026-07-28"), AccessEvent("bank", "login"), finished()],
     ids=["connected", "login", "call"],
 )
-def test_a_login_alert_ends_when_the_server_accepts_calls_again(end: Event) -> None:
+def test_login_alert_closes_when_server_accepts_calls(end: Event) -> None:
     sink = Detector()
     sink.on_call(finished("E-AUTH-LOGIN"))
     if isinstance(end, CallFinished):
@@ -142,7 +142,7 @@ def test_a_login_alert_ends_when_the_server_accepts_calls_again(end: Event) -> N
     assert sink.emitted[1:] == [AlertResolved("bank", "login-needed-bank")]
 
 
-def test_a_changed_cluster_database_is_an_alert_until_it_is_accepted_again() -> None:
+def test_changed_cluster_database_alerts_until_accepted() -> None:
     sink = Detector()
     sink.on_event(ClusterDatabaseRefused("", "api_keys 'k' is refused: canary"))
     sink.on_event(ClusterDatabaseRefused("", "nodes 'n' is refused: no valid signature"))
@@ -152,7 +152,7 @@ def test_a_changed_cluster_database_is_an_alert_until_it_is_accepted_again() -> 
     assert sink.emitted[1:] == [AlertResolved("", "cluster-database")]
 
 
-def test_the_end_of_all_findings_in_the_cluster_database_is_reported_once() -> None:
+def test_end_of_all_database_findings_is_reported_once() -> None:
     found: list[str] = []
     integrity = Integrity(b"k" * 32, found.append)
     integrity.on_resolved = lambda: found.append("resolved")
@@ -166,7 +166,7 @@ def test_the_end_of_all_findings_in_the_cluster_database_is_reported_once() -> N
     assert found[2:] == ["resolved"]
 
 
-def test_reads_and_temporary_states_cause_no_alert() -> None:
+def test_reads_and_temporary_states_raise_no_alert() -> None:
     sink = Detector()
     sink.on_call(unknown(effect="read"))
     sink.on_event(StateChanged("github", "ready", "backing_off", "exit code 1"))
@@ -174,7 +174,7 @@ def test_reads_and_temporary_states_cause_no_alert() -> None:
     assert sink.emitted == []
 
 
-def test_the_number_of_remembered_causes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_causes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN_ALERTS", 5)
     sink = Detector()
     for number in range(9):
@@ -204,7 +204,7 @@ async def test_each_alert_is_one_readable_private_file(tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in folder.glob("*.md")} == {0}
 
 
-async def test_an_alert_of_an_earlier_run_is_not_repeated_and_is_settled(tmp_path: Path) -> None:
+async def test_alert_of_earlier_run_is_not_repeated_and_is_settled(tmp_path: Path) -> None:
     failed = StateChanged("github", "starting", "failed", "exit code 1")
     async with alert_files(tmp_path) as sink:
         sink.on_event(failed)
@@ -217,7 +217,7 @@ async def test_an_alert_of_an_earlier_run_is_not_repeated_and_is_settled(tmp_pat
     assert names(tmp_path) == [] and names(tmp_path / "settled") == written
 
 
-async def test_an_old_file_of_the_same_cause_is_replaced(tmp_path: Path) -> None:
+async def test_old_file_of_the_same_cause_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "20200101T000000Z-given-up-github.md").write_text("old")
     async with alert_files(tmp_path) as sink:
         sink.on_event(StateChanged("github", "starting", "failed", "exit code 1"))
@@ -225,7 +225,7 @@ async def test_an_old_file_of_the_same_cause_is_replaced(tmp_path: Path) -> None
     assert not (tmp_path / "20200101T000000Z-given-up-github.md").exists()
 
 
-async def test_a_login_alert_is_resolved_when_the_server_connects(tmp_path: Path) -> None:
+async def test_login_alert_is_resolved_when_server_connects(tmp_path: Path) -> None:
     async with alert_files(tmp_path) as sink:
         sink.on_event(StateChanged("github", "starting", "backing_off", "HTTP 401", "E-AUTH-LOGIN"))
         await until(lambda: names(tmp_path) == ["login-needed-github.md"], 10)
@@ -234,14 +234,14 @@ async def test_a_login_alert_is_resolved_when_the_server_connects(tmp_path: Path
     assert names(tmp_path / "settled") == ["login-needed-github.md"]
 
 
-async def test_an_audit_alert_is_resolved_when_the_log_is_writable_again(tmp_path: Path) -> None:
+async def test_audit_alert_is_resolved_when_log_is_writable_again(tmp_path: Path) -> None:
     async with alert_files(tmp_path) as sink:
         sink.on_event(AuditFailed("", "disk"))
         sink.on_event(AuditResumed("", 0))
     assert names(tmp_path) == []
 
 
-async def test_the_number_of_files_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alert_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ALERTS", 5)
     async with alert_files(tmp_path) as sink:
         for number in range(9):
@@ -250,7 +250,7 @@ async def test_the_number_of_files_is_limited(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / module.OVERFLOW_FILE).read_text().startswith("4 more")
 
 
-async def test_a_hostile_name_stays_in_the_folder(tmp_path: Path) -> None:
+async def test_hostile_name_stays_in_the_folder(tmp_path: Path) -> None:
     async with alert_files(tmp_path / "in") as sink:
         sink.on_event(CallRecovered("../../out", "../x\0y\n", "p"))
     [file] = (tmp_path / "in").iterdir()
@@ -263,7 +263,7 @@ async def test_a_hostile_name_stays_in_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.promise("C6")
 @pytest.mark.parametrize(("status", "fix"), [(401, "renew it"), (403, "lacks a permission")])
-async def test_a_rejected_token_of_the_entry_is_named_and_alerted(tmp_path: Path, status: int, fix: str) -> None:
+async def test_rejected_entry_token_is_named_and_alerted(tmp_path: Path, status: int, fix: str) -> None:
     async with FakeHttp(modes=[f"status={status}"]) as server:
         entry = Server(url=server.url, headers={"Authorization": "Bearer expired-canary-token"})
         async with Hub({"social": entry}, alerts=tmp_path) as hub:
@@ -279,7 +279,7 @@ async def test_a_rejected_token_of_the_entry_is_named_and_alerted(tmp_path: Path
 
 
 @pytest.mark.promise("C6")
-async def test_a_token_that_is_rejected_at_the_start_is_alerted(tmp_path: Path) -> None:
+async def test_token_rejected_at_start_is_alerted(tmp_path: Path) -> None:
     hook = Hook(*[401] * 50)
     async with (
         hook.served() as url,
@@ -292,7 +292,7 @@ async def test_a_token_that_is_rejected_at_the_start_is_alerted(tmp_path: Path) 
 
 
 @pytest.mark.promise("C8")
-async def test_a_call_that_hangs_is_alerted_in_the_library(tmp_path: Path) -> None:
+async def test_hanging_call_is_alerted_in_the_library(tmp_path: Path) -> None:
     seen: list[Alert] = []
     async with Hub({"bank": fake_server("never")}, alerts=AlertSettings(str(tmp_path))) as hub:
         events = hub.events(Alert)
@@ -305,7 +305,7 @@ async def test_a_call_that_hangs_is_alerted_in_the_library(tmp_path: Path) -> No
     assert names(tmp_path) == [f"outcome-unknown-bank-{seen[0].call}.md"]
 
 
-async def test_the_next_start_of_a_failed_server_is_no_rate_limit(tmp_path: Path) -> None:
+async def test_retry_delay_of_failed_server_is_not_a_rate_limit(tmp_path: Path) -> None:
     entry = {"command": "no-such-program", "maxRestarts": 0}
     async with Hub({"gone": entry}, alerts=tmp_path) as hub:
         for _ in range(2):
@@ -317,7 +317,7 @@ async def test_the_next_start_of_a_failed_server_is_no_rate_limit(tmp_path: Path
     assert names(tmp_path) == ["given-up-gone.md"]
 
 
-async def test_a_long_rate_limit_is_alerted_without_any_setting() -> None:
+async def test_long_rate_limit_is_alerted_by_default() -> None:
     async with FakeHttp(modes=["status=429;retry_after=7200"]) as server, Hub({"api": server.url}) as hub:
         events = hub.events(Alert)
         with pytest.raises(Overloaded):
@@ -326,7 +326,7 @@ async def test_a_long_rate_limit_is_alerted_without_any_setting() -> None:
     assert isinstance(alert, Alert) and alert.kind == "rate-limited" and alert.message.endswith("for 2 hours")
 
 
-def test_a_sync_hub_writes_alerts_and_calls_a_webhook(tmp_path: Path) -> None:
+def test_sync_hub_writes_alert_files(tmp_path: Path) -> None:
     with SyncHub({"bank": fake_server("never")}, alerts=tmp_path) as hub:
         hub.wait_ready("bank")
         with pytest.raises(CallTimeout):
@@ -334,7 +334,7 @@ def test_a_sync_hub_writes_alerts_and_calls_a_webhook(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 1
 
 
-async def test_a_webhook_alone_gets_each_alert_before_the_hub_closes() -> None:
+async def test_webhook_gets_alerts_before_hub_closes() -> None:
     hook = Hook(200)
     async with hook.served() as url:
         async with Hub({"bank": fake_server("never")}, alerts=url) as hub:
@@ -380,7 +380,7 @@ class Hook:
 @pytest.mark.parametrize(
     ("statuses", "lost"), [((204,), 0), ((503, 429, 200), 0), ((500,) * 5, 1), ((404,), 1), ((302,), 1)]
 )
-async def test_a_webhook_gets_alerts_and_is_retried_if_that_may_help(statuses: tuple[int, ...], lost: int) -> None:
+async def test_webhook_is_retried_on_temporary_errors(statuses: tuple[int, ...], lost: int) -> None:
     hook = Hook(*statuses)
     async with hook.served() as url:
         made = Webhook(url, {"x-key": "k"}, PUBLIC_ONLY, initial_backoff=0.01)
@@ -396,7 +396,7 @@ async def test_a_webhook_gets_alerts_and_is_retried_if_that_may_help(statuses: t
     assert "x-key: k" in hook.heads[0].lower()
 
 
-async def test_a_webhook_name_with_a_private_address_is_not_contacted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_webhook_with_private_address_is_not_contacted(caplog: pytest.LogCaptureFixture) -> None:
     made = Webhook(
         "http://hooks.example/secret-path", {}, NetworkPolicy(lookup=lambda host: ["10.0.0.1"]), initial_backoff=0.01
     )
@@ -410,7 +410,7 @@ async def test_a_webhook_name_with_a_private_address_is_not_contacted(caplog: py
 # -- gateway ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_gateway_writes_alerts_and_calls_the_webhook(tmp_path: Path) -> None:
+async def test_gateway_writes_alerts_and_calls_webhook(tmp_path: Path) -> None:
     hook = Hook(*[200] * 20)
     async with hook.served() as url:
         servers = {"good": fake_server()}

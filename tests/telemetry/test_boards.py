@@ -57,7 +57,7 @@ def labels_of(metric: str) -> set[str]:
 
 
 async def busy(found: Edge, metrics: Metrics) -> None:
-    """Calls of every kind, so that every metric has something to say."""
+    """Calls of every kind, so every metric has something to say."""
     found.hub.instrumentation.add_sink(metrics)
     for name, arguments in (("a__echo", {"text": "x"}), ("a__fail", {}), ("b__echo", {"text": "y"})):
         await found.modern("tools/call", {"name": name, "arguments": arguments})
@@ -68,7 +68,7 @@ async def busy(found: Edge, metrics: Metrics) -> None:
     found.hub.servers.trip_breaker("a", "fail")
 
 
-async def test_every_query_is_answered_by_metrics_that_exist(tmp_path: Path) -> None:
+async def test_every_query_uses_existing_metrics(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         await busy(found, metrics)
@@ -88,7 +88,7 @@ async def test_every_query_is_answered_by_metrics_that_exist(tmp_path: Path) -> 
             assert {name.strip() for name in names.split(",")} <= known, where
 
 
-def test_every_metric_that_an_operator_acts_on_is_on_the_board() -> None:
+def test_every_actionable_metric_is_on_the_board() -> None:
     shown = set(NAME.findall(" ".join(queries().values())))
     bases = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in shown}
     seldom = {"toolway_server_tools", "toolway_server_connects", "toolway_retries_running", "toolway_calls_overflow"}
@@ -97,7 +97,7 @@ def test_every_metric_that_an_operator_acts_on_is_on_the_board() -> None:
     assert all_metrics().keys() - bases <= seldom | {"toolway_gateway_draining"}
 
 
-def test_panels_do_not_overlap_and_have_different_names() -> None:
+def test_panels_do_not_overlap_and_have_unique_names() -> None:
     places = [panel["gridPos"] for panel in panels()]
     cells = [
         (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
@@ -121,7 +121,7 @@ async def test_promtool_accepts_the_rules() -> None:
 
 
 @needs_prometheus
-async def test_a_real_prometheus_scrapes_a_gateway_and_answers_every_query(tmp_path: Path) -> None:
+async def test_prometheus_scrapes_gateway_and_answers_every_query(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         await busy(found, metrics)

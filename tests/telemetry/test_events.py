@@ -24,7 +24,7 @@ from toolway.types import CallState, TimedCallState
 pytestmark = pytest.mark.anyio
 
 
-class Ears:
+class RecordingSink:
     """A sink that keeps all."""
 
     wants_attempts = True
@@ -44,12 +44,12 @@ def phases(fact: CallFinished) -> list[list[str]]:
     return [[phase.name for phase in each.phases] for each in fact.attempt_timings]
 
 
-async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
+async def test_calls_are_not_timed_without_a_sink() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         assert type(hub._core.calls.new_call_state(keep_raw=True)) is CallState
         await hub.call_tool("fake.echo", {"text": "x"})
         assert hub._core.calls.running() == []
-        ears = Ears()
+        ears = RecordingSink()
         remove = hub.add_sink(ears)
         assert type(hub._core.calls.new_call_state(keep_raw=True)) is TimedCallState
         remove()
@@ -62,8 +62,8 @@ async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
         gc.collect()
 
 
-async def test_texts_of_events_are_masked_for_subscribers_and_not_for_sinks() -> None:
-    ears, address = Ears(), "127.0.0.1:9"  # nothing listens there; the reason of the failure names it
+async def test_events_are_masked_for_subscribers_but_not_for_sinks() -> None:
+    ears, address = RecordingSink(), "127.0.0.1:9"  # nothing listens there; the reason of the failure names it
     server = Server(url=f"http://{address}/mcp", headers={"X-Key": address})
     async with Hub({"s": server}, catalog_storage=None) as hub:
         events = hub.events(StateChanged)
@@ -77,15 +77,15 @@ async def test_texts_of_events_are_masked_for_subscribers_and_not_for_sinks() ->
     assert any(address in each.reason for each in ears.events if isinstance(each, StateChanged))
 
 
-def test_a_log_message_is_masked_wherever_it_has_text() -> None:
+def test_log_message_is_masked_in_every_string() -> None:
     log = ServerLog("s", "info", {"a": ["hunter2!", 1, None]}, "hunter2!")
     masked = mask_event(log, lambda text: text.replace("hunter2!", "***"))
     assert isinstance(masked, ServerLog) and masked.data == {"a": ["***", 1, None]}
     assert mask_event(log, str) is log  # nothing to mask: no copy
 
 
-async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:
-    ears = Ears()
+async def test_retried_call_reports_each_attempt_and_its_phases() -> None:
+    ears = RecordingSink()
     async with (
         FakeHttp() as fake,
         Hub({"s": fake.url}, retry=RetryPolicy(max_attempts=3, initial_backoff=0.05), catalog_storage=None) as hub,
@@ -121,7 +121,7 @@ async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:
 
 
 @pytest.mark.promise("B21")
-async def test_the_retry_policy_of_a_call_replaces_that_of_the_server() -> None:
+async def test_call_retry_policy_overrides_the_servers() -> None:
     once = RetryPolicy(max_attempts=1)
     async with FakeHttp() as fake, Hub({"s": fake.url}, retry=once, catalog_storage=None) as hub:
         await hub.wait_ready()
@@ -130,8 +130,8 @@ async def test_the_retry_policy_of_a_call_replaces_that_of_the_server() -> None:
         assert (await hub.call_tool("s.echo", {"text": "x"}, retry=own)).attempts == 3
 
 
-async def test_the_wait_for_a_start_is_a_phase() -> None:
-    ears = Ears()
+async def test_waiting_for_a_start_is_a_phase() -> None:
+    ears = RecordingSink()
     async with Hub({"s": {**fake_server(), "lazy": True}}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.call_tool("s.echo", {"text": "x"})
@@ -139,12 +139,12 @@ async def test_the_wait_for_a_start_is_a_phase() -> None:
     (names,) = phases(call)
     assert names[:2] == ["queue", "start"] and names[-2:] == ["send", "server"]
     start = next(phase for phase in call.attempt_timings[0].phases if phase.name == "start")
-    assert start.seconds > 0.01  # a process was started meanwhile
+    assert start.seconds > 0.01  # a process was started in the meantime
     assert [event.new for event in ears.events if isinstance(event, StateChanged)][:2] == ["starting", "ready"]
 
 
 async def test_opening_a_connection_is_a_phase() -> None:
-    ears = Ears()
+    ears = RecordingSink()
     async with FakeHttp(answer="sse") as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.wait_ready()
@@ -154,8 +154,8 @@ async def test_opening_a_connection_is_a_phase() -> None:
     assert all("stream" in names for call in ears.calls for names in phases(call))
 
 
-async def test_the_wait_for_a_slot_is_the_queue_phase() -> None:
-    ears = Ears()
+async def test_waiting_for_a_slot_is_the_queue_phase() -> None:
+    ears = RecordingSink()
     async with Hub({"s": {**fake_server(), "limits": {"maxConcurrent": 1}}}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.wait_ready()
@@ -164,8 +164,8 @@ async def test_the_wait_for_a_slot_is_the_queue_phase() -> None:
     assert longest >= 0.09
 
 
-async def test_an_error_is_reported_with_its_reason_and_certainty() -> None:
-    ears = Ears()
+async def test_error_is_reported_with_reason_and_certainty() -> None:
+    ears = RecordingSink()
     async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.wait_ready()
@@ -188,8 +188,8 @@ async def test_an_error_is_reported_with_its_reason_and_certainty() -> None:
     assert (cancelled.outcome, cancelled.code) == ("unknown", "cancelled")
 
 
-async def test_the_trace_of_the_caller_is_reported() -> None:
-    ears, parent = Ears(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+async def test_trace_id_of_the_caller_is_reported() -> None:
+    ears, parent = RecordingSink(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": parent})
@@ -197,15 +197,15 @@ async def test_the_trace_of_the_caller_is_reported() -> None:
     assert [call.trace_id for call in ears.calls] == ["0af7651916cd43dd8448eb211c80319c", ""]
 
 
-async def test_a_failing_sink_is_logged_and_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Ears):
+async def test_failing_sink_is_logged_and_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(RecordingSink):
         def on_call(self, event: CallFinished) -> None:
             raise ValueError("broken")
 
         def on_event(self, event: Event) -> None:
             raise ValueError("broken")
 
-    ears = Ears()
+    ears = RecordingSink()
     async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
         hub.add_sink(Broken())
         hub.add_sink(ears)
@@ -214,8 +214,8 @@ async def test_a_failing_sink_is_logged_and_does_not_affect_calls(caplog: pytest
     assert "event sink failed" in caplog.text
 
 
-async def test_reads_that_share_one_request_show_its_timings() -> None:
-    ears = Ears()
+async def test_shared_reads_show_timings_of_one_request() -> None:
+    ears = RecordingSink()
     async with Hub({"s": {**fake_server(), "trusted": True}}, catalog_storage=None) as hub:
         hub.add_sink(ears)
         await hub.wait_ready()
@@ -233,7 +233,7 @@ def ended(number: int, outcome: str = "ok", **facts: Any) -> CallFinished:
     )
 
 
-def test_recent_calls_are_bounded_and_failures_stay_longer() -> None:
+def test_recent_calls_are_bounded_and_failures_kept_longer() -> None:
     recent = RecentCalls(max_calls=10, max_failed=5)
     for number in range(100):
         recent.on_calls([ended(number, "E-TIMEOUT" if number % 20 == 0 else "ok")])
@@ -245,7 +245,7 @@ def test_recent_calls_are_bounded_and_failures_stay_longer() -> None:
     assert recent.find("c1") is None
 
 
-def test_calls_are_found_by_their_fields() -> None:
+def test_recent_calls_are_found_by_their_fields() -> None:
     recent = RecentCalls()
     recent.on_calls([ended(1, caller="key:1"), ended(2, "E-TIMEOUT", message="it took longer")])
     assert [fact.id for fact in recent.find_newest(CallQuery(caller="key:1"))] == ["c1"]
@@ -254,7 +254,7 @@ def test_calls_are_found_by_their_fields() -> None:
     assert recent.find_newest(CallQuery(server="other")) == []
 
 
-def test_large_arguments_and_texts_are_not_kept() -> None:
+def test_large_arguments_and_texts_are_dropped() -> None:
     small = ended(1, params={"name": "t", "arguments": {"text": "x"}})
     assert limit_size(small) is small
     assert limit_size(ended(2, params={"name": "t", "arguments": {"text": "x" * 100_000}})).params is None
@@ -267,7 +267,7 @@ def test_large_arguments_and_texts_are_not_kept() -> None:
     assert not is_small(deep)
 
 
-def test_the_json_of_a_call_has_no_arguments() -> None:
+def test_call_json_has_no_arguments() -> None:
     fact = ended(1, params={"name": "t", "arguments": {"password": "hunter2"}})
     assert "hunter2" not in str(call_to_json(fact)) + str(call_details_to_json(fact))
 
@@ -275,7 +275,7 @@ def test_the_json_of_a_call_has_no_arguments() -> None:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-class Batches(Ears):
+class Batches(RecordingSink):
     """Sink that takes finished calls in batches."""
 
     def __init__(self) -> None:
@@ -287,8 +287,8 @@ class Batches(Ears):
         self.batches.append([call.name for call in calls])
 
 
-async def test_calls_wait_for_their_batch_until_somebody_looks() -> None:
-    at_once, later = Ears(), Batches()
+async def test_batched_calls_are_delivered_on_demand_and_on_close() -> None:
+    at_once, later = RecordingSink(), Batches()
     async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
         hub.add_sink(at_once)
         hub.add_sink(later)
@@ -303,11 +303,11 @@ async def test_calls_wait_for_their_batch_until_somebody_looks() -> None:
     assert later.calls == []
 
 
-def test_no_call_waits_until_more_than_30_others_are_counted() -> None:
+def test_batches_have_at_most_30_calls() -> None:
     assert MAX_CALLS <= 30  # with 100, counting them was the p99 that the gateway adds for one client
 
 
-async def test_many_calls_are_delivered_together_and_a_removed_sink_loses_none() -> None:
+async def test_calls_are_batched_and_removed_sink_loses_none() -> None:
     recorder, later = Instrumentation(EventBroadcaster()), Batches()
     recorder.add_sink(later)
     recorder.add_sink(later)  # a sink is added once
@@ -320,8 +320,8 @@ async def test_many_calls_are_delivered_together_and_a_removed_sink_loses_none()
     assert not recorder.enabled and len(later.batches) == 2
 
 
-async def test_a_sink_gets_successful_calls_only_if_it_wants_them() -> None:
-    class Failures(Ears):
+async def test_sink_gets_successful_calls_only_if_it_wants_them() -> None:
+    class Failures(RecordingSink):
         wants_successes = False
 
     recorder, failures, broken = Instrumentation(EventBroadcaster()), Failures(), Batches()

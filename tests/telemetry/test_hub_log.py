@@ -23,7 +23,7 @@ def lines(caplog: pytest.LogCaptureFixture, name: str, level: int) -> list[str]:
 
 @pytest.mark.user_trial("11")
 @pytest.mark.promise("A21", "B26")
-async def test_each_failed_attempt_and_each_restart_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_failed_attempt_and_restart_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with FakeHttp(modes=["reset_before_response;times=2"]) as server:
         entry = Server(url=server.url, retry=FAST, tools={"bad": ToolSettings(effect=Effect.READ)})
@@ -38,12 +38,12 @@ async def test_each_failed_attempt_and_each_restart_is_logged(caplog: pytest.Log
     assert first.startswith("s.bad: attempt 1 of 3 failed: ") and first.endswith(" s") and "; next in 0.0" in first
     assert second.startswith("s.bad: attempt 2 of 3 failed: ")
     assert "p: disconnected, restarting: restart requested" in lines(caplog, "toolway.servers", logging.INFO)
-    assert lines(caplog, "toolway.servers", logging.WARNING) == []  # a requested restart is no failure
+    assert lines(caplog, "toolway.servers", logging.WARNING) == []  # a requested restart is not a failure
     assert status.why.endswith("; restarted on request") and status.last_error is None
 
 
 @pytest.mark.promise("B26")
-async def test_each_call_is_logged_at_debug_level_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_call_is_logged_at_debug_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with Hub({"s": fake_server()}) as hub:
         await hub.call_tool("s.echo", {"text": "canary"})
@@ -58,13 +58,13 @@ async def test_each_call_is_logged_at_debug_level_without_arguments(caplog: pyte
     assert not any("canary" in line for line in ours)
 
 
-async def test_calls_are_not_observed_if_their_level_is_off() -> None:
+async def test_calls_are_not_observed_if_debug_log_is_off() -> None:
     async with Hub({"s": fake_server()}) as hub:
         assert not hub._core.instrumentation.enabled
 
 
 @pytest.mark.promise("B26")
-async def test_failures_of_servers_and_unknown_outcomes_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_failures_and_unknown_outcomes_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
     entry = {**fake_server("exit_mid_call"), "env": {"API_TOKEN": "canary-secret-1"}}
     missing = {"command": "no-such-program-canary-secret-1", "maxRestarts": 1}
     async with Hub({"s": entry, "gone": missing}) as hub:
@@ -79,7 +79,7 @@ async def test_failures_of_servers_and_unknown_outcomes_are_warnings(caplog: pyt
     assert "canary-secret-1" not in caplog.text
 
 
-def test_a_program_that_configures_no_log_gets_no_lines_on_stderr(tmp_path: Path) -> None:
+def test_unconfigured_logging_prints_nothing_to_stderr(tmp_path: Path) -> None:
     source = """
 from toolway import CallError, SyncHub
 with SyncHub({"gone": "no-such-program"}) as hub:

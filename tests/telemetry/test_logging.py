@@ -65,7 +65,7 @@ def lines(form: LogFormat, *, verbose: bool = False, secret: str = "", **facts: 
     return stream.getvalue()
 
 
-def test_a_json_line_has_all_fields_of_a_call() -> None:
+def test_json_line_has_all_fields_of_a_call() -> None:
     found = [json.loads(line) for line in lines("json", trace_id="f" * 32, span_id="e" * 16).splitlines()]
     call, state, lost = found
     assert call["event"] == "call may have run" and call["level"] == "warning" and call["logger"] == "toolway.calls"
@@ -79,9 +79,9 @@ def test_a_json_line_has_all_fields_of_a_call() -> None:
     assert (lost["event"], lost["why"]) == ("s disconnected", "the process ended")
 
 
-def test_a_text_line_has_the_same_content() -> None:
+def test_text_line_has_the_same_content() -> None:
     text = lines("text")
-    assert "\x1b" not in text  # it is no terminal
+    assert "\x1b" not in text  # it is not a terminal
     first = text.splitlines()[0]
     assert (
         "call may have run" in first
@@ -92,7 +92,7 @@ def test_a_text_line_has_the_same_content() -> None:
     assert len(text.splitlines()) == 3
 
 
-def test_every_call_is_logged_if_verbose() -> None:
+def test_verbose_logs_every_call() -> None:
     found = [json.loads(line) for line in lines("json", verbose=True).splitlines()]
     assert [line["event"] for line in found] == [
         "call may have run",
@@ -103,7 +103,7 @@ def test_every_call_is_logged_if_verbose() -> None:
     ]
 
 
-def test_repeated_failures_of_a_server_warn_once_and_again_when_it_has_failed() -> None:
+def test_repeated_failures_warn_once_until_given_up() -> None:
     stream = io.StringIO()
     configure_logging("json", verbose=False, stream=stream, mask=create_mask(dict))
     log = LogSink()
@@ -123,7 +123,7 @@ def test_no_secret_is_in_any_line() -> None:
 
 
 @pytest.mark.attack("held-73")
-def test_text_of_a_server_cannot_forge_a_log_line() -> None:
+def test_server_text_cannot_forge_a_log_line() -> None:
     text = lines("text", detail="x\n2026-01-01 [info] all is well\x1b[2J" + "y" * 5000)
     assert len(text.splitlines()) == 3 and "\x1b" not in text
     assert len(text.splitlines()[0]) < MAX_VALUE_CHARS + 500
@@ -141,7 +141,7 @@ def test_lines_of_other_libraries_have_the_same_format() -> None:
     assert "ValueError: x" in found["exception"]
 
 
-async def test_a_gateway_logs_why_a_server_does_not_start(tmp_path: Path) -> None:
+async def test_gateway_logs_why_a_server_does_not_start(tmp_path: Path) -> None:
     servers = {"good": fake_server()}
     async with program(tmp_path, servers) as gateway:
         gateway.write({**servers, "broken": {"command": "no-such-command-here"}})

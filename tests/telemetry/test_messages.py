@@ -57,7 +57,7 @@ async def test_messages_of_a_server_object_are_counted() -> None:
         assert await counted(hub, 3) == (3, 3)
 
 
-async def test_a_restart_keeps_the_counters() -> None:
+async def test_restart_keeps_message_counters() -> None:
     async with Hub({"s": fake_server()}) as hub:
         await counted(hub, 3)
         before = hub.status()["s"]
@@ -68,7 +68,7 @@ async def test_a_restart_keeps_the_counters() -> None:
         assert after.messages_sent > before.messages_sent and after.messages_received > before.messages_received
 
 
-async def test_the_metrics_show_messages_and_uptime(tmp_path: Path) -> None:
+async def test_metrics_show_messages_and_uptime(tmp_path: Path) -> None:
     async with edge(tmp_path, metrics=Metrics()) as found:
         await found.call("a__echo", {"text": "x"})
         text = (await found.ask("GET", "/metrics")).body.decode()

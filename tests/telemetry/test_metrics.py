@@ -50,7 +50,7 @@ async def scraped(found: Edge, **more: Any) -> dict[str, Metric]:
 
 
 @pytest.mark.promise("A9")
-async def test_a_server_that_failed_its_last_check_is_not_up(tmp_path: Path) -> None:
+async def test_server_that_failed_its_last_check_is_not_up(tmp_path: Path) -> None:
     async with edge(tmp_path, metrics=Metrics()) as found:
         found.fakes["b"].set_mode("never;on=ping,server/discover")
         answer = await found.ask("POST", "/admin/health")
@@ -62,7 +62,7 @@ async def test_a_server_that_failed_its_last_check_is_not_up(tmp_path: Path) -> 
     assert value(families, "toolway_server_state", server="b", state="ready", transport="http") == 1
 
 
-async def test_a_gateway_counts_its_calls_and_reports_its_state(tmp_path: Path) -> None:
+async def test_gateway_counts_calls_and_reports_its_state(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         found.hub.instrumentation.add_sink(metrics)
@@ -105,7 +105,7 @@ async def test_running_and_queued_calls_are_reported(tmp_path: Path) -> None:
         await slow
 
 
-async def test_an_open_breaker_is_reported(tmp_path: Path) -> None:
+async def test_open_breaker_is_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         found.hub.servers.trip_breaker("b")
@@ -130,7 +130,7 @@ async def test_metrics_require_authentication(tmp_path: Path) -> None:
         assert await found.tools(token=scraper) == []
 
 
-async def test_without_metrics_the_path_does_not_exist(tmp_path: Path) -> None:
+async def test_metrics_path_is_missing_if_disabled(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         assert (await found.ask("GET", "/metrics")).status == 404
 
@@ -140,7 +140,7 @@ def series_of(families: dict[str, Metric]) -> int:
     return sum(len(family.samples) for family in families.values())
 
 
-def test_ten_thousand_random_names_create_few_series() -> None:
+def test_random_tool_names_create_few_series() -> None:
     metrics, dice = Metrics(), random.Random(1)
     for number in range(10_000):
         tool = "".join(dice.choices(string.printable, k=12))
@@ -153,7 +153,7 @@ def test_ten_thousand_random_names_create_few_series() -> None:
     assert series_of(families) < 25 * (MAX_TOOLS_PER_SERVER + 10)
 
 
-def test_the_bound_holds_for_all_servers_together() -> None:
+def test_series_limit_applies_to_all_servers_together() -> None:
     metrics = Metrics()
     for server in range(50):
         for tool in range(200):
@@ -162,7 +162,7 @@ def test_the_bound_holds_for_all_servers_together() -> None:
     assert sum(series.total().count for series in metrics.store.series.values()) == 10_000
 
 
-async def test_ten_thousand_invented_names_create_no_series(tmp_path: Path) -> None:
+async def test_unknown_names_create_no_series(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         found.hub.instrumentation.add_sink(metrics)
@@ -191,7 +191,7 @@ def test_outcomes_are_bounded() -> None:
     assert len(series.outcomes) == MAX_OUTCOMES_PER_SERIES + 1
 
 
-def test_counters_of_a_removed_server_are_dropped() -> None:
+def test_counters_of_removed_server_are_dropped() -> None:
     metrics = Metrics()
     metrics.on_call(ended("old"))
     metrics.on_call(ended("new"))
@@ -203,13 +203,13 @@ def test_counters_of_a_removed_server_are_dropped() -> None:
     assert value(families, "toolway_server_disconnects_total", server="new") == 1
 
 
-def test_a_call_with_unknown_outcome_is_counted() -> None:
+def test_unknown_outcome_is_counted() -> None:
     metrics = Metrics()
     metrics.on_call(ended(code="E-TIMEOUT", executed="unknown"))
     assert value(page(metrics), "toolway_calls_unknown_total", server="s", tool="t") == 1
 
 
-def test_exemplars_lead_from_a_bucket_to_a_trace() -> None:
+def test_exemplars_link_bucket_to_trace() -> None:
     metrics, trace = Metrics(), "0af7651916cd43dd8448eb211c80319c"
     metrics.on_call(ended(seconds=0.3, trace_id=trace, span_id="b7ad6b7169203331", started_at=1_700_000_000.0))
     metrics.on_call(ended(seconds=0.3, trace_id="f" * 32))  # not recorded
@@ -229,7 +229,7 @@ def test_hostile_names_are_escaped() -> None:
     assert {sample.labels["tool"] for sample in families["toolway_calls"].samples} == {hostile}
 
 
-def test_buckets_add_up() -> None:
+def test_buckets_are_cumulative() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.001, 0.0011, 0.4, 1000.0):
         metrics.on_call(ended(seconds=seconds))

@@ -25,7 +25,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-async def test_without_a_collector_calls_are_fast_and_the_gateway_stops_in_time(
+async def test_missing_collector_delays_neither_calls_nor_shutdown(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", silent)

@@ -89,7 +89,7 @@ def named(spans: list[Span], service: str, name: str, kind: str) -> list[Span]:
 
 @long
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_servers(
+async def test_one_trace_spans_client_gateway_retry_and_servers(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch, era: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
@@ -185,7 +185,7 @@ async def test_nothing_is_exported_by_default(tmp_path: Path, collector: Collect
 
 
 @long
-async def test_the_config_file_sets_endpoint_and_sample_ratio(tmp_path: Path, collector: Collector) -> None:
+async def test_config_file_sets_endpoint_and_sample_ratio(tmp_path: Path, collector: Collector) -> None:
     settings = {"traces": {"endpoint": collector.url, "sample": 0.0}}
     with Collector() as theirs:
         async with scene(tmp_path, theirs.url, telemetry=settings) as gateway:

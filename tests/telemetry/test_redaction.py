@@ -31,7 +31,7 @@ JSON = st.recursive(
         {"pem": "-----BEGIN PRIVATE KEY-----canary-1"},
     ],
 )
-def test_a_secret_is_hidden_at_any_position(value: Any) -> None:
+def test_secret_is_hidden_at_any_position(value: Any) -> None:
     assert "canary" not in str(HIDES.redact(value))
 
 
@@ -40,7 +40,7 @@ def test_other_values_are_unchanged() -> None:
     assert HIDES.redact(value) == value
 
 
-def test_equal_secrets_have_equal_placeholders_only_with_the_same_key() -> None:
+def test_placeholders_are_equal_only_for_same_secret_and_key() -> None:
     one, other = (HIDES.redact({"password": text})["password"] for text in ("abc", "abd"))
     assert one == HIDES.redact({"token": "abc"})["token"] != other
     assert one != Redactor(b"another").redact({"password": "abc"})["password"]

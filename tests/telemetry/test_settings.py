@@ -19,7 +19,7 @@ def read(telemetry: Any) -> TelemetrySettings:
     return parse_gateway({"telemetry": telemetry}, {"HOST": "collector"}).telemetry
 
 
-def test_by_default_metrics_are_on_and_traces_are_off() -> None:
+def test_metrics_are_on_and_traces_off_by_default() -> None:
     assert read(None) == TelemetrySettings(metrics=True, calls=True, traces=None, log="text")
 
 
@@ -62,19 +62,19 @@ def without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_opentelemetry")
-def test_traces_in_the_file_without_the_package_are_an_error() -> None:
+def test_configured_traces_without_package_are_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Telemetry(TelemetrySettings(traces=TraceSettings()), {})
     assert caught.value.code == "E-OTEL-MISSING" and "toolway[otel]" in caught.value.hint
 
 
 @pytest.mark.usefixtures("without_opentelemetry")
-def test_a_variable_without_the_package_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_variable_without_package_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert Telemetry(TelemetrySettings(), NAMED).metrics is not None
     assert "E-OTEL-MISSING" in caplog.text and "pip install" in caplog.text
 
 
-def test_metrics_are_exported_only_if_enabled_and_an_endpoint_is_set() -> None:
+def test_metrics_export_needs_metrics_and_an_endpoint() -> None:
     assert otlp.is_metrics_export_enabled(TelemetrySettings(), NAMED)
     assert not otlp.is_metrics_export_enabled(TelemetrySettings(), {})
     assert not otlp.is_metrics_export_enabled(TelemetrySettings(metrics=False), NAMED)

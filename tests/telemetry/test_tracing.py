@@ -54,7 +54,7 @@ def named(spans: Sequence[ReadableSpan], kind: trace.SpanKind) -> list[ReadableS
 
 
 @pytest.mark.promise("E10")
-async def test_the_ambient_span_is_the_parent_of_a_library_call() -> None:
+async def test_ambient_span_is_parent_of_a_library_call() -> None:
     async with traced() as (hub, kept):
         made, own = provider()
         with made.get_tracer("mine").start_as_current_span("mine") as around:
@@ -67,14 +67,14 @@ async def test_the_ambient_span_is_the_parent_of_a_library_call() -> None:
         assert own.get_finished_spans()[0].name == "mine"
 
 
-async def test_a_call_without_a_trace_starts_one() -> None:
+async def test_call_without_a_trace_starts_one() -> None:
     async with traced() as (hub, kept):
         await asyncio.gather(*(hub.call_tool("s.echo", {"text": "x"}) for _ in range(3)))
         calls = [span for span in kept.get_finished_spans() if span.parent is None]
     assert len({span.context.trace_id for span in calls}) == 3
 
 
-async def test_an_unsampled_trace_of_a_caller_is_not_recorded() -> None:
+async def test_unsampled_trace_of_a_caller_is_not_recorded() -> None:
     async with traced() as (hub, kept):
         await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": QUIET})
         assert kept.get_finished_spans() == ()
@@ -91,7 +91,7 @@ async def test_new_traces_are_sampled_by_ratio() -> None:
         assert kept.get_finished_spans()  # its caller wants it
 
 
-async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsampled_call_stays_on_fast_path_and_sends_context(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     real = FakeServer.handle
 
@@ -123,7 +123,7 @@ async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkey
         assert int(heard[-1][-2:], 16) & 1
 
 
-async def test_without_a_ratio_the_sampler_of_the_provider_decides() -> None:
+async def test_provider_sampler_decides_without_a_ratio() -> None:
     async with traced(sample=None, sampler=ALWAYS_OFF) as (hub, kept):
         await hub.call_tool("s.echo", {"text": "x"})
         assert kept.get_finished_spans() == ()
@@ -153,7 +153,7 @@ def test_each_attempt_sends_its_span_and_keeps_other_meta() -> None:
     assert (told["tracestate"], told["baggage"], told["other"]) == ("vendor=1", "user=7", {"kept": True})
 
 
-def test_an_unrecorded_call_sends_an_unsampled_context() -> None:
+def test_unrecorded_call_sends_unsampled_context() -> None:
     told = stamped(tracer(0.0))
     assert told["traceparent"].endswith("-00") and len(told["traceparent"]) == 55
     assert stamped(tracer(0.0), traceparent=QUIET) == {"traceparent": QUIET}  # as it came
@@ -163,10 +163,10 @@ def test_an_unrecorded_call_sends_an_unsampled_context() -> None:
 @pytest.mark.parametrize(
     "nonsense", ["", "00-xyz", 7, None, {"a": 1}, "00-" + "0" * 32 + "-b7ad6b7169203331-01", "x" * 9999]
 )
-def test_an_invalid_trace_context_starts_a_new_trace(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_trace_context_starts_a_new_trace(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
     told = stamped(tracer(1.0), traceparent=nonsense)
     assert len(told["traceparent"]) == 55 and int(told["traceparent"][-2:], 16) & 1  # recorded
-    assert caplog.text == ""  # nobody can fill our log so
+    assert caplog.text == ""  # no one can fill our log so
 
 
 async def test_spans_name_errors_without_their_text() -> None:
@@ -183,7 +183,7 @@ async def test_spans_name_errors_without_their_text() -> None:
     assert "secret-of-a-server" not in json.dumps([span.to_json() for span in spans])
 
 
-async def test_an_attempt_that_was_not_sent_has_a_span() -> None:
+async def test_rejected_attempt_has_a_span() -> None:
     made, kept = provider()
     async with Hub(
         {"s": {**fake_server(), "limits": {"maxConcurrent": 1, "maxQueued": 1}}}, catalog_storage=None
@@ -242,7 +242,7 @@ def test_traces_are_recorded_only_if_enabled(
     assert otlp.get_sample_ratio(settings, environ) == ratio
 
 
-async def test_a_workflow_run_is_a_trace_of_its_steps_and_their_calls(tmp_path: Path) -> None:
+async def test_workflow_run_is_a_trace_of_its_steps_and_calls(tmp_path: Path) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     from toolway.workflows import Workflows
 

@@ -16,7 +16,7 @@ from tests.testing.pipe import ERAS, META, PREFIX, SOON, Json, fake, text
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_tools_answer_and_echo_their_nonce(era: str) -> None:
+def test_tools_respond_and_echo_their_nonce(era: str) -> None:
     with fake(era=era) as client:
         assert client.call("echo", text="hé", nonce="n")["structuredContent"] == {"text": "hé", "nonce": "n"}
         assert text(client.call("add", a=1, b=2)) == "3"
@@ -31,7 +31,7 @@ def test_tools_answer_and_echo_their_nonce(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_sleep_holds_up_nobody_and_stops_when_cancelled(era: str) -> None:
+def test_sleep_blocks_no_other_call_and_can_be_cancelled(era: str) -> None:
     with fake(era=era) as client:
         slow = client.send_call("sleep", seconds=0.2, nonce="slow")
         assert text(client.call("echo", text="first")) == "first"
@@ -44,7 +44,7 @@ def test_sleep_holds_up_nobody_and_stops_when_cancelled(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_progress_is_reported_for_the_token_of_the_request(era: str) -> None:
+def test_progress_uses_the_token_of_the_request(era: str) -> None:
     with fake(era=era) as client:
         client.send_call("progress", {"progressToken": "p"}, n=2)
         reports = [client.message()["params"] for _ in range(2)]
@@ -53,7 +53,7 @@ def test_progress_is_reported_for_the_token_of_the_request(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_definitions_and_results_carry_fields_nobody_knows(era: str) -> None:
+def test_definitions_and_results_have_unknown_fields(era: str) -> None:
     with fake(era=era) as client:
         tool = client.ask("tools/list")["result"]["tools"][0]
         assert tool["annotations"]["category"] == "fake"
@@ -81,7 +81,7 @@ def test_prompts_resources_templates_and_completions(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_tools_come_in_pages(era: str) -> None:
+def test_tools_are_paged(era: str) -> None:
     with fake(era=era, tools=30, page=10) as client:
         names: list[str] = []
         page: Json = {"nextCursor": "0"}
@@ -94,7 +94,7 @@ def test_tools_come_in_pages(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_counter_leaves_one_durable_line_for_each_call(era: str, tmp_path: Path) -> None:
+def test_counter_writes_one_durable_line_per_call(era: str, tmp_path: Path) -> None:
     file = tmp_path / "effects"
     with fake(era=era, effects=str(file)) as client:
         client.call("counter", call="c1", nonce="n1")
@@ -105,20 +105,20 @@ def test_counter_leaves_one_durable_line_for_each_call(era: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_crash_ends_the_process_with_its_code(era: str) -> None:
+def test_crash_exits_with_its_code(era: str) -> None:
     with fake(era=era) as client:
         client.send_call("crash", code=7)
         assert client.process.wait(SOON) == 7
 
 
-def test_it_ends_with_its_input() -> None:
+def test_server_exits_when_input_ends() -> None:
     with fake() as client:
         client.call("echo")
         client.end_input()
         assert client.process.wait(SOON) == 0
 
 
-def test_nothing_a_client_sends_ends_it() -> None:
+def test_invalid_messages_do_not_stop_the_server() -> None:
     with fake() as client:
         odd: list[Json] = [{"method": 7, "id": 1}, {"method": "ping", "id": [1]}, {"id": "nobody", "result": {}}]
         for message in odd:
@@ -131,7 +131,7 @@ def test_nothing_a_client_sends_ends_it() -> None:
         assert client.ask("completion/complete", {"argument": {"name": [], "value": 1}})["error"]["code"] == -32602
 
 
-def test_a_cancelled_call_waits_for_no_answer() -> None:
+def test_cancelled_call_stops_waiting_for_its_answer() -> None:
     with fake(era="legacy") as client:
         call = client.send_call("elicit")
         assert client.message()["method"] == "elicitation/create"
@@ -140,7 +140,7 @@ def test_a_cancelled_call_waits_for_no_answer() -> None:
         assert client.call("stats")["structuredContent"]["cancelled"] == [call]
 
 
-def test_it_runs_as_a_module_too() -> None:
+def test_server_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "toolway.testing.stdio_main"]
     probe = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": META}})
     out = subprocess.run(command, input=probe + "\n", capture_output=True, text=True, check=True, timeout=20).stdout
@@ -154,7 +154,7 @@ def test_it_runs_as_a_module_too() -> None:
 # The modern era
 
 
-def test_modern_results_carry_what_they_must() -> None:
+def test_modern_results_have_required_fields() -> None:
     with fake(ttl=5000) as client:
         result = client.ask("server/discover")["result"]
         assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 5000, "private")
@@ -163,7 +163,7 @@ def test_modern_results_carry_what_they_must() -> None:
         assert "ttlMs" not in client.call("echo")
 
 
-def test_modern_requests_must_say_who_asks() -> None:
+def test_modern_requests_need_client_meta() -> None:
     with fake() as client:
         client.write({"jsonrpc": "2.0", "id": "a", "method": "tools/list", "params": {}})
         assert client.message()["error"]["code"] == -32602
@@ -173,7 +173,7 @@ def test_modern_requests_must_say_who_asks() -> None:
         assert client.ask("initialize", {"protocolVersion": "2025-11-25"})["error"]["code"] == -32022
 
 
-def test_modern_tools_ask_back_by_results_and_keep_nothing_between() -> None:
+def test_modern_tools_ask_by_results_and_keep_no_state() -> None:
     with fake() as client:
         params: Json = {"name": "elicit", "arguments": {"rounds": 2, "nonce": "n"}}
         first = client.ask("tools/call", params)["result"]
@@ -193,14 +193,14 @@ def test_modern_tools_ask_back_by_results_and_keep_nothing_between() -> None:
         assert list(asked_again["inputRequests"]) == ["ask-1"]
 
 
-def test_modern_tools_do_not_ask_those_who_cannot_answer() -> None:
+def test_modern_tools_need_client_capability_to_ask() -> None:
     with fake() as client:
         meta: Json = {PREFIX + "clientCapabilities": {}}
         refused = client.ask("tools/call", {"name": "sample", "arguments": {}, "_meta": meta})["error"]
         assert (refused["code"], refused["data"]) == (-32021, {"requiredCapabilities": {"sampling": {}}})
 
 
-def test_listens_are_acknowledged_tagged_and_ended_by_cancelling() -> None:
+def test_listens_are_acknowledged_tagged_and_cancelable() -> None:
     with fake() as client:
         listen = client.send("subscriptions/listen", {"notifications": {"toolsListChanged": True, "other": True}})
         acknowledged = client.message()
@@ -223,13 +223,13 @@ def test_listens_are_acknowledged_tagged_and_ended_by_cancelling() -> None:
 @pytest.mark.parametrize(
     ("offered", "agreed"), [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")]
 )
-def test_the_handshake_agrees_on_a_version(offered: str, agreed: str) -> None:
+def test_handshake_agrees_on_a_version(offered: str, agreed: str) -> None:
     with fake(era="legacy", met=False) as client:
         assert client.shake_hands(offered)["protocolVersion"] == agreed
         assert "resultType" not in client.call("echo")
 
 
-def test_before_the_handshake_there_is_only_ping() -> None:
+def test_only_ping_is_answered_before_the_handshake() -> None:
     with fake(era="legacy", met=False) as client:
         assert client.ask("ping")["result"] == {}
         assert client.ask("server/discover")["error"]["code"] == -32601
@@ -243,7 +243,7 @@ def test_before_the_handshake_there_is_only_ping() -> None:
     ("tool", "method"),
     [("elicit", "elicitation/create"), ("sample", "sampling/createMessage"), ("roots", "roots/list")],
 )
-def test_handshake_tools_ask_in_the_middle_of_a_call(tool: str, method: str) -> None:
+def test_legacy_tools_ask_during_a_call(tool: str, method: str) -> None:
     with fake(era="legacy") as client:
         call = client.send_call(tool)
         question = client.message()
@@ -254,7 +254,7 @@ def test_handshake_tools_ask_in_the_middle_of_a_call(tool: str, method: str) -> 
         assert (answer["id"], json.loads(text(answer["result"]))) == (call, {"answer": 42})
 
 
-def test_handshake_clients_are_told_of_changed_tools() -> None:
+def test_legacy_clients_are_notified_of_changed_tools() -> None:
     with fake(era="legacy") as client:
         client.send_call("change_tools")
         assert client.message()["method"] == "notifications/tools/list_changed"
@@ -271,7 +271,7 @@ def test_one_server_speaks_both_eras_at_once() -> None:
         assert client.call("echo")["resultType"] == "complete"
 
 
-def test_probes_can_go_unanswered_or_kill() -> None:
+def test_probes_can_be_ignored_or_kill_the_server() -> None:
     with fake(era="both", silent_probe=True) as client:
         client.send("server/discover")
         assert client.quiet()
@@ -284,7 +284,7 @@ def test_probes_can_go_unanswered_or_kill() -> None:
 # The server without a handshake
 
 
-def test_a_bare_server_knows_two_methods_and_answers_every_line() -> None:
+def test_bare_server_has_two_methods_and_answers_every_line() -> None:
     with fake(era="bare") as client:
         for method in ("server/discover", "initialize", "ping", "prompts/list"):
             assert client.ask(method)["error"] == {"code": -32601, "message": f"Method not found: {method}"}
@@ -306,7 +306,7 @@ def test_a_bare_server_knows_two_methods_and_answers_every_line() -> None:
         }
 
 
-def test_a_bare_server_may_ignore_what_it_does_not_know() -> None:
+def test_bare_server_can_ignore_unknown_methods() -> None:
     with fake("ignores_unknown", era="bare") as client:
         client.send("server/discover")
         client.send("initialize")

@@ -19,7 +19,7 @@ from toolway.testing import FakeHttp
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("answer", ["json", "sse"])
 @story
-async def test_tools_answer_and_echo_their_nonce(era: str, answer: str) -> None:
+async def test_tools_respond_and_echo_their_nonce(era: str, answer: str) -> None:
     async with fake(era=era, answer=answer) as client:
         response = await client.send_call("echo", text="hé", nonce="n")
         assert response.headers["content-type"] == {"json": "application/json", "sse": "text/event-stream"}[answer]
@@ -33,7 +33,7 @@ async def test_tools_answer_and_echo_their_nonce(era: str, answer: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @story
-async def test_progress_comes_as_events_before_the_answer(era: str) -> None:
+async def test_progress_events_come_before_the_result(era: str) -> None:
     async with fake(era=era) as client:
         response = await client.send_call("progress", {"progressToken": "p"}, n=2)
         events = [event async for event in response.events()]
@@ -43,7 +43,7 @@ async def test_progress_comes_as_events_before_the_answer(era: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @story
-async def test_calls_run_side_by_side_and_connections_are_reused(era: str) -> None:
+async def test_calls_run_concurrently_and_connections_are_reused(era: str) -> None:
     async with fake(era=era) as client:
         before = client.server.stats.connections
         slow = [client.call("sleep", seconds=0.2, nonce=str(number)) for number in range(20)]
@@ -57,7 +57,7 @@ async def test_calls_run_side_by_side_and_connections_are_reused(era: str) -> No
 
 
 @story
-async def test_counts_and_effects_can_be_asserted_on() -> None:
+async def test_counts_and_effects_are_recorded() -> None:
     async with fake(era="both") as client:
         await client.ask("server/discover")
         await client.call("counter", call="c", nonce="n")
@@ -68,7 +68,7 @@ async def test_counts_and_effects_can_be_asserted_on() -> None:
 
 
 @story
-async def test_a_crash_resets_everything_and_a_start_revives() -> None:
+async def test_crash_stops_server_and_resets_sessions() -> None:
     async with fake(era="legacy") as client:
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await client.send_call("crash")
@@ -82,7 +82,7 @@ async def test_a_crash_resets_everything_and_a_start_revives() -> None:
 
 
 @story
-async def test_modern_headers_must_say_what_the_body_says() -> None:
+async def test_modern_headers_must_match_the_body() -> None:
     async with fake() as client:
         params: Json = {"name": "echo", "arguments": {"tag": "a b"}, "_meta": META}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
@@ -111,7 +111,7 @@ async def test_modern_errors_have_their_status(method: str, meta: Json, status: 
 
 
 @story
-async def test_modern_servers_refuse_what_is_gone_and_what_is_no_json() -> None:
+async def test_modern_server_rejects_get_and_invalid_posts() -> None:
     async with fake() as client:
         assert (await client.request("GET", ACCEPT)).status == 405
         assert (await client.request("POST", ACCEPT, b"{")).status == 400
@@ -120,7 +120,7 @@ async def test_modern_servers_refuse_what_is_gone_and_what_is_no_json() -> None:
 
 
 @story
-async def test_a_listen_is_a_stream_that_hears_of_changes() -> None:
+async def test_listen_stream_delivers_changes() -> None:
     async with fake() as client:
         stream = await client.send("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         events = stream.events()
@@ -134,7 +134,7 @@ async def test_a_listen_is_a_stream_that_hears_of_changes() -> None:
 
 
 @story
-async def test_closing_the_connection_cancels_a_modern_call() -> None:
+async def test_closed_connection_cancels_a_modern_call() -> None:
     async with fake() as client:
         call = asyncio.ensure_future(client.send_call("sleep", seconds=30))
         await _until(lambda: client.server.stats.calls.get("sleep") == 1)
@@ -153,7 +153,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 @story
-async def test_sessions_are_needed_counted_and_lost_with_a_restart() -> None:
+async def test_sessions_are_required_and_lost_on_restart() -> None:
     async with fake(era="legacy") as client:
         assert (await client.call("echo"))["isError"] is False
         session, client.session = client.session, ""
@@ -181,7 +181,7 @@ async def test_notifications_come_on_the_get_stream() -> None:
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
 @story
-async def test_handshake_tools_ask_on_the_stream_of_their_call(answer: str) -> None:
+async def test_legacy_tools_ask_on_the_stream_of_their_call(answer: str) -> None:
     async with fake(era="legacy", answer=answer) as client:
         events = (await client.send_call("elicit")).events()
         question = await anext(events)
@@ -192,7 +192,7 @@ async def test_handshake_tools_ask_on_the_stream_of_their_call(answer: str) -> N
 
 
 @story
-async def test_handshake_calls_are_cancelled_by_notification_only() -> None:
+async def test_legacy_calls_are_cancelled_only_by_notification() -> None:
     async with fake(era="legacy") as client:
         stream = await client.send_call("progress", {"progressToken": 1}, n=100, seconds=0.05)
         params = {"requestId": 2}
@@ -223,7 +223,7 @@ async def test_one_server_speaks_both_eras() -> None:
         handshake.close()
 
 
-def test_it_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
+def test_server_runs_as_a_process(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     command = [sys.executable, "-m", "toolway.testing.http_server", "--effects", str(effects), "--mode", "html;on=add"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -39,7 +39,7 @@ async def test_one_of_many_calls_loses_its_connection(mode: str, error: type[Exc
 
 
 @story
-async def test_a_kept_connection_is_closed_after_the_answer() -> None:
+async def test_connection_is_closed_after_the_response() -> None:
     async with fake() as client:
         response = await client.send_call("bad", mode="close_after_response")
         assert (await response.message())["result"]
@@ -47,7 +47,7 @@ async def test_a_kept_connection_is_closed_after_the_answer() -> None:
 
 
 @story
-async def test_no_answer_at_all() -> None:
+async def test_no_response_at_all() -> None:
     async with fake("never") as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.send_call("bad"), 0.1)
@@ -59,7 +59,7 @@ async def test_no_answer_at_all() -> None:
 
 @pytest.mark.parametrize("after", ["7", "Wed, 21 Oct 2026 07:28:00 GMT", "soon", "-1", "1000000000"])
 @story
-async def test_a_status_with_retry_after(after: str) -> None:
+async def test_status_with_retry_after(after: str) -> None:
     async with fake() as client:
         response = await client.send_call("bad", mode="status=429", retry_after=after)
         assert (response.status, response.headers["retry-after"]) == (429, after)
@@ -67,7 +67,7 @@ async def test_a_status_with_retry_after(after: str) -> None:
 
 
 @story
-async def test_a_status_refuses_the_work_unless_asked_for_an_effect() -> None:
+async def test_status_rejects_call_unless_effect_is_requested() -> None:
     async with fake("status=503;on=counter;times=2;retry_after=1") as client:
         for _ in range(2):
             assert (await client.send_call("counter")).status == 503
@@ -78,14 +78,14 @@ async def test_a_status_refuses_the_work_unless_asked_for_an_effect() -> None:
 
 
 @story
-async def test_a_challenge_comes_with_401() -> None:
+async def test_401_has_a_challenge() -> None:
     async with fake('status=401;challenge=Bearer error="invalid_token"') as client:
         response = await client.send_call("bad")
         assert response.headers["www-authenticate"] == 'Bearer error="invalid_token"'
 
 
 @story
-async def test_redirects() -> None:
+async def test_redirects_have_status_and_location() -> None:
     async with fake() as client:
         response = await client.send_call("bad", mode="redirect")
         assert (response.status, response.headers["location"]) == (307, "/moved")
@@ -107,7 +107,7 @@ async def test_redirects() -> None:
     ],
 )
 @story
-async def test_answers_that_are_none(mode: str, status: int, kind: str | None) -> None:
+async def test_responses_without_a_message(mode: str, status: int, kind: str | None) -> None:
     async with fake(mode) as client:
         response = await client.send_call("bad")
         assert (response.status, response.headers.get("content-type")) == (status, kind)
@@ -118,7 +118,7 @@ async def test_answers_that_are_none(mode: str, status: int, kind: str | None) -
 
 @pytest.mark.parametrize("mode", ["slow_body=0.001", "slow_head=0.001"])
 @story
-async def test_slow_answers(mode: str) -> None:
+async def test_slow_responses(mode: str) -> None:
     async with fake(mode) as client:
         start = time.monotonic()
         assert (await client.call("bad"))["content"]
@@ -126,7 +126,7 @@ async def test_slow_answers(mode: str) -> None:
 
 
 @story
-async def test_bodies_that_do_not_fit_their_head() -> None:
+async def test_bodies_that_do_not_match_their_head() -> None:
     async with fake() as client:
         with pytest.raises(GONE):
             await (await client.send_call("bad", mode="cut_body")).body()
@@ -174,14 +174,14 @@ async def test_compressed_bodies() -> None:
     ],
 )
 @story
-async def test_spoiled_answers(mode: str, shows: bytes) -> None:
+async def test_invalid_responses(mode: str, shows: bytes) -> None:
     async with fake() as client:
         assert shows in await (await client.send_call("bad", mode=mode)).body()
         assert await fine(client)
 
 
 @story
-async def test_the_id_of_another_call_in_flight() -> None:
+async def test_id_of_another_running_call() -> None:
     async with fake() as client:
         other = asyncio.ensure_future(client.call("sleep", seconds=0.3))
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ async def test_the_id_of_another_call_in_flight() -> None:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("where", "whole"), [("before", 0), ("between", 1), ("inside", 1)])
 @story
-async def test_streams_that_are_cut(era: str, where: str, whole: int) -> None:
+async def test_cut_streams(era: str, where: str, whole: int) -> None:
     async with fake(f"cut_sse={where}", era=era) as client:
         events: list[Json] = []
         with pytest.raises((*GONE, json.JSONDecodeError)):
@@ -211,7 +211,7 @@ async def _collect(response: Response, events: list[Json]) -> None:
 
 
 @story
-async def test_a_cut_stream_with_event_ids_can_be_resumed_in_the_handshake_era() -> None:
+async def test_cut_legacy_stream_can_be_resumed() -> None:
     async with fake("cut_sse=between;ids=1", era="legacy") as client:
         response = await client.send_call("bad", nonce="n")
         chunk = await anext(response.chunks())
@@ -242,7 +242,7 @@ async def test_sessions_are_dropped() -> None:
 
 
 @story
-async def test_probes_that_fail() -> None:
+async def test_failing_probes() -> None:
     async with fake("discover_503_once") as client:
         assert [(await client.send("server/discover")).status for _ in range(2)] == [503, 200]
         assert client.server.stats.discover == 2
@@ -256,7 +256,7 @@ async def test_probes_that_fail() -> None:
 
 
 @story
-async def test_bad_lists_of_tools() -> None:
+async def test_bad_tool_lists() -> None:
     async with fake("malformed_tool", "repeated_cursor") as client:
         page = (await client.ask("tools/list"))["result"]
         assert page["nextCursor"] == "again"
@@ -264,7 +264,7 @@ async def test_bad_lists_of_tools() -> None:
 
 
 @story
-async def test_modes_can_be_set_and_cleared_while_it_runs() -> None:
+async def test_modes_can_be_set_and_cleared_while_running() -> None:
     async with fake() as client:
         client.server.set_mode("status=502;on=*")
         assert (await client.send("tools/list")).status == 502

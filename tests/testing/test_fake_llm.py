@@ -70,7 +70,7 @@ def second_request(name: str, answer: Json) -> Json:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_the_next_turn_is_found_from_the_request(name):
+def test_next_turn_is_found_from_the_request(name):
     with FakeLLM([Turn(calls=CALLS), "done"]) as llm:
         answers = [json.loads(post(llm, PATHS[name], first_request(name))[2]) for _ in range(2)]
         last = post(llm, PATHS[name], second_request(name, answers[0]))
@@ -80,7 +80,7 @@ def test_the_next_turn_is_found_from_the_request(name):
     assert [(each.call_id, each.text) for each in llm.results] == [("call_0_0", "ok"), ("call_0_1", "ok")]
 
 
-def test_a_stored_conversation_is_found_by_the_id_of_its_last_answer():
+def test_stored_conversation_is_found_by_last_response_id():
     with FakeLLM([Turn(calls=CALLS[:1]), "done"]) as llm:
         first = json.loads(post(llm, PATHS["openai-responses"], first_request("openai-responses"))[2])
         result = {"type": "function_call_output", "call_id": "call_0_0", "output": "ok"}
@@ -95,7 +95,7 @@ def test_a_stored_conversation_is_found_by_the_id_of_its_last_answer():
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_fault_ends_after_its_times(name):
+def test_fault_ends_after_its_times(name):
     with FakeLLM([Turn("fine", fault=LLMFault("429", times=2, retry_after=1.5))]) as llm:
         answers = [post(llm, PATHS[name], first_request(name)) for _ in range(3)]
     assert [status for status, _, _ in answers] == [429, 429, 200]
@@ -106,7 +106,7 @@ def test_a_fault_ends_after_its_times(name):
 @pytest.mark.parametrize("kind", ["broken_json", "cut"])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("name", PATHS)
-def test_an_answer_can_be_broken_or_cut(name, streams, kind):
+def test_response_can_be_broken_or_cut(name, streams, kind):
     path, body = PATHS[name], first_request(name)
     if name == "gemini" and streams:
         path = path.replace(":generate", ":streamGenerate")
@@ -123,19 +123,19 @@ def test_an_answer_can_be_broken_or_cut(name, streams, kind):
         assert (int(headers["content-length"]) > len(data)) is (kind == "cut")
 
 
-def test_a_slow_answer_begins_later():
+def test_slow_response_starts_later():
     with FakeLLM([Turn("late", fault=LLMFault("slow", seconds=0.05))]) as llm:
         assert b"late" in post(llm, PATHS["anthropic"], first_request("anthropic"))[2]
 
 
-def test_a_script_may_be_a_function_of_the_request():
+def test_script_may_be_a_function_of_the_request():
     with FakeLLM(lambda request: f"{request.model} has {len(request.tools)} tools") as llm:
         answer = json.loads(post(llm, PATHS["anthropic"], {**first_request("anthropic"), "tools": [{"name": "a"}]})[2])
     assert answer["content"] == [{"type": "text", "text": "m has 1 tools"}]
     assert answer["usage"]["input_tokens"] > 1
 
 
-def test_what_is_no_request_is_answered():
+def test_invalid_request_gets_an_error():
     with FakeLLM(["x"]) as llm:
         assert post(llm, "/v1/embeddings", {})[0] == 404
         assert post(llm, PATHS["openai-chat"], [])[0] == 400  # type: ignore[arg-type]

@@ -54,14 +54,14 @@ def kill(*pids: int) -> None:
         ("wrong_id", b'"id":987654321'),
     ],
 )
-def test_spoiled_answers_leave_their_neighbours_alone(mode: str, shows: bytes) -> None:
+def test_invalid_responses_do_not_affect_others(mode: str, shows: bytes) -> None:
     with fake(mode) as client:
         client.send_call("bad", nonce="n")
         assert shows in client.line()
         assert text(client.call("echo", text="fine")) == "fine"
 
 
-def test_truncated_answers_show_their_id_or_not() -> None:
+def test_truncated_responses_have_an_id_or_not() -> None:
     with fake("truncated", "truncated=noid;on=echo") as client:
         client.send_call("bad")
         line = client.line()
@@ -73,7 +73,7 @@ def test_truncated_answers_show_their_id_or_not() -> None:
         assert client.message()["id"] == 3
 
 
-def test_wrong_id_takes_that_of_another_call_in_flight() -> None:
+def test_wrong_id_is_that_of_another_running_call() -> None:
     with fake() as client:
         other = client.send_call("sleep", seconds=10)
         client.send_call("bad", mode="wrong_id")
@@ -88,7 +88,7 @@ def test_garbage_surrounds_messages() -> None:
         assert client.message()["id"] == 1
 
 
-def test_stray_bytes_twins_and_strangers() -> None:
+def test_stray_bytes_duplicates_and_unknown_ids() -> None:
     with fake() as client:
         client.send_call("bad", mode="bad_utf8=stray")
         assert client.line() == b"caf\xe9\n"
@@ -134,7 +134,7 @@ def test_slow_lines() -> None:
         assert time.monotonic() - start > 0.2
 
 
-def test_floods_come_before_the_answer() -> None:
+def test_floods_come_before_the_response() -> None:
     with fake() as client:
         client.send("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         client.message()
@@ -148,7 +148,7 @@ def test_floods_come_before_the_answer() -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_unasked_requests_tell_what_came_back(era: str) -> None:
+def test_unasked_requests_report_the_replies(era: str) -> None:
     with fake("unasked_requests=0.3", era=era) as client:
         client.send_call("bad")
         asked = [client.message() for _ in range(3)]
@@ -159,7 +159,7 @@ def test_unasked_requests_tell_what_came_back(era: str) -> None:
         assert replies["roots/list"] is None
 
 
-def test_bad_lists_of_tools() -> None:
+def test_bad_tool_lists() -> None:
     with fake("malformed_tool", "many_tools=1500") as client:
         tools = client.ask("tools/list")["result"]["tools"]
         assert len(tools) > 1500
@@ -171,7 +171,7 @@ def test_bad_lists_of_tools() -> None:
             assert client.ask("tools/list", cursor)["result"]["nextCursor"] == "again"
 
 
-def test_modes_strike_where_and_as_often_as_they_are_told() -> None:
+def test_modes_apply_to_their_tools_and_times() -> None:
     with fake("never;on=tools/list;times=1", "twice;on=add,echo") as client:
         client.send("tools/list")
         assert client.ask("tools/list")["result"]["tools"]
@@ -185,7 +185,7 @@ def test_modes_strike_where_and_as_often_as_they_are_told() -> None:
 # Bad processes
 
 
-def test_starts_that_fail_or_take_long() -> None:
+def test_failing_or_slow_starts() -> None:
     with fake("exit_at_start=3") as client:
         assert client.process.wait(SOON) == 3
         assert client.line() == b""
@@ -199,7 +199,7 @@ def test_starts_that_fail_or_take_long() -> None:
         assert client.process.wait(SOON) == 1
 
 
-def test_exits_in_the_middle_of_a_call() -> None:
+def test_exits_during_a_call() -> None:
     with fake("exit_mid_call=9") as client:
         client.send_call("bad")
         assert client.process.wait(SOON) == 9
@@ -222,7 +222,7 @@ def _holder_of_stdout(client: Client) -> int:
     raise AssertionError("nobody holds it")
 
 
-def test_it_stops_reading() -> None:
+def test_server_stops_reading() -> None:
     with fake("stops_reading") as client:
         client.call("bad")
         assert client.process.stdin is not None
@@ -237,7 +237,7 @@ def _write(client: Client, blocks: int) -> None:
         os.write(client.process.stdin.fileno(), b"x" * 65536)
 
 
-def test_it_closes_its_pipes_and_lives_on() -> None:
+def test_server_closes_its_pipes_and_stays_alive() -> None:
     with fake("closes_stdin") as client:
         client.call("bad")
         time.sleep(0.1)
@@ -252,7 +252,7 @@ def test_it_closes_its_pipes_and_lives_on() -> None:
         assert client.process.poll() is None
 
 
-def test_it_floods_stderr() -> None:
+def test_server_floods_stderr() -> None:
     with fake("stderr_flood=2") as client:
         client.call("bad")
         deadline = time.monotonic() + SOON
@@ -261,7 +261,7 @@ def test_it_floods_stderr() -> None:
         assert size == 2_000_000
 
 
-def test_it_ignores_what_should_end_it() -> None:
+def test_server_ignores_eof_and_sigterm() -> None:
     with fake("ignore_eof", "ignore_sigterm") as client:
         client.ask("server/discover")
         client.end_input()
@@ -271,14 +271,14 @@ def test_it_ignores_what_should_end_it() -> None:
 
 
 def _wait_stopped(pid: int) -> None:
-    """A process that was told to go on before it stopped would stop for ever."""
+    """A process that was told to continue before it stopped would stop for ever."""
     deadline = time.monotonic() + 20
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_it_stops_itself_until_it_is_continued() -> None:
+def test_server_stops_itself_until_continued() -> None:
     with fake("sigstop") as client:
         client.send_call("bad")
         client.send_call("echo")
@@ -288,7 +288,7 @@ def test_it_stops_itself_until_it_is_continued() -> None:
         assert [client.message()["id"], client.message()["id"]] == [1, 2]
 
 
-def test_it_leaves_children_behind() -> None:
+def test_server_leaves_children_behind() -> None:
     with fake("leaves_child", "leaves_setsid") as client:
         child, daemon = client.call("pid")["structuredContent"]["children"]
         try:
@@ -303,7 +303,7 @@ def test_it_leaves_children_behind() -> None:
             kill(child, daemon)
 
 
-def test_spawn_children_says_their_pids() -> None:
+def test_spawn_children_returns_their_pids() -> None:
     with fake() as client:
         facts = client.call("spawn_children")["structuredContent"]
         spawned = [facts["child"], facts["daemon"]]
@@ -312,7 +312,7 @@ def test_spawn_children_says_their_pids() -> None:
         kill(*spawned)
 
 
-def test_it_leaves_zombies() -> None:
+def test_server_leaves_zombies() -> None:
     with fake("zombies=2") as client:
         zombies = client.call("bad")["structuredContent"]["zombies"]
         assert len(zombies) == 2
@@ -323,7 +323,7 @@ def test_it_leaves_zombies() -> None:
 
 
 @pytest.mark.parametrize("table", [stdio_faults.STDIO_FAULTS, http_faults.HTTP_FAULTS])
-def test_every_mode_says_in_one_line_what_it_does(table: dict[str, FaultMode]) -> None:
+def test_every_mode_has_a_one_line_description(table: dict[str, FaultMode]) -> None:
     for mode in table.values():
         assert mode.doc.endswith(".")
         assert "\n" not in mode.doc

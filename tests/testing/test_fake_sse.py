@@ -26,7 +26,7 @@ def plain(
     return httpx2.AsyncClient(trust_env=False, headers=headers, timeout=timeout, auth=auth)
 
 
-async def test_the_sdks_client_gets_on_with_it() -> None:
+async def test_sdk_client_works_with_fake_sse() -> None:
     async with FakeHttp(transport="sse") as fake:
         assert fake.url.endswith("/sse")
         async with Client(sse_client(fake.url, httpx_client_factory=plain), mode="legacy") as client:
@@ -38,7 +38,7 @@ async def test_the_sdks_client_gets_on_with_it() -> None:
         assert fake.stats.calls == {"echo": 1, "sleep": 20}
 
 
-async def test_what_is_posted_elsewhere_or_to_nobody_is_refused() -> None:
+async def test_wrong_post_target_is_rejected() -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     both = {"accept": "application/json, text/event-stream"}
     async with FakeHttp(transport="sse") as fake, plain(both) as http:
@@ -49,7 +49,7 @@ async def test_what_is_posted_elsewhere_or_to_nobody_is_refused() -> None:
         assert statuses == [405, 404]
 
 
-async def test_a_session_ends_with_its_stream_unless_its_events_had_ids() -> None:
+async def test_session_ends_with_its_stream() -> None:
     async with FakeHttp(transport="sse") as fake, plain() as http:
         assert isinstance(fake.endpoint, SseEndpoint)
         async with http.stream("GET", fake.url) as stream:
@@ -61,7 +61,7 @@ async def test_a_session_ends_with_its_stream_unless_its_events_had_ids() -> Non
                 await asyncio.sleep(0.01)
 
 
-async def test_modes_about_answers_strike_the_stream_and_modes_about_responses_the_post() -> None:
+async def test_stream_modes_and_post_modes_apply_separately() -> None:
     accept = {"accept": "application/json, text/event-stream"}
     async with FakeHttp(transport="sse") as fake, plain(accept) as http, http.stream("GET", fake.url) as stream:
         pieces = aiter(stream.aiter_text())
@@ -80,6 +80,6 @@ async def test_modes_about_answers_strike_the_stream_and_modes_about_responses_t
             json.loads((await anext(pieces)).split("data: ")[1])
 
 
-def test_there_is_no_third_transport() -> None:
+def test_unknown_transport_is_rejected() -> None:
     with pytest.raises(ValueError, match="unknown transport 'pigeon': must be http or sse"):
         FakeHttp(transport="pigeon")

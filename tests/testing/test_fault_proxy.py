@@ -80,7 +80,7 @@ async def through(proxy: FaultProxy) -> AsyncIterator[Client]:
         writer.transport.abort()
 
 
-async def test_without_a_fault_everything_passes_and_is_counted() -> None:
+async def test_everything_passes_and_is_counted_without_a_fault() -> None:
     async with echo() as proxy:
         async with through(proxy) as client:
             data = bytes(range(256)) * 4000
@@ -92,14 +92,14 @@ async def test_without_a_fault_everything_passes_and_is_counted() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_an_end_in_order_is_passed_on() -> None:
+async def test_half_close_is_passed_on() -> None:
     async with echo() as proxy, through(proxy) as client:
         client.writer.write(b"last words")
         client.writer.write_eof()
         assert await asyncio.wait_for(client.reader.read(), SOON) == b"last words"
 
 
-async def test_faults_are_for_one_connection_each_and_none_for_those_after() -> None:
+async def test_faults_apply_to_one_connection_each() -> None:
     async with echo() as proxy:
         proxy.set_faults([Fault(), Fault(down=Flow(cut_at=2)), Fault(down=Flow(flip=(0,)))])
         answers = []
@@ -109,7 +109,7 @@ async def test_faults_are_for_one_connection_each_and_none_for_those_after() -> 
         assert answers == [b"abcd", b"ab", b"`bcd", b"abcd"]
 
 
-async def test_faults_can_be_chosen_by_the_number_of_the_connection() -> None:
+async def test_faults_can_depend_on_connection_number() -> None:
     async with echo() as proxy:
         proxy.set_faults(lambda number: Fault(up=Flow(cut_at=number)))
         for number in range(3):
@@ -119,7 +119,7 @@ async def test_faults_can_be_chosen_by_the_number_of_the_connection() -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_cut_ends_the_connection_after_just_so_many_bytes(reset: bool) -> None:
+async def test_cut_ends_connection_after_exact_bytes(reset: bool) -> None:
     async with echo() as proxy:
         proxy.set_faults([Fault(down=Flow(cut_at=100, reset=reset))])
         async with through(proxy) as client:
@@ -143,7 +143,7 @@ async def test_delay_and_rate_take_their_time() -> None:
                 assert least <= time.monotonic() - began < within(SOON)
 
 
-async def test_a_half_open_connection_takes_everything_and_says_nothing() -> None:
+async def test_half_open_connection_swallows_everything() -> None:
     async with echo() as proxy:
         proxy.set_faults([HALF_OPEN])
         async with through(proxy) as client:
@@ -153,7 +153,7 @@ async def test_a_half_open_connection_takes_everything_and_says_nothing() -> Non
             assert (proxy.counts.bytes_up, proxy.counts.bytes_swallowed) == (0, 1_000_000)
 
 
-async def test_a_stalled_flow_fills_the_senders_buffers() -> None:
+async def test_stalled_flow_fills_send_buffers() -> None:
     async with echo() as proxy:
         proxy.set_faults([Fault(up=Flow(stall_at=4))])
         async with through(proxy) as client:
@@ -164,7 +164,7 @@ async def test_a_stalled_flow_fills_the_senders_buffers() -> None:
                     await asyncio.wait_for(client.writer.drain(), 0.3)
 
 
-async def test_open_connections_can_be_frozen_and_new_ones_are_not() -> None:
+async def test_freeze_affects_only_open_connections() -> None:
     async with echo() as proxy, through(proxy) as client:
         assert await client.ask(b"before") == b"before"
         proxy.freeze()
@@ -187,7 +187,7 @@ async def test_open_connections_can_be_cut(reset: bool) -> None:
             assert await asyncio.wait_for(client.reader.read(), SOON) == b""
 
 
-async def test_a_connection_can_be_refused_after_it_was_accepted() -> None:
+async def test_connection_can_be_refused_after_accept() -> None:
     async with echo() as proxy:
         proxy.set_faults([Fault(refuse=True)])
         with pytest.raises(ConnectionResetError):
@@ -196,7 +196,7 @@ async def test_a_connection_can_be_refused_after_it_was_accepted() -> None:
         assert proxy.counts.refused == 1
 
 
-async def test_the_door_can_be_shut_and_opened_again() -> None:
+async def test_listener_can_be_closed_and_reopened() -> None:
     async with echo() as proxy:
         await proxy.refuse_connections()
         with pytest.raises(ConnectionRefusedError):
@@ -206,7 +206,7 @@ async def test_the_door_can_be_shut_and_opened_again() -> None:
             assert await client.ask(b"back") == b"back"
 
 
-async def test_a_black_hole_leaves_an_attempt_to_connect_without_an_answer() -> None:
+async def test_black_hole_leaves_connect_unanswered() -> None:
     async with echo() as proxy:
         await proxy.black_hole()
         with socket.socket() as attempt:
@@ -219,7 +219,7 @@ async def test_a_black_hole_leaves_an_attempt_to_connect_without_an_answer() -> 
             assert await client.ask(b"back") == b"back"
 
 
-async def test_a_server_that_is_not_there_is_a_reset() -> None:
+async def test_missing_server_is_a_reset() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -228,14 +228,14 @@ async def test_a_server_that_is_not_there_is_a_reset() -> None:
             await asyncio.wait_for(client.reader.read(), SOON)
 
 
-async def test_urls_lead_through_the_proxy() -> None:
+async def test_urls_point_at_the_proxy() -> None:
     async with FaultProxy("127.0.0.1", 1) as proxy:
         here = f"127.0.0.1:{proxy.port}"
         assert proxy.url_for("/mcp") == f"http://{here}/mcp"
         assert proxy.url_for("https://example.org/mcp?a=b") == f"https://{here}/mcp?a=b"
 
 
-async def test_leaving_ends_every_connection() -> None:
+async def test_exit_closes_every_connection() -> None:
     async with echo() as proxy:
         proxy.set_faults([HALF_OPEN])
         async with through(proxy) as client:
@@ -253,7 +253,7 @@ def passed(flow: Flow, data: bytes, size: int, dice: Random | None = None) -> by
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_what_comes_out_does_not_depend_on_the_pieces(size: int) -> None:
+def test_chunk_size_does_not_change_the_output(size: int) -> None:
     data = bytes(range(20))
     assert passed(Flow(), data, size) == data
     assert passed(Flow(flip=(3, 19)), data, size) == bytes([*data[:3], 2, *data[4:19], 18])
@@ -263,7 +263,7 @@ def test_what_comes_out_does_not_depend_on_the_pieces(size: int) -> None:
     assert passed(Flow(swallow_at=6, flip=(1,)), data, size) == bytes([0, 0, *data[2:6]])
 
 
-def test_noise_is_as_the_dice_fall() -> None:
+def test_noise_is_deterministic_for_a_seed() -> None:
     data = bytes(10_000)
     one, two = (passed(Flow(noise=0.1), data, 64, Random(7)) for _ in range(2))
     assert one == two

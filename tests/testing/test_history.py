@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_a_run_that_kept_every_promise_is_clean(run: Run) -> None:
+def test_correct_run_has_no_violation(run: Run) -> None:
     done, lost, refused, again = run.begin(), run.begin(), run.begin(), run.begin(unsafe=False)
     run.happen(done)
     run.happen(lost)
@@ -65,19 +65,19 @@ def test_a_run_that_kept_every_promise_is_clean(run: Run) -> None:
     assert run.history.count_outcomes() == {"ok": 2, "Failure": 2}
 
 
-def test_a_call_without_an_outcome_is_lost(run: Run) -> None:
+def test_call_without_outcome_is_lost(run: Run) -> None:
     run.begin()
     assert run.kinds() == [("I1", "lost")]
 
 
-def test_two_outcomes_are_one_too_many(run: Run) -> None:
+def test_two_outcomes_are_reported(run: Run) -> None:
     nonce = run.begin()
     for _ in range(2):
         run.history.record_failure(nonce, Failure("no"))
     assert run.kinds() == [("I1", "twice")]
 
 
-def test_an_outcome_may_be_a_second_late_and_no_more(run: Run) -> None:
+def test_outcome_may_be_at_most_a_second_late(run: Run) -> None:
     early, late = run.begin(limit=5), run.begin(limit=4)
     run.time = 5.9
     for nonce in (early, late):
@@ -85,12 +85,12 @@ def test_an_outcome_may_be_a_second_late_and_no_more(run: Run) -> None:
     assert run.kinds() == [("I1", "late")]
 
 
-def test_a_failure_that_does_not_say_whether_it_was_executed_is_found(run: Run) -> None:
+def test_failure_without_executed_is_reported(run: Run) -> None:
     run.history.record_failure(run.begin(), ValueError())
     assert run.kinds() == [("I1", "silent")]
 
 
-def test_the_answer_of_another_call_is_found(run: Run) -> None:
+def test_response_of_another_call_is_reported(run: Run) -> None:
     mine, yours = run.begin(unsafe=False), run.begin(unsafe=False)
     for nonce in (mine, yours):
         run.happen(nonce)
@@ -99,14 +99,14 @@ def test_the_answer_of_another_call_is_found(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("unsafe", "found"), [(True, [("I3", "repeated")]), (False, [])])
-def test_only_what_must_not_happen_twice_is_counted(run: Run, unsafe: bool, found: list[Any]) -> None:
+def test_repeated_effect_is_reported_only_for_unsafe_calls(run: Run, unsafe: bool, found: list[Any]) -> None:
     nonce = run.begin(unsafe=unsafe)
     run.happen(nonce, times=2)
     run.history.record_failure(nonce, Failure("unknown"))
     assert run.kinds() == found
 
 
-def test_an_answer_without_its_effect_is_found_unless_none_was_to_be(run: Run) -> None:
+def test_result_without_expected_effect_is_reported(run: Run) -> None:
     nonce = run.begin()
     run.history.record_result(nonce, Reply())
     read = run.history.start_call(unsafe=False, time_limit=1, has_effect=False)
@@ -114,7 +114,7 @@ def test_an_answer_without_its_effect_is_found_unless_none_was_to_be(run: Run) -
     assert run.kinds() == [("I3", "missing")]
 
 
-def test_an_effect_that_is_denied_is_found(run: Run) -> None:
+def test_effect_of_call_reported_as_not_run_is_reported(run: Run) -> None:
     nonce = run.begin()
     run.happen(nonce)
     run.history.record_failure(nonce, Failure("no"))
@@ -122,12 +122,12 @@ def test_an_effect_that_is_denied_is_found(run: Run) -> None:
     assert check(run.history) == [f"I4 {nonce}: s.counter took effect, but Failure denies it"]
 
 
-def test_an_effect_that_nobody_asked_for_is_found(run: Run) -> None:
+def test_unknown_effect_is_reported(run: Run) -> None:
     run.happen("foreign")
     assert run.kinds() == [("I3", "strange")]
 
 
-async def test_calls_are_recorded_with_what_they_bring(tmp_path: Path) -> None:
+async def test_calls_are_recorded_with_their_outcome(tmp_path: Path) -> None:
     history = History(tmp_path / "effects")
 
     async def fails(nonce: str) -> Reply:
@@ -144,7 +144,7 @@ async def test_calls_are_recorded_with_what_they_bring(tmp_path: Path) -> None:
     assert check(history) == []
 
 
-async def test_what_is_no_failure_of_a_call_is_recorded_and_raised() -> None:
+async def test_unexpected_exception_is_recorded_and_raised() -> None:
     history = History()
 
     async def breaks(nonce: str) -> Reply:
@@ -155,7 +155,7 @@ async def test_what_is_no_failure_of_a_call_is_recorded_and_raised() -> None:
     assert [violation.kind for violation in find_violations(history)] == ["silent"]
 
 
-async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
+async def test_cancelled_call_has_outcome_cancelled() -> None:
     history = History()
 
     async def waits(nonce: str) -> Reply:
@@ -170,11 +170,11 @@ async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
     assert [outcome.name for outcome in call.outcomes] == ["cancelled"]
 
 
-def test_nonces_of_two_histories_never_meet() -> None:
+def test_nonces_of_two_histories_differ() -> None:
     assert History().start_call(unsafe=True, time_limit=1) != History().start_call(unsafe=True, time_limit=1)
 
 
-def test_an_outcome_can_be_recorded_by_hand(run: Run) -> None:
+def test_outcome_can_be_recorded_by_hand(run: Run) -> None:
     nonce = run.begin()
     run.history.record_outcome(nonce, Outcome("ok", "no", 0.0))
     assert run.kinds() == [("I3", "missing")]

@@ -75,7 +75,7 @@ class Response:
 
 
 class Client:
-    """Posts messages, each on a connection of its own unless one is given."""
+    """Posts messages, each on its own connection unless one is given."""
 
     def __init__(self, server: FakeHttp, modern: bool) -> None:
         self.server = server

@@ -20,16 +20,16 @@ def run(*command: str) -> tuple[int, str]:
 
 
 def run_mypy(program: Path) -> tuple[int, str]:
-    """Check a program outside the tree, so that no exception for tests applies, with the cache of `make types`."""
+    """Check a program outside the tree, so no exception for tests applies, with the cache of `make types`."""
     return run(sys.executable, "-m", "mypy", "--strict", str(program))
 
 
-def test_mypy_strict_accepts_it(tmp_path: Path) -> None:
+def test_mypy_strict_accepts_user_program(tmp_path: Path) -> None:
     code, text = run_mypy(Path(shutil.copy(PROGRAM, tmp_path)))
     assert code == 0, text
 
 
-def test_mypy_sees_a_mistake(tmp_path: Path) -> None:
+def test_mypy_detects_a_mistake(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(PROGRAM.read_text().replace("max_attempts=3", "attempts=3"))
     code, text = run_mypy(wrong)
@@ -37,7 +37,7 @@ def test_mypy_sees_a_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not PYRIGHT.exists() and not shutil.which("pyright"), reason="not installed: make pyright")
-def test_pyright_accepts_it() -> None:
+def test_pyright_accepts_user_program() -> None:
     command = str(PYRIGHT) if PYRIGHT.exists() else "pyright"
     code, text = run(command, "--pythonpath", sys.executable, str(PROGRAM))
     assert code == 0, text

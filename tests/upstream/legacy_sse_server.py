@@ -1,6 +1,6 @@
 """A server of 2024-11-05 whose every byte a test decides: one stream for all answers, and a response for each POST.
 
-async with old_sse(react) as server:       # react(server, conn, request) is called for each POST
+async with serve_legacy_sse(react) as server:       # react(server, conn, request) is called for each POST
     link = SseLink(Server(url=server.url))
 """
 
@@ -19,10 +19,10 @@ ENDPOINT = "/messages?session=s-1"
 ACCEPTED = response(202, b"Accepted", Content_Type="text/plain")
 
 Json = dict[str, Any]
-React = Callable[["OldServer", Conn, Received], Awaitable[None]]
+React = Callable[["LegacySseServer", Conn, Received], Awaitable[None]]
 
 
-async def well(server: OldServer, conn: Conn, request: Received) -> None:
+async def answer_normally(server: LegacySseServer, conn: Conn, request: Received) -> None:
     """Take it, and answer on the stream."""
     if request.target == "/sse":
         await conn.send(response(405))
@@ -33,8 +33,8 @@ async def well(server: OldServer, conn: Conn, request: Received) -> None:
 
 
 @dataclass
-class OldServer:
-    react: React = well
+class LegacySseServer:
+    react: React = answer_normally
     endpoint: str | None = ENDPOINT  # what the stream says first; None: nothing
     opening: bytes = EVENTS  # the answer to a GET
     peer: Peer = field(default_factory=Peer)
@@ -86,8 +86,8 @@ def result_of(request: Received) -> Json:
 
 
 @contextlib.asynccontextmanager
-async def old_sse(react: React = well, **settings: Any) -> AsyncIterator[OldServer]:
-    server = OldServer(react, **settings)
+async def serve_legacy_sse(react: React = answer_normally, **settings: Any) -> AsyncIterator[LegacySseServer]:
+    server = LegacySseServer(react, **settings)
     async with peer(reacting(server.serve)) as facts:
         server.peer = facts
         yield server

@@ -61,7 +61,7 @@ class Conn:
                 pass
 
     def reset(self) -> None:
-        """Close so that the client sees a reset, not an end. Does nothing if the connection is closed already."""
+        """Close so the client sees a reset, not an end. Does nothing if the connection is closed already."""
         if self.writer.transport.is_closing():
             return
         sock = self.writer.get_extra_info("socket")

@@ -27,14 +27,14 @@ def fix_of(stderr="", command="x", exit_code: int | None = 1, code="E-STDIO-EXIT
         ("npx -y pkg", "in one text"),
     ],
 )
-def test_a_command_that_was_not_found_is_explained_by_its_name(command, part):
+def test_missing_command_is_explained_by_its_name(command, part):
     found = diagnose(command, None, "", "E-STDIO-ENOENT")
     assert found is not None
     assert part in found.cause
     assert found.hint
 
 
-def test_the_fix_for_a_command_line_in_one_text_can_be_copied():
+def test_hint_splits_command_line_given_as_one_string():
     assert '"command": "npx", "args": ["-y", "pkg"]' in fix_of(
         command="npx -y pkg", exit_code=None, code="E-STDIO-ENOENT"
     )
@@ -106,31 +106,31 @@ def test_the_fix_for_a_command_line_in_one_text_can_be_copied():
         ("Error: connect ETIMEDOUT 10.0.0.1:443", "in time"),
     ],
 )
-def test_what_servers_say_before_they_die_is_understood(stderr, part):
+def test_known_stderr_messages_are_explained(stderr, part):
     found = diagnose("x", 1, stderr, "E-STDIO-EXIT")
     assert found is not None
     assert part in found.cause
     assert found.hint
 
 
-def test_the_fix_for_a_missing_variable_is_an_entry_to_copy():
+def test_hint_for_missing_variable_is_an_entry_to_copy():
     assert fix_of("Error: GITHUB_TOKEN is required") == (
         'add it to the server\'s entry: "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}'
     )
 
 
-def test_of_a_traceback_the_last_line_is_told():
+def test_cause_is_last_line_of_traceback():
     stderr = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    f()\nValueError: odd number\n'
     assert cause_of(stderr) == "ValueError: odd number"
 
 
-def test_a_json_error_is_not_taken_for_an_old_node():
+def test_json_syntax_error_is_not_blamed_on_old_node():
     assert cause_of("SyntaxError: Unexpected token < in JSON at position 0") == (
         "SyntaxError: Unexpected token < in JSON at position 0"
     )
 
 
-def test_ordinary_words_are_not_taken_for_variables():
+def test_ordinary_log_lines_have_no_cause():
     assert cause_of("INFO starting up\nlistening, node 22, ERR_SOMETHING_ODD noted") is None
 
 
@@ -145,26 +145,26 @@ def test_ordinary_words_are_not_taken_for_variables():
         (0, "by itself"),
     ],
 )
-def test_without_words_the_exit_code_speaks(exit_code, part):
+def test_exit_code_is_explained_without_stderr(exit_code, part):
     assert part in cause_of("", exit_code=exit_code)
 
 
-def test_an_exit_code_that_says_nothing_is_not_explained():
+def test_generic_exit_code_is_not_explained():
     assert diagnose("x", 1, "", "E-STDIO-EXIT") is None
     assert diagnose("x", None, "some log line", "E-HEALTH") is None
 
 
 @pytest.mark.parametrize("code", ["E-HTTP-CONNECT", "E-HTTP-DNS", "E-HTTP-TLS", "E-STDIO-EACCES"])
-def test_our_own_codes_are_explained(code):
+def test_transport_error_codes_have_hints(code):
     assert fix_of(exit_code=None, code=code)
 
 
-def test_a_slow_first_start_of_a_package_runner_is_a_download():
+def test_slow_start_of_package_runner_is_a_download():
     assert "downloading" in cause_of(command="npx", exit_code=None, code="E-START-TIMEOUT")
     assert cause_of(command="./server", exit_code=None, code="E-START-TIMEOUT") is None
 
 
-def test_what_a_server_says_is_cleaned_before_it_is_told():
+def test_cause_strips_control_characters():
     assert cause_of("Error: \x1b[31mred\u202e") == "Error: [31mred"
 
 
@@ -176,7 +176,7 @@ FLOODS = [
 @pytest.mark.parametrize(
     "flood", [*FLOODS, "Requires node" + "\n" * 8000, "npm error 404" + "\n" * 8000], ids=range(13)
 )
-def test_a_flood_of_stderr_takes_no_time(flood):
+def test_large_stderr_is_diagnosed_quickly(flood):
     def seconds(end):
         began = time.thread_time()
         cause_of(flood + end)

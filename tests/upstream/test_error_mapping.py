@@ -53,30 +53,30 @@ def of_answer(code: int, data: object = None, unprocessed: tuple[int, ...] = ())
         (C2, {"code": "E-ROUNDS"}, ProtocolError),
     ],
 )
-def test_every_fault_has_its_error(certainty, facts, kind) -> None:
+def test_every_transport_error_has_a_call_error(certainty, facts, kind) -> None:
     error = of_fault(certainty, **facts)
     assert type(error) is kind
     assert (error.certainty, error.executed) == (certainty, certainty.executed)
 
 
-def test_what_the_link_knew_is_in_the_error() -> None:
+def test_call_error_keeps_transport_details() -> None:
     error = of_fault(C1, status=429, retry_after=7.0, code="E-HTTP-STATUS", hint="call less often")
     assert (error.server, error.tool, error.retry_after, error.attempts) == ("s", "t", 7.0, 1)
     assert (error.detail, error.hint, error.code) == ("it broke", "call less often", "E-HTTP-STATUS")
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 406, 413, 415, 421])
-def test_a_refusal_of_the_request_would_be_repeated(status) -> None:
+def test_permanent_rejection_is_not_retryable(status) -> None:
     assert not of_fault(C1, status=status).retryable
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_refusal_of_the_moment_would_not(status) -> None:
+def test_temporary_rejection_is_retryable(status) -> None:
     assert of_fault(C1, status=status).retryable
 
 
 @pytest.mark.parametrize("certainty", [C0, C2])
-def test_a_loss_may_be_tried_again_as_far_as_the_table_allows(certainty) -> None:
+def test_unsent_and_unknown_errors_are_retryable(certainty) -> None:
     assert of_fault(certainty).retryable
 
 
@@ -84,20 +84,20 @@ def test_a_loss_may_be_tried_again_as_far_as_the_table_allows(certainty) -> None
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_a_refusal_by_the_protocol_was_not_executed_and_would_be_repeated(code) -> None:
+def test_protocol_rejection_did_not_run_and_is_not_retryable(code) -> None:
     error = of_answer(code)
     assert type(error) is ProtocolError
     assert (error.rpc_code, error.certainty, error.executed, error.retryable) == (code, C1, "no", False)
 
 
 @pytest.mark.parametrize("code", [-32603, -32000, -32001, -32099, -32768, -32500])
-def test_any_other_code_of_the_protocol_may_have_been_executed(code) -> None:
+def test_other_protocol_errors_have_unknown_outcome(code) -> None:
     error = of_answer(code)
     assert (error.certainty, error.executed, error.retryable) == (C2, "unknown", True)
 
 
 @pytest.mark.parametrize("code", [0, 1, -1, -31999, -32769, 404, 10**18])
-def test_an_error_of_the_application_was_executed(code) -> None:
+def test_application_error_ran(code) -> None:
     assert (of_answer(code).certainty, of_answer(code).executed) == (C3, "yes")
 
 
@@ -107,7 +107,7 @@ def test_code_message_and_data_pass_through_unchanged() -> None:
     assert (error.rpc_code, error.detail, error.data) == (-5, "it said", {"why": ["a"]})
 
 
-def test_a_server_may_say_that_trying_again_is_useless() -> None:
+def test_server_can_mark_error_as_not_retryable() -> None:
     assert not of_answer(-32603, {"retryable": False}).retryable
     for other in (True, None, "no", 0):
         assert of_answer(-32603, {"retryable": other}).retryable
@@ -116,12 +116,12 @@ def test_a_server_may_say_that_trying_again_is_useless() -> None:
 @pytest.mark.parametrize(
     ("wait", "seconds"), [(1500, 1.5), (0, 0.0), (0.5, 0.0005), (-1, None), ("5", None), (None, None), ([1], None)]
 )
-def test_a_server_may_say_how_long_to_wait(wait, seconds) -> None:
+def test_server_can_set_retry_delay(wait, seconds) -> None:
     assert of_answer(-32603, {"retryAfterMs": wait}).retry_after == seconds
 
 
 @pytest.mark.parametrize("data", [None, "x", 7, [], ["retryable", False]])
-def test_data_of_any_shape_is_survived(data) -> None:
+def test_error_data_of_any_type_is_accepted(data) -> None:
     error = of_answer(-32603, data)
     assert (error.retryable, error.retry_after) == (True, None)
 
@@ -129,34 +129,34 @@ def test_data_of_any_shape_is_survived(data) -> None:
 # -- the operator's word -----------------------------------------------------------------------------------------------
 
 
-def test_the_operator_may_say_that_a_status_or_code_means_unprocessed() -> None:
+def test_configured_status_or_code_means_did_not_run() -> None:
     by_status = of_fault(C2, (503,), code="E-HTTP-STATUS", status=503)
     by_code = of_answer(-32603, unprocessed=(-32603,))
     for error in (by_status, by_code):
         assert (error.certainty, error.executed, error.retryable) == (C1, "no", True)
 
 
-def test_what_the_operator_calls_unprocessed_is_no_unknown_outcome() -> None:
+def test_configured_unprocessed_status_is_not_outcome_unknown() -> None:
     error = of_fault(C2, (503,), code="E-HTTP-STATUS", status=503)
     assert not isinstance(error, OutcomeUnknown)
     assert "may have been executed" not in str(error)
 
 
 @pytest.mark.parametrize("code", ["E-HTTP-CUT", "E-STDIO-EXIT", "E-ANSWER"])
-def test_nothing_moves_a_loss_below_possible(code) -> None:
+def test_lost_call_stays_unknown_whatever_is_configured(code) -> None:
     assert of_fault(C2, (0, 500, 503, -32603), code=code).certainty is C2
 
 
-def test_what_was_executed_stays_executed() -> None:
+def test_application_error_stays_ran_whatever_is_configured() -> None:
     assert of_answer(5, unprocessed=(5,)).certainty is C3
 
 
-def test_other_statuses_and_codes_are_not_touched() -> None:
+def test_other_statuses_and_codes_are_not_changed() -> None:
     assert of_fault(C2, (503,), status=500).certainty is C2
     assert of_answer(-32603, unprocessed=(-32000,)).certainty is C2
 
 
-def test_a_question_of_the_server_that_nobody_here_answers_is_no_loss() -> None:
+def test_unanswered_server_request_is_not_outcome_unknown() -> None:
     error = of_fault(C2, code="E-NO-ANSWER")
     assert error.certainty is C2
     assert not isinstance(error, OutcomeUnknown | ServerUnavailable)
@@ -170,14 +170,14 @@ def test_a_question_of_the_server_that_nobody_here_answers_is_no_loss() -> None:
         (-31012, {"executed": "yes"}, C3),
         (-31012, {"executed": False}, C3),
         (-31012, None, C3),
-        (-32603, {"executed": "no"}, C2),  # the code has a meaning of its own
+        (-32603, {"executed": "no"}, C2),  # the code has its own meaning
         (-32602, {"executed": "yes"}, C1),
     ],
 )
-def test_the_certainty_that_another_gateway_states(code: int, data: object, certainty: Certainty) -> None:
+def test_certainty_from_another_gateway_is_kept(code: int, data: object, certainty: Certainty) -> None:
     assert of_answer(code, data).certainty is certainty
 
 
-def test_the_hint_to_log_in_names_the_server() -> None:
+def test_login_hint_names_the_server() -> None:
     error = of_fault(C1, status=401, code="E-HTTP-STATUS", hint="log in: toolway login NAME; in Python: …")
     assert error.hint == "log in: toolway login s; in Python: …"

@@ -21,7 +21,7 @@ def past() -> FailureHistory:
 
 
 @pytest.mark.user_trial("2")
-def test_a_call_does_not_start_a_process_that_starts_well_and_ends_again_and_again() -> None:
+def test_crash_loop_is_not_restarted_by_calls() -> None:
     one = past()
     for _ in range(3):
         one.record_end(CRASH, 0.2, 100.0)
@@ -30,7 +30,7 @@ def test_a_call_does_not_start_a_process_that_starts_well_and_ends_again_and_aga
     assert not one.ignores_calls
 
 
-def test_an_end_has_a_time_for_the_next_try_until_there_were_too_many() -> None:
+def test_retries_back_off_until_the_server_gives_up() -> None:
     one = past()
     assert one.record_end(CRASH, 0.0, 100.0) is StateEvent.ENDED
     assert one.retry_at == 101.0
@@ -40,12 +40,12 @@ def test_an_end_has_a_time_for_the_next_try_until_there_were_too_many() -> None:
     assert one.retry_at == 133.0
 
 
-def test_a_server_that_is_elsewhere_now_has_not_failed() -> None:
+def test_moved_server_is_not_a_failure() -> None:
     assert start_failure(TransportError("elsewhere", Certainty.NOT_SENT, code=SERVER_MOVED), 30.0).moved
     assert not start_failure(TransportError("gone", Certainty.NOT_SENT), 30.0).moved
 
 
-def test_the_status_says_when_and_why() -> None:
+def test_status_has_retry_time_and_reason() -> None:
     one = past()
     one.record_end(CRASH, 10.0, 100.0)
     one.state_since = 100.0
@@ -58,13 +58,13 @@ def test_the_status_says_when_and_why() -> None:
     assert one.build_status("s", SERVER, State.FAILED, None, None, 101.0).why.endswith("; next attempt now")
 
 
-def test_the_hint_about_a_sandbox_names_the_server() -> None:
+def test_sandbox_hint_names_the_server() -> None:
     one = past()
     one.record_end(Disconnect("x was not started: no user namespaces", "E-SANDBOX"), 0.0, 100.0)
     assert one.build_status("git", SERVER, State.FAILED, None, None, 100.0).hint.endswith("toolway trust sandbox git")
 
 
-def test_why_a_start_failed() -> None:
+def test_start_failure_has_reason_code_and_hint() -> None:
     assert "0.5 s" in start_failure(TimeoutError(), 0.5).reason
     assert '"1s"' in start_failure(TimeoutError(), 0.5).hint
     assert start_failure(JSONRPCError(-32603, "no"), 0.5).code == "E-START-REFUSED"
@@ -97,7 +97,7 @@ WEB = Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart)
 @pytest.mark.attack("A2-D5")
 @pytest.mark.user_trial("2")
 @pytest.mark.parametrize("server", [WEB, SERVER])
-def test_a_server_that_is_down_is_started_once_a_second_at_most_if_something_asks_for_it(server: Server) -> None:
+def test_down_server_restarts_at_most_once_a_second_on_demand(server: Server) -> None:
     one = away(server)
     one.start_failures = 3
     one.begin_attempt(100.9)
@@ -106,10 +106,10 @@ def test_a_server_that_is_down_is_started_once_a_second_at_most_if_something_ask
     one.is_wanted = True
     assert one.next_start() == 101.9
     one.begin_attempt(101.9)
-    assert one.next_start() == 131.0  # until somebody asks again
+    assert one.next_start() == 131.0  # until someone asks again
 
 
-def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing() -> None:
+def test_early_start_that_cannot_connect_keeps_retry_time() -> None:
     one = away(WEB)
     for _ in range(20):
         one.is_early = True
@@ -121,7 +121,7 @@ def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing(
 
 
 @pytest.mark.parametrize("code", ["E-CONFIG-SECRET", "E-AUTH-TOKEN"])
-def test_a_call_does_not_start_a_server_that_waits_for_a_person(code: str) -> None:
+def test_call_does_not_start_server_that_needs_attention(code: str) -> None:
     one = away(WEB)
     one.record_end(Disconnect("not now", code), 0.0, 102.0)
     assert one.ignores_calls and one.next_chance() == one.retry_at
@@ -130,7 +130,7 @@ def test_a_call_does_not_start_a_server_that_waits_for_a_person(code: str) -> No
 
 
 @pytest.mark.user_trial("2")
-def test_a_server_at_a_url_is_started_every_half_minute_however_often_that_failed() -> None:
+def test_url_server_retries_every_30_seconds_at_most() -> None:
     one = FailureHistory(Server(url="http://127.0.0.1:9/mcp"), lambda: 1.0, 100.0)
     waits = []
     for n in range(30):

@@ -1,4 +1,4 @@
-"""Health: asked now, by a ping and a URL; a server that hangs is found, also while a call waits."""
+"""Health: asked now, by a ping and a URL; a server that hangs is found, even while a call waits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise("B4")
-async def test_all_servers_are_checked_now_and_at_once() -> None:
+async def test_check_health_covers_all_servers() -> None:
     servers = {
         "one": fake(),
         "web": Server(url="http://127.0.0.1:9/mcp"),
@@ -76,7 +76,7 @@ async def test_all_servers_are_checked_now_and_at_once() -> None:
 
 
 @pytest.mark.promise("B3")
-async def test_a_server_that_hangs_fails_its_check_and_is_not_up_until_it_passes_one() -> None:
+async def test_hung_server_fails_check_and_is_down_until_next_success() -> None:
     async with Hub({"one": fake()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         assert (await hub.check_health("one")).ok is True
@@ -95,7 +95,7 @@ async def test_a_server_that_hangs_fails_its_check_and_is_not_up_until_it_passes
 
 
 @pytest.mark.promise("A9", "C9")
-async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() -> None:
+async def test_hung_process_is_restarted_within_timeout() -> None:
     assert HealthCheck().timeout == 30
     assert parse_entry({"command": "x", "health": {"timeout": "12s"}}).health.timeout == 12
     async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
@@ -109,7 +109,7 @@ async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() 
 
 
 @pytest.mark.promise("C9")
-async def test_a_call_that_a_hung_process_loses_says_why() -> None:
+async def test_call_lost_to_hung_process_names_the_cause() -> None:
     async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
         await hub.wait_ready()
         await hub.call_tool("one.sleep", {"seconds": 2})
@@ -120,14 +120,14 @@ async def test_a_call_that_a_hung_process_loses_says_why() -> None:
 
 
 @pytest.mark.promise("A9")
-async def test_a_slow_server_answers_the_ping_and_is_left_alone() -> None:
+async def test_slow_server_that_answers_pings_is_not_restarted() -> None:
     async with Hub({"one": fake(health=HealthCheck(timeout=2.0))}, catalog_storage=None) as hub:
         await hub.wait_ready()
         assert (await hub.call_tool("one.sleep", {"seconds": 6})).is_error is False
         assert hub.status()["one"].restarts == 0
 
 
-class Sign:
+class HealthEndpoint:
     """A health URL that says what it is told to say."""
 
     def __init__(self) -> None:
@@ -140,8 +140,8 @@ class Sign:
 
 
 @pytest.mark.promise("B13")
-async def test_a_health_url_decides_whether_a_server_is_up() -> None:
-    sign = Sign()
+async def test_health_url_decides_whether_server_is_up() -> None:
+    sign = HealthEndpoint()
     async with peer(reacting(sign)) as page, FakeHttp() as web:
         entry = {"url": web.url, "healthCheckUrl": page.url, "keepAliveInterval": 50}
         async with Hub({"web": entry}, catalog_storage=None) as hub:
@@ -160,8 +160,8 @@ async def test_a_health_url_decides_whether_a_server_is_up() -> None:
 
 
 @pytest.mark.promise("B13")
-async def test_a_process_whose_health_url_fails_is_started_anew() -> None:
-    sign = Sign()
+async def test_process_with_failing_health_url_is_restarted() -> None:
+    sign = HealthEndpoint()
     sign.status = 500
     async with peer(reacting(sign)) as page:
         health = HealthCheck(interval=0.05, timeout=30, failure_threshold=2, url=page.url)
@@ -171,7 +171,7 @@ async def test_a_process_whose_health_url_fails_is_started_anew() -> None:
 
 
 @pytest.mark.promise("B13")
-async def test_a_health_url_is_no_way_inside() -> None:
+async def test_health_url_cannot_reach_private_address() -> None:
     names = Names({"inside.example": ["10.0.0.1"]})
     server = fake(network_policy=names.policy(), health=HealthCheck(interval=0, url="http://inside.example/health"))
     with connects() as made:
@@ -182,7 +182,7 @@ async def test_a_health_url_is_no_way_inside() -> None:
     assert made == []
 
 
-async def test_a_server_that_wants_fewer_requests_is_healthy_and_not_asked_again_soon() -> None:
+async def test_rate_limited_ping_is_healthy_and_not_repeated_soon() -> None:
     async with FakeHttp(era="legacy", modes=["status=429;retry_after=3600;on=ping"]) as web:
         server = Server(url=web.url, health=HealthCheck(interval=0.05))
         async with Hub({"web": server}, catalog_storage=None) as hub:

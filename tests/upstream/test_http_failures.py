@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.user_trial("10")]
 ONCE = RetryPolicy(max_attempts=1)
 
 
-async def test_a_401_without_a_token_sends_the_call_once() -> None:
+async def test_401_without_a_token_sends_the_call_once() -> None:
     async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         fake.set_mode("status=401;on=echo")
@@ -25,7 +25,7 @@ async def test_a_401_without_a_token_sends_the_call_once() -> None:
 
 
 @pytest.mark.parametrize(("tool", "warnings"), [("echo", 0), ("counter", 1)])
-async def test_an_error_status_is_named_and_only_a_change_must_be_checked(
+async def test_http_500_is_named_and_unsafe_call_logs_a_warning(
     tool: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

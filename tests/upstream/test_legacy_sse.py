@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.upstream.legacy_sse_server import ACCEPTED, OldServer, React, hold, is_call, old_sse, well
+from tests.upstream.legacy_sse_server import (
+    ACCEPTED,
+    LegacySseServer,
+    React,
+    answer_normally,
+    hold,
+    is_call,
+    serve_legacy_sse,
+)
 from tests.upstream.raw_http import END, Conn, Received, event, json_response, peer, response
 from toolway.config.schema import HealthCheck, Limits, Server
 from toolway.config.server_entry import parse_entry
@@ -28,7 +36,7 @@ pytestmark = pytest.mark.anyio
 PATIENT = ClientLimits(connect_timeout=30, write_timeout=30, head_timeout=30, min_rate_window=30)
 
 
-class Ears:
+class RecordingSink:
     def __init__(self) -> None:
         self.heard: list[tuple[str, Json]] = []
         self.asked: list[str] = []
@@ -42,7 +50,7 @@ class Ears:
 
 
 class Linked:
-    def __init__(self, server: OldServer, link: LegacySseTransport, ears: Ears) -> None:
+    def __init__(self, server: LegacySseServer, link: LegacySseTransport, ears: RecordingSink) -> None:
         self.server = server
         self.link = link
         self.ears = ears
@@ -64,13 +72,13 @@ class Linked:
 
 @asynccontextmanager
 async def linked(
-    react: React = well,
+    react: React = answer_normally,
     limits: Limits | None = None,
     health: HealthCheck | None = None,
     message_url: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Linked]:
-    async with old_sse(react, **settings) as server:
+    async with serve_legacy_sse(react, **settings) as server:
         given: dict[str, Any] = {
             "limits": limits or Limits(),
             "health": health or HealthCheck(),
@@ -78,7 +86,7 @@ async def linked(
         }
         given["message_url"] = message_url
         link = LegacySseTransport(Server(url=server.url, sse=True, **given), PATIENT)
-        ears = Ears()
+        ears = RecordingSink()
         try:
             await link.open(ears)
             yield Linked(server, link, ears)
@@ -104,7 +112,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.promise("A7")
-async def test_messages_go_where_the_first_event_says_and_answers_come_on_the_stream() -> None:
+async def test_messages_go_to_announced_endpoint() -> None:
     async with linked() as it:
         assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
         await it.link.notify("notifications/initialized", {})
@@ -116,11 +124,11 @@ async def test_messages_go_where_the_first_event_says_and_answers_come_on_the_st
 
 
 @pytest.mark.parametrize("said", ["messages?session=s-1", "/messages?session=s-1", "http://127.0.0.1:{port}/messages"])
-async def test_the_address_may_be_said_in_every_way_of_a_reference(said: str) -> None:
-    async with old_sse() as server:
+async def test_endpoint_may_be_relative_or_absolute(said: str) -> None:
+    async with serve_legacy_sse() as server:
         server.endpoint = said.format(port=server.peer.port)
         link = LegacySseTransport(Server(url=server.url), PATIENT)
-        await link.open(Ears())
+        await link.open(RecordingSink())
         await link.notify("x", {})
         await link.close()
         assert server.posts[0].target.startswith("/messages")
@@ -141,7 +149,7 @@ async def test_the_address_may_be_said_in_every_way_of_a_reference(said: str) ->
         "/" + "x" * 9000,
     ],
 )
-async def test_an_address_of_another_origin_or_none_is_refused_and_nothing_is_sent_there(said: str) -> None:
+async def test_endpoint_of_other_origin_is_rejected_unsent(said: str) -> None:
     async def never(conn: Conn) -> None:
         raise AssertionError("another origin was connected to")
 
@@ -152,12 +160,12 @@ async def test_an_address_of_another_origin_or_none_is_refused_and_nothing_is_se
 
 
 @pytest.mark.promise("A7")
-async def test_a_stream_that_says_no_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_without_endpoint_event_fails_to_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "ENDPOINT_TIMEOUT_S", 0.2)
     assert "no event within" in (await cannot_open(endpoint=None)).reason
 
 
-async def test_a_stream_that_says_anything_else_first_is_none() -> None:
+async def test_stream_with_wrong_first_event_fails_to_open() -> None:
     async def chatter(conn: Conn) -> None:
         await conn.request()
         await conn.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"data: {}\n\n" * 100)
@@ -166,7 +174,7 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
     async with peer(chatter) as server:
         link = LegacySseTransport(Server(url=server.url), PATIENT)
         with pytest.raises(TransportError) as caught:
-            await link.open(Ears())
+            await link.open(RecordingSink())
         await link.close()
         assert (caught.value.code, caught.value.certainty) == ("E-SSE-STREAM", Certainty.NOT_SENT)
 
@@ -174,25 +182,25 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
 @pytest.mark.promise("A7")
 @pytest.mark.user_trial("21")
 @pytest.mark.parametrize("endpoint", [None, "/elsewhere"])
-async def test_messages_go_to_the_address_of_the_entry_if_it_has_one(endpoint: str | None) -> None:
+async def test_message_url_of_entry_overrides_endpoint(endpoint: str | None) -> None:
     async with linked(endpoint=endpoint, message_url="/rpc") as it:
         assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
         assert [post.target for post in it.server.posts] == ["/rpc"]
 
 
 @pytest.mark.user_trial("21")
-async def test_an_address_for_messages_at_another_origin_is_rejected() -> None:
+async def test_message_url_at_other_origin_is_rejected() -> None:
     assert (await cannot_open(endpoint=None, message_url="http://other.example/rpc")).code == "E-SSE-ENDPOINT"
 
 
 @pytest.mark.user_trial("21")
-async def test_a_stream_without_an_address_for_messages_has_the_key_in_its_hint() -> None:
+async def test_missing_endpoint_hint_suggests_message_url() -> None:
     empty = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n"
     assert '"messageUrl": "https://…/rpc"' in (await cannot_open(opening=empty)).hint
 
 
 @pytest.mark.user_trial("21")
-def test_the_address_for_messages_is_a_key_of_an_entry() -> None:
+def test_message_url_is_an_entry_key_for_sse_only() -> None:
     server = parse_entry({"url": "https://h.example/events", "messageUrl": "https://h.example/events/rpc"}, {})
     assert (server.transport, server.message_url) == ("sse", "https://h.example/events/rpc")
     with pytest.raises(ConfigError, match="HTTP\\+SSE"):
@@ -212,16 +220,16 @@ def test_the_address_for_messages_is_a_key_of_an_entry() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n", "E-SSE-STREAM"),
     ],
 )
-async def test_what_is_no_stream_is_said_to_be_none(answer: bytes, code: str) -> None:
+async def test_non_event_stream_response_fails_to_open(answer: bytes, code: str) -> None:
     assert (await cannot_open(opening=answer)).code == code
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_stream_that_moved_within_the_origin_is_found(status: int) -> None:
-    async def serve(server: OldServer, conn: Conn, request: Received) -> None:
-        await well(server, conn, request)
+async def test_redirect_within_origin_is_followed_to_open(status: int) -> None:
+    async def serve(server: LegacySseServer, conn: Conn, request: Received) -> None:
+        await answer_normally(server, conn, request)
 
-    async with old_sse(serve) as server:
+    async with serve_legacy_sse(serve) as server:
         plain = server.serve
 
         async def moved(conn: Conn, request: Received) -> None:
@@ -233,21 +241,21 @@ async def test_a_stream_that_moved_within_the_origin_is_found(status: int) -> No
         server.serve = moved  # type: ignore[method-assign]
         async with peer_of(server) as url:
             link = LegacySseTransport(Server(url=url), PATIENT)
-            await link.open(Ears())
+            await link.open(RecordingSink())
             await link.notify("x", {})
             await link.close()
     assert server.posts
 
 
 @asynccontextmanager
-async def peer_of(server: OldServer) -> AsyncIterator[str]:
+async def peer_of(server: LegacySseServer) -> AsyncIterator[str]:
     from tests.upstream.raw_http import reacting
 
     async with peer(reacting(server.serve)) as facts:
         yield f"http://127.0.0.1:{facts.port}/sse"
 
 
-async def test_it_is_never_asked_what_it_cannot_know() -> None:
+async def test_discover_is_never_sent_over_sse() -> None:
     async with linked() as it:
         with pytest.raises(JSONRPCError) as caught:
             await it.link.request(Request("server/discover", {}, version="2026-07-28"))
@@ -256,7 +264,7 @@ async def test_it_is_never_asked_what_it_cannot_know() -> None:
 
 
 @pytest.mark.parametrize(("version", "told"), [("2024-11-05", None), ("2025-06-18", "2025-06-18")])
-async def test_the_version_is_told_where_it_is_one_that_is_told(version: str, told: str | None) -> None:
+async def test_version_header_sent_only_for_versions_that_define_it(version: str, told: str | None) -> None:
     async with linked() as it:
         it.link.set_protocol("legacy", version)
         await it.call()
@@ -267,7 +275,7 @@ async def test_the_version_is_told_where_it_is_one_that_is_told(version: str, to
 
 
 def answering(data: bytes, *, on_stream: bool = False) -> React:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(data)
         if on_stream:
             await server.say(server.answer(request))
@@ -276,7 +284,7 @@ def answering(data: bytes, *, on_stream: bool = False) -> React:
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
-async def test_every_success_means_that_the_message_was_taken(status: int) -> None:
+async def test_any_success_status_accepts_the_message(status: int) -> None:
     async with linked(answering(response(status, b"" if status == 204 else b"ok"), on_stream=True)) as it:
         await it.call()
 
@@ -301,15 +309,15 @@ async def test_every_success_means_that_the_message_was_taken(status: int) -> No
         (response(307, Location="http://127.0.0.1:9/"), Certainty.REJECTED, "E-HTTP-REDIRECT"),
     ],
 )
-async def test_a_refusal_says_how_far_the_call_got(data: bytes, certainty: Certainty, code: str) -> None:
+async def test_error_status_sets_certainty(data: bytes, certainty: Certainty, code: str) -> None:
     async with linked(answering(data)) as it:
         fault = await it.fault()
         assert (fault.certainty, fault.code) == (certainty, code)
         assert not it.link._disconnected or not it.link._disconnected.done()
 
 
-async def test_an_error_of_the_protocol_in_the_response_is_the_servers_own() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_protocol_error_in_response_is_raised() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         error = {"code": -32602, "message": "no such thing"}
         await conn.send(json_response({"jsonrpc": "2.0", "id": request.json["id"], "error": error}, 400))
 
@@ -319,8 +327,8 @@ async def test_an_error_of_the_protocol_in_the_response_is_the_servers_own() -> 
         assert caught.value.code == -32602
 
 
-async def test_an_answer_in_the_response_counts_where_it_is_that_of_its_own_request() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_result_in_response_needs_matching_id() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         wrong = {**server.answer(request), "id": request.json["id"] + 1}
         first = request.json["id"] == 1
         await conn.send(json_response(server.answer(request) if first else wrong))
@@ -332,8 +340,8 @@ async def test_an_answer_in_the_response_counts_where_it_is_that_of_its_own_requ
             assert (await it.call(nonce=nonce))["structuredContent"] == {"nonce": nonce}
 
 
-async def test_an_answer_may_come_before_the_response_and_the_response_never() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_result_before_response_completes_call() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await server.say(server.answer(request))
         await hold()
 
@@ -342,11 +350,11 @@ async def test_an_answer_may_come_before_the_response_and_the_response_never() -
             await it.call()
 
 
-async def test_responses_that_never_come_are_not_waited_for_without_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_posts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MAX_BACKGROUND_POSTS", 2)
     monkeypatch.setattr(link_module, "POST_TIMEOUT_S", 0.2)
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await server.say(server.answer(request))
         await hold()
 
@@ -357,8 +365,8 @@ async def test_responses_that_never_come_are_not_waited_for_without_measure(monk
         await until(lambda: not it.link._background_posts)
 
 
-async def test_an_answer_counts_though_the_response_was_lost() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_result_on_stream_completes_call_after_lost_response() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         conn.reset()
         await asyncio.sleep(0.05)
         await server.say(server.answer(request))
@@ -367,10 +375,10 @@ async def test_an_answer_counts_though_the_response_was_lost() -> None:
         assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
 
 
-async def test_a_lost_response_without_an_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_response_without_result_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "LATE_RESULT_TIMEOUT_S", 0.05)
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         conn.reset()
 
     async with linked(react) as it:
@@ -381,8 +389,8 @@ async def test_a_lost_response_without_an_answer_is_unknown(monkeypatch: pytest.
 # -- the end of the stream
 
 
-async def test_what_was_taken_when_the_stream_ends_is_unknown_and_the_link_is_over() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_lost_stream_makes_sent_calls_unknown_and_ends_link() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         await asyncio.sleep(0.05)
         server.streams[-1].reset()
@@ -396,8 +404,8 @@ async def test_what_was_taken_when_the_stream_ends_is_unknown_and_the_link_is_ov
         assert (await it.fault()).certainty is Certainty.NOT_SENT
 
 
-async def test_what_has_not_left_when_the_stream_ends_never_leaves() -> None:
-    """The server does not even accept the connection of the POST, and the stream ends meanwhile."""
+async def test_unsent_call_is_never_sent_after_stream_ends() -> None:
+    """The server does not even accept the connection of the POST, and the stream ends in the meantime."""
     async with linked() as it:
         attempt = CallState()
         sender = it.link._sender
@@ -422,8 +430,8 @@ async def test_what_has_not_left_when_the_stream_ends_never_leaves() -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "in order"])
-async def test_a_stream_with_ids_is_taken_up_where_it_was_lost(how: str) -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_stream_resumes_from_last_event_id(how: str) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, f"before-{len(server.posts)}")
         await conn.send(ACCEPTED)
         before = server.streams[-1]
@@ -443,8 +451,8 @@ async def test_a_stream_with_ids_is_taken_up_where_it_was_lost(how: str) -> None
         assert [get.headers.get("last-event-id") for get in it.server.gets] == [None, "before-1", "before-2"]
 
 
-async def test_a_stream_that_is_taken_up_as_another_session_is_lost() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_stream_resumed_as_other_session_is_lost() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await conn.send(ACCEPTED)
         server.endpoint = "/messages?session=s-2"
@@ -457,8 +465,8 @@ async def test_a_stream_that_is_taken_up_as_another_session_is_lost() -> None:
         await it.lost()
 
 
-async def test_a_stream_is_taken_up_once_where_that_brings_nothing() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_failed_resume_is_not_repeated() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await conn.send(ACCEPTED)
         server.opening = response(204)
@@ -469,7 +477,7 @@ async def test_a_stream_is_taken_up_once_where_that_brings_nothing() -> None:
         assert [get.headers.get("last-event-id") for get in it.server.gets] == [None, "7"]
 
 
-async def test_messages_wait_while_a_stream_is_taken_up() -> None:
+async def test_messages_wait_while_stream_resumes() -> None:
     async with linked() as it:
         await it.server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await until(lambda: it.ears.heard)
@@ -484,10 +492,10 @@ async def test_messages_wait_while_a_stream_is_taken_up() -> None:
 # -- the session
 
 
-async def test_a_forgotten_session_is_begun_on_a_stream_of_its_own_and_the_old_one_is_seen_out() -> None:
+async def test_expired_session_opens_new_stream_and_drains_old_one() -> None:
     slow: list[Received] = []
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         if request.json["method"] == "tools/call" and not slow:
             slow.append(request)
@@ -511,8 +519,8 @@ async def test_a_forgotten_session_is_begun_on_a_stream_of_its_own_and_the_old_o
 # -- what comes on the stream
 
 
-async def test_an_event_that_cannot_be_read_costs_its_own_call() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_unreadable_event_fails_only_its_call() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         good = json.dumps(server.answer(request))
         how = request.json["params"]["arguments"].get("how")
@@ -526,8 +534,8 @@ async def test_an_event_that_cannot_be_read_costs_its_own_call() -> None:
             assert (await beside)["structuredContent"] == {"nonce": "n"}
 
 
-async def test_an_event_that_is_too_long_costs_its_own_call() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_oversized_event_fails_only_its_call() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         answer = server.answer(request)
         if request.json["params"]["arguments"].get("long"):
@@ -542,8 +550,8 @@ async def test_an_event_that_is_too_long_costs_its_own_call() -> None:
         assert (await it.call(nonce="m"))["structuredContent"] == {"nonce": "m"}
 
 
-async def test_an_event_that_does_not_end_ends_the_link() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_endless_event_ends_link() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         await server.raw(b'data: {"id":1,"result":"')
         for _ in range(100):
@@ -554,10 +562,10 @@ async def test_an_event_that_does_not_end_ends_the_link() -> None:
         assert (await it.lost()).code == "E-FRAME-ENDLESS"
 
 
-async def test_an_event_that_stops_in_the_middle_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_event_ends_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "MIN_EVENT_RATE", (1024, 0.2))
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         await server.raw(b'data: {"jsonrpc":"2.0",')
 
@@ -567,14 +575,14 @@ async def test_an_event_that_stops_in_the_middle_ends_the_link(monkeypatch: pyte
         assert (await it.lost()).code == "E-FRAME-HALF"
 
 
-async def test_unreadable_events_without_end_end_the_link() -> None:
+async def test_repeated_unreadable_events_end_link() -> None:
     async with linked() as it:
         await it.server.raw(b"data: {nonsense\n\n" * 30)
         assert (await it.lost()).code == "E-FRAME-BAD"
 
 
-async def test_answers_nobody_waits_for_are_dropped_and_counted() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_unmatched_responses_are_dropped_and_counted() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         for id_ in (999, "x", -1, request.json["id"], request.json["id"]):
             await server.say({**server.answer(request), "id": id_})
@@ -584,7 +592,7 @@ async def test_answers_nobody_waits_for_are_dropped_and_counted() -> None:
         await until(lambda: it.link.info().unmatched_responses == 4)
 
 
-async def test_what_the_server_says_and_asks_of_its_own_accord_is_heard_and_answered() -> None:
+async def test_server_notifications_and_requests_are_handled() -> None:
     async with linked() as it:
         await it.server.raw(b": a sign of life\n\nevent: ping\ndata: now\n\n")
         await it.server.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -598,8 +606,8 @@ async def test_what_the_server_says_and_asks_of_its_own_accord_is_heard_and_answ
 # -- cancelling
 
 
-async def test_a_call_that_was_sent_is_cancelled_by_a_message_and_its_late_answer_dropped() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_cancelled_call_sends_notification_and_drops_late_result() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
 
     async with linked(react) as it:
@@ -618,8 +626,8 @@ async def test_a_call_that_was_sent_is_cancelled_by_a_message_and_its_late_answe
         await until(lambda: it.link.info().unmatched_responses == 1)
 
 
-async def test_closing_twice_is_no_harm_and_ends_what_waits() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_double_close_is_safe_and_fails_pending_calls() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
 
     async with linked(react) as it:
@@ -631,8 +639,8 @@ async def test_closing_twice_is_no_harm_and_ends_what_waits() -> None:
         assert (await it.lost()).code == "E-CLOSED"
 
 
-async def test_a_stream_on_which_nothing_comes_any_more_is_given_up_after_a_call_was() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_silent_stream_is_lost_after_failed_ping() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
 
     async with linked(react, health=HealthCheck(timeout=0.3)) as it:
@@ -643,8 +651,8 @@ async def test_a_stream_on_which_nothing_comes_any_more_is_given_up_after_a_call
         assert [post.json["method"] for post in it.server.posts if post.json["method"] == "ping"] == ["ping"]
 
 
-async def test_a_stream_with_any_sign_of_life_is_not_given_up() -> None:
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+async def test_stream_with_comments_is_not_lost() -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         if request.json["method"] != "notifications/cancelled":
             await server.raw(b": still here\n\n")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.upstream.legacy_sse_server import OldServer, old_sse, well
+from tests.upstream.legacy_sse_server import LegacySseServer, answer_normally, serve_legacy_sse
 from tests.upstream.raw_http import EVENTS, Conn, Received, chunk, json_response, peer, reacting, response
 from toolway import Hub, Server, ServerStatus, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
@@ -27,17 +27,17 @@ def refused(status: int | None, code: str = "E-HTTP-STATUS") -> TransportError:
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422, 501])
-def test_refusals_of_what_was_asked_may_mean_an_older_server(status: int) -> None:
+def test_request_rejection_may_mean_legacy_sse(status: int) -> None:
     assert may_be_legacy_sse(AUTO, refused(status))
     assert may_be_legacy_sse(AUTO, JSONRPCError(-32600, "no", status=status))
 
 
 @pytest.mark.parametrize("status", [None, 200, 301, 401, 403, 407, 408, 421, 425, 429, 500, 502, 503])
-def test_refusals_of_who_asked_or_when_and_failures_mean_nothing(status: int | None) -> None:
+def test_auth_and_temporary_failures_do_not_mean_legacy_sse(status: int | None) -> None:
     assert not may_be_legacy_sse(AUTO, refused(status))
 
 
-def test_only_a_url_whose_transport_is_open_is_asked_again() -> None:
+def test_only_url_without_fixed_transport_is_probed() -> None:
     for server in (
         Server(command="x"),
         Server(url="http://127.0.0.1/sse", sse=True),
@@ -47,16 +47,16 @@ def test_only_a_url_whose_transport_is_open_is_asked_again() -> None:
 
 
 @asynccontextmanager
-async def posting(answer: bytes) -> AsyncIterator[OldServer]:
+async def posting(answer: bytes) -> AsyncIterator[LegacySseServer]:
     """A server of 2024-11-05 that answers a POST to the address of its stream so."""
 
-    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+    async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         if request.target == "/sse":
             await conn.send(answer)
         else:
-            await well(server, conn, request)
+            await answer_normally(server, conn, request)
 
-    async with old_sse(react) as server:
+    async with serve_legacy_sse(react) as server:
         yield server
 
 
@@ -80,21 +80,21 @@ async def ready(server: Server | str | dict[str, object]) -> ServerStatus:
         EVENTS + chunk(b"event: endpoint\ndata: /messages?session=other\n\n"),
     ],
 )
-async def test_an_older_server_is_found_whatever_it_says_to_a_post(answer: bytes) -> None:
+async def test_legacy_server_is_detected_for_any_post_response(answer: bytes) -> None:
     async with posting(answer) as server:
         status = await ready(server.url)
         assert (status.transport, status.era, status.protocol) == ("sse", "legacy", "2024-11-05")
         assert status.why == "ready, speaking 2024-11-05 over HTTP+SSE, which is deprecated"
 
 
-async def test_an_entry_that_says_so_costs_no_question() -> None:
+async def test_sse_entry_skips_detection() -> None:
     async with posting(response(405)) as server:
         status = await ready({"url": server.url, "type": "sse"})
         assert (status.transport, server.posts[0].target) == ("sse", "/messages?session=s-1")
         assert status.why.endswith("deprecated")
 
 
-async def test_what_was_found_is_asked_first_at_the_next_start() -> None:
+async def test_detected_transport_is_used_first_on_restart() -> None:
     async with posting(response(405)) as server, Hub({"old": server.url}, catalog_storage=None) as hub:
         await hub.wait_ready("old", timeout=10)
         asked = len([post for post in server.posts if post.target == "/sse"])
@@ -106,7 +106,7 @@ async def test_what_was_found_is_asked_first_at_the_next_start() -> None:
         assert "the stream was lost" in hub.status()["old"].why
 
 
-async def test_the_first_refusal_is_told_where_there_is_no_stream_either() -> None:
+async def test_first_rejection_is_reported_without_stream() -> None:
     async with peer(reacting(_refuse)) as server, Hub({"old": server.url}, catalog_storage=None) as hub:
         with pytest.raises(ServerUnavailable) as caught:
             await hub.wait_ready("old", timeout=10)
@@ -117,7 +117,7 @@ async def _refuse(conn: Conn, request: Received) -> None:
     await conn.send(response(404 if request.method == "POST" else 406))
 
 
-async def test_an_older_server_with_an_address_elsewhere_is_told_as_such() -> None:
+async def test_legacy_server_with_foreign_endpoint_is_reported() -> None:
     async with posting(response(405)) as server, Hub({"old": server.url}, catalog_storage=None) as hub:
         server.endpoint = "http://127.0.0.1:1/messages"
         with pytest.raises(ServerUnavailable) as caught:
@@ -125,7 +125,7 @@ async def test_an_older_server_with_an_address_elsewhere_is_told_as_such() -> No
         assert caught.value.code == "E-SSE-ENDPOINT"
 
 
-async def test_a_stream_that_stays_silent_is_not_taken_for_an_older_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_stream_is_not_a_legacy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of Streamable HTTP may have a GET stream too, which begins with nothing."""
     monkeypatch.setattr(session_module, "SSE_PROBE_TIMEOUT_S", 0.2)
 
@@ -138,7 +138,7 @@ async def test_a_stream_that_stays_silent_is_not_taken_for_an_older_server(monke
         assert "(400)" in str(caught.value)
 
 
-async def test_a_server_that_is_only_busy_is_not_asked_for_a_stream() -> None:
+async def test_busy_server_is_not_probed_for_stream() -> None:
     seen: list[str] = []
 
     async def react(conn: Conn, request: Received) -> None:
@@ -151,7 +151,7 @@ async def test_a_server_that_is_only_busy_is_not_asked_for_a_stream() -> None:
     assert set(seen) == {"POST"}
 
 
-async def test_a_proxy_that_ends_streams_now_and_then_does_not_make_a_server_fail(
+async def test_periodic_stream_cuts_do_not_fail_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolway.upstream.start_policy.EXPECTED_LIFETIME_S", 0.0)
@@ -165,7 +165,7 @@ async def test_a_proxy_that_ends_streams_now_and_then_does_not_make_a_server_fai
             assert (await hub.call_tool("old.echo", {"text": "hi"})).text == "hi"
 
 
-async def test_a_login_is_part_of_the_stream_too() -> None:
+async def test_static_credential_is_sent_on_stream_and_messages() -> None:
     """A static credential of the entry goes with the stream and with every message."""
     async with posting(response(405)) as server:
         await ready(Server(url=server.url, headers={"Authorization": "Bearer t"}, timeout=Timeout(total=5)))

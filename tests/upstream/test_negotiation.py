@@ -83,21 +83,21 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the settings ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_modern_server_is_asked_one_question() -> None:
+async def test_modern_server_is_probed_once() -> None:
     server = Server(MODERN)
     agreed = await server.agree()
     assert (agreed.era, agreed.version) == ("modern", LATEST_MODERN_VERSION)
     assert server.link.record == ["server/discover"]
 
 
-async def test_legacy_does_not_ask_which_era_it_is() -> None:
+async def test_legacy_setting_skips_discover() -> None:
     server = Server(MODERN)
     agreed = await server.agree("legacy")
     assert (agreed.era, agreed.version) == ("legacy", LATEST_HANDSHAKE_VERSION)
     assert server.link.record == ["initialize", "adopt legacy", "notifications/initialized"]
 
 
-async def test_modern_does_not_fall_back() -> None:
+async def test_modern_setting_does_not_fall_back() -> None:
     server = Server(JSONRPCError(-32601, "what?"))
     with pytest.raises(TransportError) as caught:
         await server.agree("modern")
@@ -109,14 +109,14 @@ async def test_modern_does_not_fall_back() -> None:
 
 
 @pytest.mark.parametrize("code", [-32601, -32602, -32600, -32603, -32700, -32000, -32001, 0, 404])
-async def test_an_error_that_any_server_may_send_means_the_handshake(code) -> None:
+async def test_generic_error_falls_back_to_handshake(code) -> None:
     server = Server(JSONRPCError(code, "what?"))
     assert (await server.agree()).era == "legacy"
     assert server.link.methods == ["server/discover", "initialize"]
 
 
 @pytest.mark.parametrize("code", [-32020, -32021])
-async def test_an_error_that_only_a_modern_server_sends_is_the_servers_own(code) -> None:
+async def test_modern_only_error_is_raised(code) -> None:
     server = Server(JSONRPCError(code, "no"))
     with pytest.raises(JSONRPCError) as caught:
         await server.agree()
@@ -124,20 +124,20 @@ async def test_an_error_that_only_a_modern_server_sends_is_the_servers_own(code)
     assert server.link.methods == ["server/discover"]
 
 
-async def test_a_version_that_a_refusal_names_is_spoken() -> None:
+async def test_version_named_in_rejection_is_used() -> None:
     refusal = JSONRPCError(-32022, "no", {"supported": ["1999-01-01", LATEST_MODERN_VERSION]})
     server = Server(refusal).then("server/discover", MODERN)
     assert (await server.agree()).era == "modern"
     assert [request.version for request in server.link.asked] == [LATEST_MODERN_VERSION] * 2
 
 
-async def test_a_refusal_that_names_only_the_older_era_means_the_handshake() -> None:
+async def test_rejection_naming_only_legacy_uses_handshake() -> None:
     server = Server(JSONRPCError(-32022, "no", {"supported": [HANDSHAKE_PROTOCOL_VERSIONS[0]]}))
     assert (await server.agree()).era == "legacy"
 
 
 @pytest.mark.parametrize("data", [None, {}, {"supported": []}, {"supported": ["2099-01-01"]}, {"supported": "x"}, "x"])
-async def test_a_refusal_that_names_nothing_we_know_is_the_end(data) -> None:
+async def test_rejection_without_known_version_is_raised(data) -> None:
     server = Server(JSONRPCError(-32022, "no", data))
     with pytest.raises(JSONRPCError):
         await server.agree()
@@ -145,24 +145,24 @@ async def test_a_refusal_that_names_nothing_we_know_is_the_end(data) -> None:
 
 
 @pytest.mark.parametrize("result", [{}, {"supportedVersions": []}, {"supportedVersions": "all"}, {"tools": []}])
-async def test_an_answer_without_a_modern_version_means_the_handshake(result) -> None:
+async def test_result_without_modern_version_uses_handshake(result) -> None:
     assert (await Server(result).agree()).era == "legacy"
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
-async def test_a_refusal_by_http_means_the_handshake(status) -> None:
+async def test_http_rejection_falls_back_to_handshake(status) -> None:
     assert (await Server(TransportError("no", Certainty.REJECTED, status=status)).agree()).era == "legacy"
 
 
 @pytest.mark.parametrize("status", [401, 403, 407, 408, 421, 425, 429, 500, 502, 503, 302, None])
-async def test_a_failure_that_says_nothing_about_the_era_fails_the_start(status) -> None:
+async def test_inconclusive_http_failure_fails_start(status) -> None:
     server = Server(TransportError("no", Certainty.REJECTED, status=status))
     with pytest.raises(TransportError):
         await server.agree()
     assert server.link.methods == ["server/discover"]
 
 
-async def test_both_refused_is_the_handshakes_refusal() -> None:
+async def test_handshake_error_is_raised_when_both_are_rejected() -> None:
     with pytest.raises(JSONRPCError) as caught:
         await Server(JSONRPCError(-32601, "what?"), JSONRPCError(-32603, "broken")).agree()
     assert caught.value.code == -32603
@@ -171,25 +171,25 @@ async def test_both_refused_is_the_handshakes_refusal() -> None:
 # -- what was spoken last time -----------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_spoke_the_handshake_is_greeted_with_it() -> None:
+async def test_server_known_as_legacy_starts_with_handshake() -> None:
     server = Server(SILENCE)
     assert (await server.agree(hint="legacy")).era == "legacy"
     assert server.link.methods == ["initialize"]
 
 
-async def test_a_server_that_spoke_modern_is_asked_again() -> None:
+async def test_server_known_as_modern_is_probed_again() -> None:
     server = Server(MODERN)
     assert (await server.agree(hint="modern")).era == "modern"
 
 
 @pytest.mark.parametrize("code", [-32601, -32020, -32021, -32022])
-async def test_a_server_that_has_become_modern_is_found_out(code) -> None:
+async def test_legacy_server_that_became_modern_is_detected(code) -> None:
     server = Server(MODERN, JSONRPCError(code, "no"))
     assert (await server.agree(hint="legacy")).era == "modern"
     assert server.link.methods == ["initialize", "server/discover"]
 
 
-async def test_any_other_refusal_of_the_handshake_is_the_servers_own() -> None:
+async def test_other_handshake_error_of_known_legacy_server_is_raised() -> None:
     server = Server(MODERN, JSONRPCError(-32603, "broken"))
     with pytest.raises(JSONRPCError):
         await server.agree(hint="legacy")
@@ -200,7 +200,7 @@ async def test_any_other_refusal_of_the_handshake_is_the_servers_own() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_after_silence_the_handshake_that_is_answered_first_counts() -> None:
+async def test_handshake_answered_first_wins_after_silence() -> None:
     server = Server(SILENCE)
     assert (await server.agree()).era == "legacy"
     assert server.link.methods == ["server/discover", "initialize"]
@@ -208,7 +208,7 @@ async def test_after_silence_the_handshake_that_is_answered_first_counts() -> No
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_after_silence_a_modern_answer_that_comes_first_counts() -> None:
+async def test_discover_answered_first_wins_after_silence() -> None:
     server = Server(MODERN, SILENCE).slow("server/discover")
     agreeing = asyncio.ensure_future(server.agree())
     await asked(server, "initialize")
@@ -218,7 +218,7 @@ async def test_after_silence_a_modern_answer_that_comes_first_counts() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_refused_handshake_leaves_the_other_question_open() -> None:
+async def test_rejected_handshake_keeps_waiting_for_discover() -> None:
     server = Server(MODERN, JSONRPCError(-32601, "what?")).slow("server/discover")
     agreeing = asyncio.ensure_future(server.agree())
     await asked(server, "initialize")
@@ -230,7 +230,7 @@ async def test_a_refused_handshake_leaves_the_other_question_open() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_late_sign_of_the_handshake_waits_for_the_one_under_way() -> None:
+async def test_late_discover_error_waits_for_pending_handshake() -> None:
     server = Server(JSONRPCError(-32601, "what?")).slow("server/discover", "initialize")
     agreeing = asyncio.ensure_future(server.agree())
     await asked(server, "initialize")
@@ -243,7 +243,7 @@ async def test_a_late_sign_of_the_handshake_waits_for_the_one_under_way() -> Non
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_late_failure_fails_the_start_and_leaves_nothing_behind() -> None:
+async def test_late_discover_failure_fails_start_and_cancels_handshake() -> None:
     server = Server(TransportError("reset", Certainty.UNKNOWN), SILENCE).slow("server/discover")
     before = asyncio.all_tasks()
     agreeing = asyncio.ensure_future(server.agree())
@@ -256,7 +256,7 @@ async def test_a_late_failure_fails_the_start_and_leaves_nothing_behind() -> Non
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_whoever_gives_up_leaves_nothing_behind() -> None:
+async def test_cancelled_negotiation_cancels_both_probes() -> None:
     server = Server(SILENCE, SILENCE)
     before = asyncio.all_tasks()
     agreeing = asyncio.ensure_future(server.agree())
@@ -270,7 +270,7 @@ async def test_whoever_gives_up_leaves_nothing_behind() -> None:
 # -- no handshake ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_knows_no_handshake_but_lists_its_tools_is_bare() -> None:
+async def test_server_without_handshake_that_lists_tools_is_bare() -> None:
     server = Server(UNKNOWN, UNKNOWN, TOOLS)
     agreed = await server.agree()
     assert (agreed.era, agreed.version, agreed.capabilities) == ("bare", "", {"tools": {}})
@@ -278,34 +278,34 @@ async def test_a_server_that_knows_no_handshake_but_lists_its_tools_is_bare() ->
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 501])
-async def test_a_url_that_refuses_the_handshake_by_http_but_lists_its_tools_is_bare(status) -> None:
+async def test_http_rejected_handshake_with_tools_list_is_bare(status) -> None:
     refusal = TransportError("no", Certainty.UNKNOWN, status=status)
     assert (await Server(UNKNOWN, refusal, TOOLS).agree()).era == "bare"
 
 
 @pytest.mark.parametrize("tools", [UNKNOWN, {}, {"tools": 7}, TransportError("reset", Certainty.UNKNOWN)])
-async def test_a_server_that_lists_no_tools_either_has_refused_the_handshake(tools) -> None:
+async def test_server_without_handshake_or_tools_fails_start(tools) -> None:
     with pytest.raises(JSONRPCError) as caught:
         await Server(UNKNOWN, UNKNOWN, tools).agree()
     assert caught.value.code == -32601
 
 
 @pytest.mark.parametrize("code", [-32600, -32602, -32603, -32000])
-async def test_a_handshake_that_is_known_and_refused_is_not_gone_around(code) -> None:
+async def test_other_handshake_error_does_not_try_bare(code) -> None:
     server = Server(UNKNOWN, JSONRPCError(code, "no"), TOOLS)
     with pytest.raises(JSONRPCError):
         await server.agree()
     assert "tools/list" not in server.link.methods
 
 
-async def test_bare_asks_nothing() -> None:
+async def test_bare_setting_sends_nothing() -> None:
     server = Server(MODERN)
     assert (await server.agree("bare")).era == "bare"
     assert server.link.record == []
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_server_that_ignores_the_handshake_but_lists_its_tools_is_bare() -> None:
+async def test_silent_handshake_with_tools_list_is_bare() -> None:
     server = Server(SILENCE, SILENCE, TOOLS)
     before = asyncio.all_tasks()
     assert (await server.agree()).era == "bare"
@@ -315,7 +315,7 @@ async def test_a_server_that_ignores_the_handshake_but_lists_its_tools_is_bare()
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_slow_server_that_answers_all_at_once_is_not_bare() -> None:
+async def test_slow_server_that_answers_everything_is_not_bare() -> None:
     server = Server(UNKNOWN, HANDSHAKE, TOOLS).slow("server/discover", "initialize", "tools/list")
     agreeing = asyncio.ensure_future(server.agree())
     await asked(server, "tools/list")
@@ -325,7 +325,7 @@ async def test_a_slow_server_that_answers_all_at_once_is_not_bare() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_list_that_is_refused_before_the_handshake_leaves_it_open() -> None:
+async def test_rejected_tools_list_keeps_waiting_for_handshake() -> None:
     server = Server(SILENCE, HANDSHAKE, UNKNOWN).slow("initialize")
     agreeing = asyncio.ensure_future(server.agree())
     await asked(server, "tools/list")
@@ -335,7 +335,7 @@ async def test_a_list_that_is_refused_before_the_handshake_leaves_it_open() -> N
     assert (await agreeing).era == "legacy"
 
 
-async def test_a_server_that_was_bare_is_asked_again_but_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_known_as_bare_is_probed_again_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiation, "KNOWN_BARE_GRACE_S", 0.001)
     assert (await Server(SILENCE, SILENCE, TOOLS).agree(hint="bare")).era == "bare"
     assert (await Server(UNKNOWN, HANDSHAKE, TOOLS).agree(hint="bare")).era == "legacy"
@@ -345,7 +345,7 @@ async def test_a_server_that_was_bare_is_asked_again_but_not_waited_for(monkeypa
 # -- what is agreed ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_modern_server_says_of_itself_is_kept() -> None:
+async def test_modern_server_info_is_kept() -> None:
     said = MODERN | {
         "capabilities": {"tools": {}},
         "instructions": "be kind",
@@ -355,13 +355,13 @@ async def test_what_a_modern_server_says_of_itself_is_kept() -> None:
     assert (agreed.capabilities, agreed.instructions, agreed.server_info) == ({"tools": {}}, "be kind", {"name": "new"})
 
 
-async def test_what_an_older_server_says_of_itself_is_kept() -> None:
+async def test_legacy_server_info_is_kept() -> None:
     agreed = await Server(MODERN, HANDSHAKE | {"instructions": "be kind"}).agree("legacy")
     assert (agreed.server_info, agreed.instructions) == ({"name": "old"}, "be kind")
 
 
 @pytest.mark.parametrize("setting", ["auto", "legacy"])
-async def test_fields_of_the_wrong_kind_are_as_good_as_missing(setting) -> None:
+async def test_server_info_of_wrong_type_is_ignored(setting) -> None:
     wrong: Json = {"capabilities": 7, "instructions": ["x"], "serverInfo": "me", "_meta": [1]}
     agreed = await Server(MODERN | wrong, HANDSHAKE | wrong).agree(setting)
     assert (agreed.capabilities, agreed.instructions, agreed.server_info) == ({}, "", {})
@@ -369,7 +369,7 @@ async def test_fields_of_the_wrong_kind_are_as_good_as_missing(setting) -> None:
 
 @pytest.mark.parametrize("version", ["0.1.0", "1999-01-01", LATEST_MODERN_VERSION, 7, None, "x" * 1000, "\x1b[31m"])
 @pytest.mark.promise("D5")
-async def test_a_handshake_in_a_version_that_nobody_knows_is_a_fault(version) -> None:
+async def test_unknown_protocol_version_is_rejected(version) -> None:
     server = Server(MODERN, HANDSHAKE | {"protocolVersion": version})
     with pytest.raises(TransportError) as caught:
         await server.agree("legacy")
@@ -379,18 +379,18 @@ async def test_a_handshake_in_a_version_that_nobody_knows_is_a_fault(version) ->
 
 
 @pytest.mark.parametrize("version", HANDSHAKE_PROTOCOL_VERSIONS)
-async def test_every_older_version_is_spoken(version) -> None:
+async def test_every_handshake_version_is_accepted(version) -> None:
     agreed = await Server(MODERN, HANDSHAKE | {"protocolVersion": version}).agree("legacy")
     assert agreed.version == version
 
 
-async def test_the_questions_are_told_to_nobody_when_they_are_dropped() -> None:
+async def test_dropped_probes_cancel_silently() -> None:
     server = Server(JSONRPCError(-32601, "what?"))
     await server.agree()
     assert all(request.silent_cancel for request in server.link.asked)
 
 
-async def test_a_start_that_ran_out_of_time_for_the_detection_begins_with_the_handshake_next_time() -> None:
+async def test_start_after_detection_timeout_begins_with_handshake() -> None:
     links: list[ScriptedLink] = []
 
     def open_link(*_: object) -> ScriptedLink:

@@ -5,7 +5,7 @@ from toolway.upstream.session import DELIVERED_LOG_MARKER
 from toolway.upstream.supervisor import event_from_notification
 
 
-def test_what_a_server_says_becomes_a_fact() -> None:
+def test_notifications_become_events() -> None:
     assert event_from_notification("s", "notifications/resources/updated", {"uri": "a:b"}) == ResourceUpdated(
         "s", "a:b"
     )
@@ -16,5 +16,5 @@ def test_what_a_server_says_becomes_a_fact() -> None:
     assert heard == ServerLog("s", "info", {"x": 1}, None, delivered_to_caller=True)
 
 
-def test_what_nobody_knows_is_no_fact() -> None:
+def test_unknown_notification_is_ignored() -> None:
     assert event_from_notification("s", "notifications/whatever", {}) is None

@@ -1,4 +1,4 @@
-"""Answers and their requests: by id, once, and never somebody else's."""
+"""Answers and their requests: by id, once, and never someone else's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def result(id_: int | str | None, **body: object) -> Message:
     return Message("result", id_, body=body)
 
 
-async def test_an_answer_finds_the_request_with_its_id() -> None:
+async def test_response_resolves_request_with_its_id() -> None:
     waiting = PendingRequests()
     (first, one), (second, two) = waiting.add(asked()), waiting.add(asked())
     waiting.resolve(result(second, n=2))
@@ -28,7 +28,7 @@ async def test_an_answer_finds_the_request_with_its_id() -> None:
     assert (one.result(), two.result(), len(waiting)) == ({"n": 1}, {"n": 2}, 0)
 
 
-async def test_ids_are_never_used_twice() -> None:
+async def test_ids_are_never_reused() -> None:
     waiting = PendingRequests()
     ids = []
     for _ in range(100):
@@ -38,7 +38,7 @@ async def test_ids_are_never_used_twice() -> None:
     assert (len(set(ids)), sorted(ids), len(waiting)) == (100, ids, 0)
 
 
-async def test_the_first_answer_stands_and_the_second_is_dropped() -> None:
+async def test_second_response_is_dropped() -> None:
     waiting = PendingRequests()
     id_, answer = waiting.add(asked())
     waiting.resolve(result(id_, n=1))
@@ -49,7 +49,7 @@ async def test_the_first_answer_stands_and_the_second_is_dropped() -> None:
 
 @pytest.mark.parametrize("id_", [0, 99, -1, "99", "x", "", "-1", "1.0", " 1", "1e0", None, "9" * 16, "9" * 5000])
 @pytest.mark.attack("held-34")
-async def test_an_answer_to_nothing_is_dropped_and_counted(id_) -> None:
+async def test_unmatched_response_is_dropped_and_counted(id_) -> None:
     waiting = PendingRequests()
     _, answer = waiting.add(asked())
     waiting.resolve(result(id_))
@@ -59,7 +59,7 @@ async def test_an_answer_to_nothing_is_dropped_and_counted(id_) -> None:
 
 
 @pytest.mark.attack("W15")
-async def test_answer_a_request_by_its_number_as_text() -> None:
+async def test_response_with_id_as_string_fails_its_request() -> None:
     waiting = PendingRequests()
     id_, answer = waiting.add(asked())
     waiting.resolve(result(str(id_), n=1))
@@ -68,7 +68,7 @@ async def test_answer_a_request_by_its_number_as_text() -> None:
     assert len(waiting) == 0
 
 
-async def test_a_late_answer_meets_no_other_request() -> None:
+async def test_late_response_does_not_resolve_next_request() -> None:
     waiting = PendingRequests()
     gone, answer = waiting.add(asked())
     answer.cancel()
@@ -78,7 +78,7 @@ async def test_a_late_answer_meets_no_other_request() -> None:
     assert (next_answer.done(), waiting.dropped) == (False, 1)
 
 
-async def test_an_answer_to_one_who_has_just_left_is_dropped() -> None:
+async def test_response_to_cancelled_request_is_dropped() -> None:
     waiting = PendingRequests()
     id_, answer = waiting.add(asked())
     answer.cancel()
@@ -86,7 +86,7 @@ async def test_an_answer_to_one_who_has_just_left_is_dropped() -> None:
     assert waiting.dropped == 1
 
 
-async def test_an_error_of_the_server_arrives_as_it_is() -> None:
+async def test_server_error_keeps_code_message_and_data() -> None:
     waiting = PendingRequests()
     id_, answer = waiting.add(asked())
     waiting.resolve(Message("error", id_, body={"code": -32602, "message": "no\x00 such", "data": {"a": 1}}))
@@ -95,7 +95,7 @@ async def test_an_error_of_the_server_arrives_as_it_is() -> None:
     assert (error.code, error.message, error.data) == (-32602, "no such", {"a": 1})
 
 
-async def test_a_spoiled_answer_fails_its_own_request_and_no_other() -> None:
+async def test_invalid_response_fails_only_its_request() -> None:
     waiting = PendingRequests()
     (first, one), (_, two) = waiting.add(asked()), waiting.add(asked())
     assert waiting.reject(first, "bad JSON")
@@ -105,7 +105,7 @@ async def test_a_spoiled_answer_fails_its_own_request_and_no_other() -> None:
     assert not two.done()
 
 
-async def test_when_the_link_ends_each_request_fails_with_how_far_it_had_got() -> None:
+async def test_link_end_fails_each_request_with_its_certainty() -> None:
     waiting = PendingRequests()
     answers = [waiting.add(asked(certainty))[1] for certainty in (Certainty.NOT_SENT, Certainty.UNKNOWN)]
     _, left = waiting.add(asked())

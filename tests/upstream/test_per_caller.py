@@ -42,7 +42,7 @@ def keyring(tmp_path: Path) -> FileApiKeyStore:
     ids=["legacy", "shared", "modern"],
 )
 @pytest.mark.attack("held-31")
-async def test_each_key_has_a_process_of_its_own_where_the_era_knows_no_callers(
+async def test_each_key_has_its_own_process_on_legacy_stdio(
     era: str, more: Json, processes: int, keyring: FileApiKeyStore
 ) -> None:
     one, two = made(keyring, "one"), made(keyring, "two")
@@ -53,7 +53,7 @@ async def test_each_key_has_a_process_of_its_own_where_the_era_knows_no_callers(
 
 
 @pytest.mark.attack("held-31")
-async def test_each_key_has_a_session_of_its_own_over_http(keyring: FileApiKeyStore) -> None:
+async def test_each_key_has_its_own_session_over_http(keyring: FileApiKeyStore) -> None:
     one, two = made(keyring, "one"), made(keyring, "two")
     async with full("legacy", "http", keyring=keyring) as found:
         await pids(found, one, two, one)
@@ -66,7 +66,7 @@ async def test_each_key_has_a_session_of_its_own_over_http(keyring: FileApiKeySt
                 lines = response.aiter_lines()
                 assert "acknowledged" in await _data(lines)
                 watching = [peer for peer, uris in found.fakes["full"].server.watched.items() if uris]
-                assert len(watching) == 1  # told on the caller's own link, so that he hears what happens there
+                assert len(watching) == 1  # told on the caller's own link, so he hears what happens there
                 await other.call("touch", {"uri": "fake://text"}, capabilities={})
                 assert "notifications/resources/updated" in await _data(lines)
 
@@ -79,7 +79,7 @@ async def _data(lines: Any) -> str:
     raise AssertionError("the stream has ended")
 
 
-async def test_an_unused_process_is_stopped(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_process_is_stopped(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(per_caller, "PER_CALLER_IDLE_TIMEOUT_S", 0.3)
     token = made(keyring, "one")
     async with lab({"full": pipe_entry("legacy")}, keyring=keyring) as found:
@@ -89,7 +89,7 @@ async def test_an_unused_process_is_stopped(keyring: FileApiKeyStore, monkeypatc
         assert second != first
 
 
-async def test_there_are_only_so_many_and_the_longest_unused_goes() -> None:
+async def test_least_recently_used_upstream_is_evicted_at_limit() -> None:
     async with lab({"full": pipe_entry("legacy")}) as found:
         server = parse_entry(pipe_entry("legacy"))
         few = PerCallerUpstreams(found.hub._upstreams.context, max_upstreams=2)

@@ -1,4 +1,4 @@
-"""Writing to a pipe: order, how much left, and what happens when nobody reads."""
+"""Writing to a pipe: order, how much left, and what happens when no one reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(limit: float = 5.0) -> tuple[int, PipeWriter, list[str]]:
 
 
 async def drain(reader: int, count: int) -> bytes:
-    """`count` bytes out of the pipe, letting the loop write meanwhile."""
+    """`count` bytes out of the pipe, letting the loop write in the meantime."""
     os.set_blocking(reader, False)
     got = b""
     async with asyncio.timeout(10):
@@ -33,7 +33,7 @@ async def drain(reader: int, count: int) -> bytes:
     return got
 
 
-async def test_frames_arrive_whole_and_in_order_through_a_pipe_that_is_full() -> None:
+async def test_frames_pass_full_pipe_whole_and_in_order() -> None:
     reader, writer, _ = make()
     frames = [bytes([65 + n % 26]) * 50_000 + b"\n" for n in range(20)]
     handles = [writer.write_nowait(frame) for frame in frames]
@@ -43,7 +43,7 @@ async def test_frames_arrive_whole_and_in_order_through_a_pipe_that_is_full() ->
     os.close(reader)
 
 
-async def test_what_was_not_begun_can_be_taken_back_and_what_was_begun_is_finished() -> None:
+async def test_queued_frame_can_be_cancelled_but_started_frame_cannot() -> None:
     reader, writer, _ = make()
     begun = writer.write_nowait(b"a" * 200_000 + b"\n")
     waiting = writer.write_nowait(b"b\n")
@@ -56,7 +56,7 @@ async def test_what_was_not_begun_can_be_taken_back_and_what_was_begun_is_finish
     os.close(reader)
 
 
-async def test_a_frame_counts_as_sent_only_when_the_kernel_has_all_of_it() -> None:
+async def test_frame_is_sent_only_after_its_last_byte() -> None:
     reader, writer, _ = make()
     sent: list[int] = []
     writer.write_nowait(b"x" * 200_000, lambda: sent.append(1))
@@ -67,7 +67,7 @@ async def test_a_frame_counts_as_sent_only_when_the_kernel_has_all_of_it() -> No
     os.close(reader)
 
 
-async def test_a_reader_that_stopped_is_noticed() -> None:
+async def test_stuck_reader_is_reported() -> None:
     reader, writer, said = make(limit=0.05)
     writer.write_nowait(b"x" * 200_000)
     async with asyncio.timeout(30):
@@ -78,7 +78,7 @@ async def test_a_reader_that_stopped_is_noticed() -> None:
     os.close(reader)
 
 
-async def test_a_reader_that_is_gone_breaks_the_pipe() -> None:
+async def test_closed_reader_breaks_the_pipe() -> None:
     reader, writer, said = make()
     os.close(reader)
     frame = writer.write_nowait(b"x\n")
@@ -88,7 +88,7 @@ async def test_a_reader_that_is_gone_breaks_the_pipe() -> None:
         writer.write_nowait(b"y\n")
 
 
-async def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None:
+async def test_frames_of_one_loop_turn_are_written_together() -> None:
     reader, writer, _ = make()
     frames = [writer.write_nowait(b"%d\n" % n) for n in range(200)]
     assert [frame.sent for frame in frames[:3]] == [True, False, False]  # the first at once

@@ -1,4 +1,4 @@
-"""A start that somebody asked for is waited for, whatever becomes of the one before it."""
+"""A start that someone asked for is waited for, whatever becomes of the one before it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Waits(_Fails):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_a_start_under_way_is_repeated_for_a_login_only_if_it_fails(fails: bool) -> None:
+async def test_pending_start_is_repeated_after_login_only_if_it_fails(fails: bool) -> None:
     moment, transports = asyncio.Event(), 0
 
     def make(
@@ -72,7 +72,7 @@ async def test_a_start_under_way_is_repeated_for_a_login_only_if_it_fails(fails:
         assert transports == (2 if fails else 1)
 
 
-async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_ended() -> None:
+async def test_call_after_restart_ignores_previous_start_error() -> None:
     moment, starts = asyncio.Event(), 0
 
     def make(
@@ -101,7 +101,7 @@ async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_end
 
 
 @pytest.mark.user_trial("11")
-async def test_a_requested_restart_is_never_shown_as_down() -> None:
+async def test_requested_restart_is_never_shown_as_down() -> None:
     async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         events = hub.events(StateChanged, Disconnected)
@@ -120,7 +120,7 @@ async def test_a_requested_restart_is_never_shown_as_down() -> None:
 
 
 @pytest.mark.user_trial("11")
-async def test_a_server_that_failed_is_down_in_every_state_until_it_is_ready() -> None:
+async def test_failed_server_is_down_until_ready() -> None:
     async with Hub({"gone": {"command": "/nonexistent/program"}}, catalog_storage=None) as hub:
         seen = set()
         async for event in hub.events(StateChanged):

@@ -9,7 +9,7 @@ from toolway.upstream.start_policy import RestartBackoff
 
 
 @pytest.mark.promise("D7")
-def test_waits_double_up_to_the_cap_and_are_random_below() -> None:
+def test_delays_double_up_to_cap_with_jitter() -> None:
     restarts = RestartBackoff(RestartPolicy(max_restarts=100), random=lambda: 1.0)
     waits = [restarts.next_delay(now=n * 100.0, ready_for=0)[0] for n in range(10)]
     assert waits[:4] == [0.1, 0.2, 0.4, 0.8]
@@ -18,19 +18,19 @@ def test_waits_double_up_to_the_cap_and_are_random_below() -> None:
 
 
 @pytest.mark.promise("D7")
-def test_more_than_five_ends_in_a_minute_is_a_failed_server() -> None:
+def test_sixth_crash_in_a_minute_fails_server() -> None:
     restarts = RestartBackoff(RestartPolicy(), random=lambda: 0.0)
     outcomes = [restarts.next_delay(now=float(n), ready_for=1.0) for n in range(6)]
     assert [failed for _, failed in outcomes] == [False] * 5 + [True]
     assert outcomes[-1][0] == 300.0
 
 
-def test_ends_that_are_far_apart_never_fail_a_server() -> None:
+def test_rare_crashes_never_fail_server() -> None:
     restarts = RestartBackoff(RestartPolicy(), random=lambda: 0.0)
     assert not any(restarts.next_delay(now=n * 20.0, ready_for=19.0)[1] for n in range(50))
 
 
-def test_a_minute_of_health_or_a_person_forgets_earlier_ends() -> None:
+def test_healthy_minute_or_reset_clears_crash_count() -> None:
     restarts = RestartBackoff(RestartPolicy(), random=lambda: 1.0)
     for n in range(5):
         restarts.next_delay(now=float(n), ready_for=0)

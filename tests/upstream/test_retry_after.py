@@ -13,7 +13,7 @@ DATE = "Sun, 15 Nov 2026 12:00:00 GMT"
     ("value", "seconds"),
     [("7", 7.0), ("0", 0.0), (" 12 ", 12.0), ("1.5", 1.5), ("1000000000", 1e9), ("007", 7.0)],
 )
-def test_seconds_are_taken_as_they_are(value: str, seconds: float) -> None:
+def test_seconds_are_parsed(value: str, seconds: float) -> None:
     assert parse_retry_after(value, None) == seconds
 
 
@@ -27,11 +27,11 @@ def test_seconds_are_taken_as_they_are(value: str, seconds: float) -> None:
         ("Sun, 15 Nov 2026 13:00:30 +0100", 30.0),
     ],
 )
-def test_a_date_is_read_against_the_date_of_the_response(value: str, seconds: float) -> None:
+def test_date_is_relative_to_response_date(value: str, seconds: float) -> None:
     assert parse_retry_after(value, DATE) == seconds
 
 
-def test_the_clock_of_the_server_may_be_wrong() -> None:
+def test_wrong_server_clock_does_not_matter() -> None:
     assert parse_retry_after("Sat, 01 Jan 2000 00:00:09 GMT", "Sat, 01 Jan 2000 00:00:00 GMT") == 9.0
 
 
@@ -61,10 +61,10 @@ def test_the_clock_of_the_server_may_be_wrong() -> None:
         "\0",
     ],
 )
-def test_what_is_unreadable_or_past_is_ignored(value: str | None) -> None:
+def test_invalid_or_past_value_is_ignored(value: str | None) -> None:
     assert parse_retry_after(value, DATE) is None
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday"])
-def test_a_date_means_nothing_without_the_date_of_the_response(date: str | None) -> None:
+def test_date_without_response_date_is_ignored(date: str | None) -> None:
     assert parse_retry_after("Sun, 15 Nov 2026 12:00:30 GMT", date) is None

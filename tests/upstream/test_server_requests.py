@@ -18,11 +18,11 @@ pytestmark = pytest.mark.anyio
 ELICIT = "elicitation/create"
 
 
-def test_the_limit_is_the_default_of_a_server() -> None:
+def test_request_limit_matches_server_default() -> None:
     assert Limits().max_server_requests == server_requests.MAX_REQUESTS_PER_CALL
 
 
-class Person:
+class FakeCaller:
     """Answers with its name, when it is let."""
 
     def __init__(self, name: str, *capabilities: str) -> None:
@@ -37,12 +37,12 @@ class Person:
         return {"by": self.name}
 
 
-def call(person: Person | None, name: str = "tool", **more: Any) -> Call:
+def call(person: FakeCaller | None, name: str = "tool", **more: Any) -> Call:
     return Call(f"s.{name}", "tools/call", {}, server="s", name=name, callbacks=person, **more)
 
 
 def callers(*calls: Call) -> ServerRequestRouter:
-    found = ServerRequestRouter("s", Person("nobody", "nothing"))
+    found = ServerRequestRouter("s", FakeCaller("nobody", "nothing"))
     for each in calls:
         found.add(each)
     return found
@@ -54,21 +54,21 @@ async def begin(among: ServerRequestRouter, about: Any = None) -> asyncio.Task[J
     return task
 
 
-async def test_a_question_on_the_stream_of_a_call_is_that_calls() -> None:
-    one, two = Person("one"), Person("two")
+async def test_request_on_call_stream_goes_to_that_call() -> None:
+    one, two = FakeCaller("one"), FakeCaller("two")
     first, second = call(one), call(two)
     one.may_answer.set()
     assert await callers(first, second).handle(ELICIT, {}, first.state) == {"by": "one"}
 
 
-async def test_a_question_on_a_pipe_goes_to_whoever_can_answer_it() -> None:
-    able, unable = Person("able"), Person("unable", "roots")
+async def test_request_on_pipe_goes_to_capable_caller() -> None:
+    able, unable = FakeCaller("able"), FakeCaller("unable", "roots")
     able.may_answer.set()
     assert await callers(call(able), call(unable)).handle(ELICIT, {}, None) == {"by": "able"}
 
 
-async def test_questions_of_one_tool_come_in_the_order_of_its_calls() -> None:
-    people = [Person(str(number)) for number in range(5)]
+async def test_requests_of_one_tool_follow_call_order() -> None:
+    people = [FakeCaller(str(number)) for number in range(5)]
     among = callers(*(call(person) for person in people))
     asked = [await begin(among) for _ in people]
     assert [person.asked for person in people] == [1] * 5
@@ -77,8 +77,8 @@ async def test_questions_of_one_tool_come_in_the_order_of_its_calls() -> None:
     assert [await task for task in asked] == [{"by": str(number)} for number in range(5)]
 
 
-async def test_the_second_question_of_a_call_goes_there_while_the_others_wait() -> None:
-    people = [Person(str(number)) for number in range(3)]
+async def test_second_request_of_a_call_goes_to_the_same_caller() -> None:
+    people = [FakeCaller(str(number)) for number in range(3)]
     among = callers(*(call(person) for person in people))
     asked = [await begin(among) for _ in people]
     people[1].may_answer.set()
@@ -89,8 +89,8 @@ async def test_the_second_question_of_a_call_goes_there_while_the_others_wait() 
     await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def test_a_tool_that_has_asked_before_is_meant_rather_than_one_that_has_not() -> None:
-    asker, silent = Person("asker"), Person("silent")
+async def test_tool_that_asked_before_is_preferred() -> None:
+    asker, silent = FakeCaller("asker"), FakeCaller("silent")
     asker.may_answer.set()
     among = callers()
     alone = call(asker, "asks")
@@ -102,19 +102,19 @@ async def test_a_tool_that_has_asked_before_is_meant_rather_than_one_that_has_no
     assert await among.handle(ELICIT, {}, None) == {"by": "asker"}
 
 
-async def test_an_unknown_tool_that_was_called_last_is_meant() -> None:
-    old, new = Person("old"), Person("new")
+async def test_most_recent_call_of_unknown_tool_is_chosen() -> None:
+    old, new = FakeCaller("old"), FakeCaller("new")
     new.may_answer.set()
     assert await callers(call(old, "works long"), call(new, "asks")).handle(ELICIT, {}, None) == {"by": "new"}
 
 
-async def test_without_a_call_nobody_is_asked() -> None:
+async def test_request_without_a_call_is_rejected() -> None:
     with pytest.raises(JSONRPCError):
         await callers().handle(ELICIT, {}, None)
 
 
-async def test_nobody_waits_for_an_answer_when_the_call_is_over() -> None:
-    person = Person("one")
+async def test_request_is_cancelled_when_its_call_ends() -> None:
+    person = FakeCaller("one")
     mine = call(person)
     among = callers(mine)
     asked = await begin(among)
@@ -123,7 +123,7 @@ async def test_nobody_waits_for_an_answer_when_the_call_is_over() -> None:
     assert asked.cancelled() and not mine.state.is_waiting_for_user
 
 
-async def test_a_log_message_of_nobody_in_particular_is_not_told_to_two_callers() -> None:
+async def test_unattributed_log_message_goes_to_one_caller_only() -> None:
     told: list[str] = []
 
     def listener(name: str, caller: str, level: str | None) -> Call:
@@ -149,7 +149,7 @@ async def known_to_ask(*names: str) -> ServerRequestRouter:
     """Where calls of these names have asked before."""
     among = callers()
     for name in names:
-        person = Person("earlier")
+        person = FakeCaller("earlier")
         person.may_answer.set()
         mine = call(person, name)
         among.add(mine)
@@ -159,8 +159,8 @@ async def known_to_ask(*names: str) -> ServerRequestRouter:
     return among
 
 
-async def test_of_calls_that_ask_one_works_at_a_time_and_is_meant() -> None:
-    one, two = Person("one"), Person("two")
+async def test_asking_tools_run_one_at_a_time() -> None:
+    one, two = FakeCaller("one"), FakeCaller("two")
     first, second = call(one, "a"), call(two, "b")
     among = await known_to_ask("a", "b")
     await work(among, first)
@@ -183,49 +183,49 @@ async def test_of_calls_that_ask_one_works_at_a_time_and_is_meant() -> None:
     assert await question == {"by": "one"}
 
 
-async def test_what_is_not_known_to_ask_waits_for_nobody() -> None:
+async def test_other_tools_do_not_wait_for_a_turn() -> None:
     among = await known_to_ask("asks")
-    await work(among, call(Person("one"), "asks"))
+    await work(among, call(FakeCaller("one"), "asks"))
     async with asyncio.timeout(server_requests.TURN_TIMEOUT_S / 2):
         for number in range(100):
-            await work(among, call(Person("two"), f"works {number}"))
+            await work(among, call(FakeCaller("two"), f"works {number}"))
     assert len(among) == 101
 
 
-async def test_what_has_ended_without_a_question_waits_for_nobody_next_time() -> None:
+async def test_call_does_not_wait_for_tool_that_ended_without_request() -> None:
     among = await known_to_ask("a", "b")
-    silent = call(Person("one"), "a")
+    silent = call(FakeCaller("one"), "a")
     await work(among, silent)
     among.on_result(silent)
     among.remove(silent)
-    await work(among, call(Person("two"), "b"))
+    await work(among, call(FakeCaller("two"), "b"))
     async with asyncio.timeout(server_requests.TURN_TIMEOUT_S / 2):
-        await work(among, call(Person("three"), "a"))
+        await work(among, call(FakeCaller("three"), "a"))
     assert len(among) == 2
 
 
-async def test_nobody_waits_for_his_turn_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_a_turn_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_requests, "TURN_TIMEOUT_S", 0.05)
     among = await known_to_ask("a", "b")
-    await work(among, call(Person("one"), "a"))
-    await work(among, call(Person("two"), "b"))
+    await work(among, call(FakeCaller("one"), "a"))
+    await work(among, call(FakeCaller("two"), "b"))
     assert len(among) == 2
 
 
-async def test_the_caller_of_a_library_needs_no_turn() -> None:
+async def test_call_without_callbacks_needs_no_turn() -> None:
     among = await known_to_ask("a")
-    await work(among, call(Person("one"), "a"))
+    await work(among, call(FakeCaller("one"), "a"))
     async with asyncio.timeout(server_requests.TURN_TIMEOUT_S / 2):
         await work(among, call(None, "a"))
 
 
-async def test_who_began_before_it_was_known_that_they_ask_are_asked_first() -> None:
+async def test_calls_started_before_first_request_are_asked_first() -> None:
     among = callers()
-    early = [Person("first"), Person("second")]
+    early = [FakeCaller("first"), FakeCaller("second")]
     for person in early:
         await work(among, call(person, "a"))
     await begin(among)
-    waiting = asyncio.create_task(work(among, call(Person("late"), "a")))
+    waiting = asyncio.create_task(work(among, call(FakeCaller("late"), "a")))
     await asyncio.sleep(2 * server_requests.REQUEST_BATCH_S)
     assert not waiting.done()
     await begin(among)
@@ -234,11 +234,11 @@ async def test_who_began_before_it_was_known_that_they_ask_are_asked_first() -> 
         await waiting
 
 
-async def test_the_first_call_of_a_tool_shows_whether_it_asks() -> None:
+async def test_second_call_waits_for_first_call_of_new_tool() -> None:
     among = callers()
-    person = Person("first")
+    person = FakeCaller("first")
     await work(among, call(person, "a"))
-    waiting = asyncio.create_task(work(among, call(Person("second"), "a")))
+    waiting = asyncio.create_task(work(among, call(FakeCaller("second"), "a")))
     await asyncio.sleep(0)
     assert not waiting.done()
     await begin(among)
@@ -248,11 +248,11 @@ async def test_the_first_call_of_a_tool_shows_whether_it_asks() -> None:
     assert person.asked == 1
 
 
-async def test_a_tool_that_shows_nothing_is_not_waited_for_again() -> None:
+async def test_silent_tool_is_waited_for_only_once() -> None:
     among = callers()
-    await work(among, call(Person("first"), "a"))
+    await work(among, call(FakeCaller("first"), "a"))
     async with asyncio.timeout(server_requests.TRIAL_TIMEOUT_S * 4):
-        await work(among, call(Person("second"), "a"))
+        await work(among, call(FakeCaller("second"), "a"))
         for _ in range(100):
-            await work(among, call(Person("later"), "a"))
+            await work(among, call(FakeCaller("later"), "a"))
     assert len(among) == 102

@@ -19,32 +19,32 @@ def parse(*chunks: bytes, limit: int = LIMIT) -> list[SSEEvent]:
     return [event for chunk in chunks for event in stream.feed(chunk)]
 
 
-def test_an_event_ends_at_an_empty_line() -> None:
+def test_event_ends_at_empty_line() -> None:
     assert parse(b"data: hello\n\n") == [SSEEvent(b"hello", "message", "")]
     assert parse(b"data: hello\n") == []
     assert parse(b"data: hello") == []
 
 
-def test_all_fields_are_read() -> None:
+def test_all_fields_are_parsed() -> None:
     stream = SSEParser(LIMIT)
     events = stream.feed(b"id: 7\nevent: ping\nretry: 1500\ndata: a\ndata: b\n\ndata: c\n\n")
     assert events == [SSEEvent(b"a\nb", "ping", "7"), SSEEvent(b"c", "message", "7")]
     assert (stream.id, stream.retry) == ("7", 1500)
 
 
-def test_one_space_after_the_colon_is_no_part_of_the_value() -> None:
+def test_only_one_space_after_colon_is_stripped() -> None:
     assert [e.data for e in parse(b"data:a\n\ndata:  b\n\ndata\n\ndata:\n\n")] == [b"a", b" b", b"", b""]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-def test_lines_end_as_the_standard_says(end: bytes) -> None:
+def test_all_line_endings_are_accepted(end: bytes) -> None:
     assert parse(end.join([b"event: x", b"data: 1", b"", b"data: 2", b"", b""])) == [
         SSEEvent(b"1", "x", ""),
         SSEEvent(b"2", "message", ""),
     ]
 
 
-def test_a_carriage_return_at_the_end_of_a_chunk_ends_its_line_at_once() -> None:
+def test_carriage_return_at_chunk_end_ends_line() -> None:
     stream = SSEParser(LIMIT)
     assert stream.feed(b"data: 1\r\n\r") == [SSEEvent(b"1", "message", "")]
     assert stream.feed(b"\ndata: 2\r") == []
@@ -52,13 +52,13 @@ def test_a_carriage_return_at_the_end_of_a_chunk_ends_its_line_at_once() -> None
     assert stream.feed(b"\n\ndata: 3\n\n") == [SSEEvent(b"3", "message", "")]
 
 
-def test_comments_are_counted_and_passed_over() -> None:
+def test_comments_are_counted_and_skipped() -> None:
     stream = SSEParser(LIMIT)
     assert stream.feed(b": keep-alive\n\n:\n\ndata: x\n: inside\n\n") == [SSEEvent(b"x", "message", "")]
     assert stream.comments == 3
 
 
-def test_unknown_fields_and_bad_values_are_passed_over() -> None:
+def test_unknown_fields_and_bad_values_are_ignored() -> None:
     stream = SSEParser(LIMIT)
     assert stream.feed(b"retry: soon\nretry: -1\nid: a\0b\nfoo: bar\nevent: only\n\n") == []
     assert (stream.id, stream.retry) == ("", None)
@@ -66,28 +66,28 @@ def test_unknown_fields_and_bad_values_are_passed_over() -> None:
     assert stream.retry is None
 
 
-def test_an_id_counts_when_its_event_has_ended() -> None:
+def test_event_id_applies_when_event_ends() -> None:
     stream = SSEParser(LIMIT)
     stream.feed(b"id: 1\ndata: x\n\nid: 2\ndata: half")
     assert stream.id == "1"
     assert stream.feed(b"\n\n") == [SSEEvent(b"half", "message", "2")]
 
 
-def test_an_event_without_data_still_sets_the_id() -> None:
+def test_event_without_data_still_sets_id() -> None:
     stream = SSEParser(LIMIT)
     assert stream.feed(b"id: 9\nretry: 10\n\n") == []
     assert stream.id == "9"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_a_byte_order_mark_is_dropped_however_it_is_cut(size: int) -> None:
+def test_split_byte_order_mark_is_dropped(size: int) -> None:
     data = b"\xef\xbb\xbfdata: x\n\n"
     assert parse(*(data[i : i + size] for i in range(0, len(data), size))) == [SSEEvent(b"x", "message", "")]
     assert parse(b"\xef\xbb", b"data: x\n\n") == []  # not a mark, so a field of an unknown name
     assert parse(b"data: \xef\xbb\xbf\n\n") == [SSEEvent(b"\xef\xbb\xbf", "message", "")]
 
 
-def test_the_way_a_stream_is_cut_changes_nothing() -> None:
+def test_chunk_boundaries_do_not_matter() -> None:
     rng = random.Random(7)
     pieces = [b"data: a", b"data:b", b"id: 1", b"event: e", b": c", b"", b"", b"retry: 5", b"x", b"\xc3\xbc: \xff"]
     for _ in range(300):
@@ -102,7 +102,7 @@ def test_the_way_a_stream_is_cut_changes_nothing() -> None:
     [b"data: " + b"x" * 100, b"x" * 100, b"data: y\n" * 10, b"data:\n" * 20, b"event: " + b"z" * 100],
     ids=["data", "nameless", "lines", "empty lines", "event"],
 )
-def test_an_event_that_does_not_end_is_given_up_at_the_limit(endless: bytes) -> None:
+def test_endless_event_raises_at_limit(endless: bytes) -> None:
     stream = SSEParser(LIMIT)
     fed = 0
     with pytest.raises(EventTooLong):
@@ -112,13 +112,13 @@ def test_an_event_that_does_not_end_is_given_up_at_the_limit(endless: bytes) -> 
     assert fed < 15 * LIMIT
 
 
-def test_an_event_just_within_the_limit_is_whole() -> None:
+def test_event_just_under_limit_is_accepted() -> None:
     assert parse(b"data: " + b"x" * 9_990 + b"\n\n")[0].data == b"x" * 9_990
     with pytest.raises(EventTooLong):
         parse(b"data: " + b"x" * LIMIT + b"\n\n")
 
 
-def test_time_and_memory_are_linear_in_what_is_fed() -> None:
+def test_time_and_memory_are_linear() -> None:
     data = b"data: " + b"x" * 1_000_000 + b"\n\n"
     parts = [data[i : i + 20] for i in range(0, len(data), 20)]
     stream = SSEParser(8_000_000)
@@ -133,7 +133,7 @@ def test_time_and_memory_are_linear_in_what_is_fed() -> None:
     assert peak < 6_000_000
 
 
-def test_a_flood_of_comments_is_passed_over_quickly() -> None:
+def test_many_comments_are_skipped_quickly() -> None:
     stream = SSEParser(LIMIT)
     began = time.process_time()
     for _ in range(10):
@@ -147,7 +147,7 @@ def shared(*chunks: bytes, limit: int = 100) -> list[SSEEvent]:
     return [event for chunk in chunks for event in stream.feed(chunk)]
 
 
-def test_where_others_wait_an_event_that_is_too_long_is_told_once_and_passed_over() -> None:
+def test_oversized_event_is_reported_once_and_skipped() -> None:
     long = b'data: {"id":7,"result":"' + b"x" * 500 + b'"}\n'
     whole = b"data: before\n\n" + long + long + b"\ndata: after\n\n"
     for size in (1, 2, 7, 50, 333, len(whole)):
@@ -157,12 +157,12 @@ def test_where_others_wait_an_event_that_is_too_long_is_told_once_and_passed_ove
         assert told.type is OVERSIZED_EVENT and told.data.removeprefix(b"data: ").startswith(b'{"id":7,"result":"')
 
 
-def test_the_end_of_a_long_line_is_not_taken_for_the_end_of_its_event() -> None:
+def test_end_of_oversized_line_does_not_end_its_event() -> None:
     events = shared(b"data: " + b"x" * 200, b"\n", b"data: of the same event\n", b"\n", b"data: next\n\n")
     assert [event.data for event in events if event.type is not OVERSIZED_EVENT] == [b"next"]
 
 
-def test_what_is_passed_over_is_counted_and_not_kept() -> None:
+def test_skipped_bytes_are_counted_and_not_kept() -> None:
     stream = SSEParser(100, skip_oversized=True)
     for _ in range(1000):
         stream.feed(b"data: " + b"x" * 1000)

@@ -1,4 +1,4 @@
-"""The gate: a few at a time, nobody held up by the silent, and the urgent first."""
+"""The gate: a few at a time, no one held up by the silent, and the urgent first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _long_permits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_policy, "MAX_PERMIT_HOLD_S", 600.0)
 
 
-async def test_a_turn_that_ends_lets_the_next_one_in() -> None:
+async def test_released_permit_admits_next_start() -> None:
     door, calm = StartLimiter(2), LightEvent()
     first, _ = await door.acquire(calm), await door.acquire(calm)
     third = asyncio.create_task(door.acquire(calm))
@@ -30,14 +30,14 @@ async def test_a_turn_that_ends_lets_the_next_one_in() -> None:
     (await asyncio.wait_for(third, 30)).release()
 
 
-async def test_a_silent_server_keeps_its_turn_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreleased_permit_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_policy, "MAX_PERMIT_HOLD_S", 0.05)
     door, calm = StartLimiter(1), LightEvent()
     await door.acquire(calm)
     await asyncio.wait_for(door.acquire(calm), 30)
 
 
-async def test_whoever_is_waited_for_passes_the_line() -> None:
+async def test_urgent_start_skips_the_queue() -> None:
     door, urgent = StartLimiter(1), LightEvent()
     held = await door.acquire(LightEvent())
     hurried = asyncio.create_task(door.acquire(urgent))
@@ -48,7 +48,7 @@ async def test_whoever_is_waited_for_passes_the_line() -> None:
     await asyncio.wait_for(door.acquire(LightEvent()), 30)
 
 
-async def test_whoever_leaves_the_line_takes_no_turn_with_him() -> None:
+async def test_cancelled_start_takes_no_permit() -> None:
     door, calm = StartLimiter(1), LightEvent()
     held = await door.acquire(calm)
     leaving = asyncio.create_task(door.acquire(calm))

@@ -9,12 +9,12 @@ import pytest
 from toolway.upstream.state import TRANSITIONS, IllegalEvent, State, StateEvent, StateWord, state_word, step
 
 
-def test_every_state_has_a_row_and_only_the_end_has_no_way_out() -> None:
+def test_every_state_has_transitions_except_stopped() -> None:
     assert set(TRANSITIONS) == set(State)
     assert [state for state, row in TRANSITIONS.items() if not row] == [State.STOPPED]
 
 
-def test_every_state_can_be_reached_and_stopped() -> None:
+def test_every_state_is_reachable_and_stoppable() -> None:
     reached = {State.IDLE}
     while new := {after for state in reached for after in TRANSITIONS[state].values()} - reached:
         reached |= new
@@ -27,13 +27,13 @@ def test_every_event_is_used() -> None:
     assert {event for row in TRANSITIONS.values() for event in row} == set(StateEvent)
 
 
-def test_an_event_that_cannot_happen_is_a_fault_of_ours() -> None:
+def test_impossible_event_raises() -> None:
     with pytest.raises(IllegalEvent):
         step(State.IDLE, StateEvent.CONNECTED)
 
 
 @pytest.mark.user_trial("11")
-def test_every_state_has_one_of_the_words_for_users() -> None:
+def test_every_state_has_a_user_facing_word() -> None:
     words = {state: state_word(state, has_failed=False) for state in State}
     assert {state for state, word in words.items() if word == "idle"} == {State.IDLE, State.STOPPING, State.STOPPED}
     assert words[State.STARTING] == words[State.BACKING_OFF] == "starting"  # a requested restart

@@ -8,7 +8,7 @@ from toolway.upstream.transports.stdio import StderrTail
 from toolway.upstream.transports.stdio_pipes import OVERSIZED_HEAD_BYTES, Framer, OversizedLine
 
 
-def test_lines_are_the_same_however_the_bytes_are_cut() -> None:
+def test_chunk_boundaries_do_not_change_lines() -> None:
     lines = [bytes([65 + n % 26]) * (n % 50) for n in range(200)]
     data = b"".join(line + b"\n" for line in lines)
     dice = random.Random(7)
@@ -21,7 +21,7 @@ def test_lines_are_the_same_however_the_bytes_are_cut() -> None:
         assert out == lines
 
 
-def test_a_line_over_the_limit_is_reported_once_and_skipped() -> None:
+def test_oversized_line_is_reported_once_and_skipped() -> None:
     framer = Framer(100)
     assert framer.feed(b"x" * 60) == []
     (over,) = framer.feed(b"y" * 60)
@@ -31,11 +31,11 @@ def test_a_line_over_the_limit_is_reported_once_and_skipped() -> None:
     assert framer.feed(b"z\nnext\n") == [b"next"]
 
 
-def test_a_long_line_in_one_piece_is_reported_too() -> None:
+def test_oversized_line_in_one_chunk_is_reported() -> None:
     assert [type(x) for x in Framer(10).feed(b"x" * 11 + b"\nok\n")] == [OversizedLine, bytes]
 
 
-def test_an_endless_line_takes_no_memory() -> None:
+def test_endless_line_uses_no_memory() -> None:
     framer = Framer(1000)
     for _ in range(100):
         framer.feed(b"x" * 1000)
@@ -43,27 +43,27 @@ def test_an_endless_line_takes_no_memory() -> None:
     assert framer.partial_head == b""
 
 
-def test_a_tail_of_nothing_keeps_nothing() -> None:
+def test_zero_length_tail_keeps_nothing() -> None:
     tail = StderrTail(0)
     tail.feed(b"lost")
     assert tail.text() == ""
 
 
-def test_a_tail_of_many_small_writes_is_the_end_of_them() -> None:
+def test_tail_of_small_writes_keeps_the_last() -> None:
     tail = StderrTail(100)
     for n in range(10_000):
         tail.feed(b"%d " % (n % 10))
     assert tail.text() == "…" + ("0 1 2 3 4 5 6 7 8 9 " * 5).rstrip()
 
 
-def test_a_tail_of_many_short_lines_is_the_end_of_them() -> None:
+def test_tail_of_short_lines_keeps_the_last() -> None:
     tail = StderrTail(100)
     for n in range(10_000):
         tail.feed(b"%d\n" % (n % 10))
     assert tail.text() == "…" + ("0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n" * 5).rstrip()
 
 
-def test_a_line_of_stdout_stands_between_lines_of_stderr() -> None:
+def test_stdout_line_is_inserted_between_stderr_lines() -> None:
     tail = StderrTail(10_000)
     tail.feed(b"first\nsec")
     tail.add_line(b"noise")

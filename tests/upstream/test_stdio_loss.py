@@ -1,4 +1,4 @@
-"""A link that ends sends nothing more: what is reported as not sent never arrives."""
+"""A link that ends stops sending: what is reported as not sent never arrives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolway.upstream.transports.stdio import StdioTransport
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_waits_to_be_written_when_a_link_ends_is_never_executed(tmp_path: Path) -> None:
+async def test_queued_calls_never_run_after_link_ends(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"fake": fake_server(effects=str(effects))}, catalog_storage=None) as hub:
         await hub.wait_ready(timeout=30)

@@ -49,7 +49,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-class Ears:
+class RecordingSink:
     """An inbound that keeps what it hears."""
 
     def __init__(self, answer: Callable[[str, Json], Any] | None = None) -> None:
@@ -71,8 +71,8 @@ class Ears:
 class Linked:
     """A link to a peer, both closed at the end."""
 
-    def __init__(self, script: Script, ears: Ears | None = None, **settings: Any) -> None:
-        self.ears = ears or Ears()
+    def __init__(self, script: Script, ears: RecordingSink | None = None, **settings: Any) -> None:
+        self.ears = ears or RecordingSink()
         self._script = script
         self._settings = settings
 
@@ -161,7 +161,7 @@ def session(
 
 
 @pytest.mark.parametrize("make", [json_response, lambda message: EVENTS + event(message) + END], ids=["body", "event"])
-async def test_an_answer_of_very_many_values_is_refused_before_it_is_decoded(make: Callable[[Any], bytes]) -> None:
+async def test_response_with_too_many_values_is_rejected(make: Callable[[Any], bytes]) -> None:
     async with Linked(saying(lambda request: make(result(request, {"a": [[1] * 90_000] * 4})))) as at:
         fault = await at.fault()
     assert (fault.code, fault.certainty) == ("E-ANSWER-LIMIT", Certainty.UNKNOWN)
@@ -170,7 +170,7 @@ async def test_an_answer_of_very_many_values_is_refused_before_it_is_decoded(mak
 
 
 @pytest.mark.parametrize("make", [json_response, lambda message: EVENTS + event(message) + END], ids=["body", "event"])
-async def test_of_a_list_only_the_item_of_very_many_values_is_set_aside(make: Callable[[Any], bytes]) -> None:
+async def test_list_item_with_too_many_values_is_trimmed(make: Callable[[Any], bytes]) -> None:
     tools = [{"name": "good"}, {"name": "bad", "inputSchema": {"a": [[1] * 90_000] * 4}}]
     async with Linked(saying(lambda request: make(result(request, {"tools": tools})))) as at:
         page = await at.link.request(Request("tools/list", {}, version=MODERN))
@@ -178,7 +178,7 @@ async def test_of_a_list_only_the_item_of_very_many_values_is_set_aside(make: Ca
     assert "inputSchema" not in page["tools"][1]
 
 
-async def test_a_request_carries_its_headers_and_brings_its_result() -> None:
+async def test_request_carries_headers_and_returns_result() -> None:
     seen: list[Received] = []
 
     def make(request: Received) -> bytes:
@@ -206,7 +206,7 @@ async def test_a_request_carries_its_headers_and_brings_its_result() -> None:
     assert sent.headers["user-agent"].startswith("toolway/")
 
 
-async def test_calls_that_follow_each_other_share_a_connection() -> None:
+async def test_sequential_calls_share_a_connection() -> None:
     async with Linked(saying(echo)) as at:
         for n in range(10):
             assert await at.call(str(n)) == {"echo": str(n)}
@@ -214,7 +214,7 @@ async def test_calls_that_follow_each_other_share_a_connection() -> None:
 
 
 @pytest.mark.attack("W15")
-async def test_answer_a_request_over_http_by_its_number_as_text() -> None:
+async def test_response_with_id_as_string_fails_call() -> None:
     def make(request: Received) -> bytes:
         return json_response({"jsonrpc": "2.0", "id": str(request.json["id"]), "result": {"ok": 1}})
 
@@ -224,7 +224,7 @@ async def test_answer_a_request_over_http_by_its_number_as_text() -> None:
         assert caught.value.code == "E-HTTP-ID"
 
 
-async def test_an_answer_to_another_call_is_delivered_to_nobody() -> None:
+async def test_response_to_another_call_is_not_delivered() -> None:
     both = asyncio.Event()
     ids: list[int] = []
 
@@ -242,7 +242,7 @@ async def test_an_answer_to_another_call_is_delivered_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("id_", ["own", None])
-async def test_an_error_of_the_server_arrives_unchanged(id_: str | None) -> None:
+async def test_server_error_is_unchanged(id_: str | None) -> None:
     def make(request: Received) -> bytes:
         message = error(request, -32050, "why") | ({} if id_ else {"id": None})
         message["error"]["data"] = {"x": 1}
@@ -256,7 +256,7 @@ async def test_an_error_of_the_server_arrives_unchanged(id_: str | None) -> None
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 422])
-async def test_an_error_of_the_server_may_come_with_a_status(status: int) -> None:
+async def test_server_error_keeps_http_status(status: int) -> None:
     async with Linked(saying(lambda request: json_response(error(request, -32601), status))) as at:
         with pytest.raises(JSONRPCError) as caught:
             await at.call()
@@ -289,9 +289,7 @@ async def test_an_error_of_the_server_may_come_with_a_status(status: int) -> Non
         (504, {}, Certainty.UNKNOWN),
     ],
 )
-async def test_a_status_says_whether_it_may_have_been_executed(
-    status: int, headers: dict[str, str], certainty: Certainty
-) -> None:
+async def test_http_status_sets_certainty(status: int, headers: dict[str, str], certainty: Certainty) -> None:
     async with Linked(always(response(status, b"<h1>sorry</h1>", **headers))) as at:
         fault = await at.fault()
     assert (fault.certainty, fault.status, fault.code) == (certainty, status, "E-HTTP-STATUS")
@@ -303,19 +301,19 @@ async def test_a_status_says_whether_it_may_have_been_executed(
     "body",
     [b"", b"{}", b"not json", b'{"jsonrpc":"2.0","id":99,"error":{"code":-32601,"message":"not yours"}}'],
 )
-async def test_a_status_without_an_error_of_ours_speaks_for_itself(body: bytes) -> None:
+async def test_status_without_matching_error_sets_certainty(body: bytes) -> None:
     async with Linked(always(response(400, body, Content_Type="application/json"))) as at:
         fault = await at.fault()
     assert (fault.status, fault.certainty) == (400, Certainty.REJECTED)
 
 
-async def test_a_refusal_counts_even_if_its_body_cannot_be_read() -> None:
+async def test_error_status_reported_with_undecodable_body() -> None:
     async with Linked(always(response(401, b"\x1f\x8b", Content_Encoding="gzip"))) as at:
         fault = await at.fault()
     assert (fault.status, fault.certainty) == (401, Certainty.REJECTED)
 
 
-async def test_an_endless_page_that_explains_a_refusal_is_read_only_so_far() -> None:
+async def test_endless_error_page_is_read_only_in_part() -> None:
     page = b"HTTP/1.1 502 Bad\r\nContent-Length: 900000000\r\n\r\n" + b"sorry " * 50_000
     async with Linked(always(page)) as at:
         fault = await at.fault()
@@ -323,7 +321,7 @@ async def test_an_endless_page_that_explains_a_refusal_is_read_only_so_far() -> 
     assert len(fault.reason) < 400
 
 
-async def test_a_refusal_counts_even_with_an_error_in_its_body() -> None:
+async def test_rejection_status_wins_over_error_in_body() -> None:
     async with Linked(saying(lambda request: json_response(error(request, -32600, "not you"), 403))) as at:
         fault = await at.fault()
     assert (fault.certainty, fault.status) == (Certainty.REJECTED, 403)
@@ -340,21 +338,21 @@ async def test_a_refusal_counts_even_with_an_error_in_its_body() -> None:
         ("1000000000", 1e9),
     ],
 )
-async def test_how_long_to_stay_away_is_passed_on(value: str, seconds: float | None) -> None:
+async def test_retry_after_is_passed_on(value: str, seconds: float | None) -> None:
     data = response(429, Retry_After=value, Date="Sun, 15 Nov 2026 12:00:00 GMT")
     async with Linked(always(data)) as at:
         fault = await at.fault()
     assert (fault.status, fault.certainty, fault.retry_after) == (429, Certainty.REJECTED, seconds)
 
 
-async def test_a_challenge_for_credentials_is_passed_on() -> None:
+async def test_auth_challenge_is_passed_on() -> None:
     async with Linked(always(response(401, WWW_Authenticate='Bearer resource_metadata="x"'))) as at:
         fault = await at.fault()
     assert (fault.status, fault.www_authenticate) == (401, 'Bearer resource_metadata="x"')
     assert fault.hint
 
 
-async def test_a_refusal_is_told_even_if_its_body_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_status_reported_without_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "ERROR_BODY_TIMEOUT_S", 0.1)
     async with Linked(always(b"HTTP/1.1 401 No\r\nContent-Length: 10\r\n\r\nhalf")) as at:
         fault = await at.fault()
@@ -373,7 +371,7 @@ async def test_a_refusal_is_told_even_if_its_body_never_comes(monkeypatch: pytes
     ],
     ids=["html", "no type", "text", "202", "202 with a body", "204"],
 )
-async def test_a_success_that_is_no_answer_says_what_came_instead(data: bytes) -> None:
+async def test_success_without_valid_response_names_content(data: bytes) -> None:
     async with Linked(always(data)) as at:
         fault = await at.fault()
     assert (fault.code, fault.certainty) == ("E-HTTP-CONTENT", Certainty.UNKNOWN)
@@ -393,13 +391,13 @@ async def test_a_success_that_is_no_answer_says_what_came_instead(data: bytes) -
         b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"result":{}}',
     ],
 )
-async def test_a_body_that_is_no_acceptable_message_fails_its_call(body: bytes) -> None:
+async def test_invalid_response_body_fails_call(body: bytes) -> None:
     async with Linked(always(response(200, body, Content_Type="application/json; charset=utf-8"))) as at:
         fault = await at.fault()
     assert (fault.code, fault.certainty) == ("E-HTTP-CONTENT", Certainty.UNKNOWN)
 
 
-async def test_an_answer_over_the_limit_fails_only_its_call() -> None:
+async def test_oversized_response_fails_only_its_call() -> None:
     def make(request: Received) -> bytes:
         size = 200_000 if request.json["params"]["name"] == "big" else 10
         return json_response(result(request, {"text": "x" * size}))
@@ -410,7 +408,7 @@ async def test_an_answer_over_the_limit_fails_only_its_call() -> None:
         assert await at.call("small") == {"text": "x" * 10}
 
 
-async def test_one_reset_among_fifty_calls_fails_only_that_one() -> None:
+async def test_one_reset_of_fifty_calls_fails_only_that_call() -> None:
     everyone = asyncio.Event()
     waiting = 0
 
@@ -433,11 +431,11 @@ async def test_one_reset_among_fifty_calls_fails_only_that_one() -> None:
     assert answers == [{"echo": str(n)} for n in range(50) if n != 17]
 
 
-async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
+async def test_unreachable_server_means_not_sent() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         link = StreamableHttpTransport(Server(url=f"http://127.0.0.1:{unused.getsockname()[1]}/mcp"), PATIENT)
-        await link.open(Ears())
+        await link.open(RecordingSink())
         attempt = CallState()
         with pytest.raises(TransportError) as caught:
             await link.request(modern(call_state=attempt))
@@ -446,7 +444,7 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
     await link.close()
 
 
-async def test_a_call_that_must_not_be_ambiguous_gets_a_fresh_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unambiguous_call_gets_a_fresh_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "NEW_CONNECTION_MAX_IDLE_S", 0.05)
 
     async def script(conn: Conn) -> None:
@@ -463,7 +461,7 @@ async def test_a_call_that_must_not_be_ambiguous_gets_a_fresh_connection(monkeyp
 
 
 @pytest.mark.parametrize("params", [{"x": object()}, {"x": "\ud800"}], ids=["object", "surrogate"])
-async def test_what_cannot_be_written_is_not_sent(params: Json) -> None:
+async def test_unserializable_params_are_not_sent(params: Json) -> None:
     async with Linked(saying(echo)) as at:
         with pytest.raises(TransportError) as caught:
             await at.link.request(Request("tools/call", params, version=MODERN))
@@ -471,7 +469,7 @@ async def test_what_cannot_be_written_is_not_sent(params: Json) -> None:
         assert at.server.connections == 0
 
 
-async def test_a_method_that_no_header_can_carry_is_not_sent() -> None:
+async def test_method_invalid_as_header_is_not_sent() -> None:
     async with Linked(saying(echo)) as at:
         with pytest.raises(TransportError) as caught:
             await at.link.request(Request("a\r\nEvil: 1", {}, version=MODERN))
@@ -488,10 +486,10 @@ async def test_a_method_that_no_header_can_carry_is_not_sent() -> None:
         {"url": "http://host/", "headers": {"Transfer-Encoding": "chunked"}},
     ],
 )
-async def test_an_entry_that_cannot_work_is_refused_before_anything_is_sent(settings: Any) -> None:
+async def test_invalid_entry_is_rejected_before_sending(settings: Any) -> None:
     link = StreamableHttpTransport(Server(**settings))
     with pytest.raises(TransportError) as caught:
-        await link.open(Ears())
+        await link.open(RecordingSink())
     assert (caught.value.code, caught.value.certainty) == ("E-HTTP-CONFIG", Certainty.NOT_SENT)
     assert "secret" not in str(caught.value)
     await link.close()
@@ -500,7 +498,7 @@ async def test_an_entry_that_cannot_work_is_refused_before_anything_is_sent(sett
 # -- redirects
 
 
-async def test_a_redirect_within_the_origin_is_followed_with_the_same_request() -> None:
+async def test_redirect_within_origin_is_followed() -> None:
     seen: list[Received] = []
 
     def make(request: Received) -> bytes:
@@ -530,7 +528,7 @@ async def test_a_redirect_within_the_origin_is_followed_with_the_same_request() 
         (304, "", "nowhere"),
     ],
 )
-async def test_other_redirects_are_named_but_not_followed(status: int, location: str, named: str) -> None:
+async def test_other_redirects_are_reported_but_not_followed(status: int, location: str, named: str) -> None:
     data = response(status, Location=location) if location else response(status)
     async with Linked(always(data)) as at:
         fault = await at.fault()
@@ -540,7 +538,7 @@ async def test_other_redirects_are_named_but_not_followed(status: int, location:
     assert "secret" not in fault.reason
 
 
-async def test_redirects_without_end_are_given_up() -> None:
+async def test_redirect_loop_is_rejected() -> None:
     seen: list[Received] = []
 
     def make(request: Received) -> bytes:
@@ -559,7 +557,7 @@ async def test_redirects_without_end_are_given_up() -> None:
 PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 5}}
 
 
-async def test_a_stream_brings_notifications_and_then_the_answer() -> None:
+async def test_stream_delivers_notifications_then_result() -> None:
     def make(request: Received) -> bytes:
         return EVENTS + chunk(b": hello\n\n") + event(PROGRESS) + event(result(request, {"done": 1})) + END
 
@@ -570,7 +568,7 @@ async def test_a_stream_brings_notifications_and_then_the_answer() -> None:
         assert at.ears.heard == [("notifications/progress", PROGRESS["params"])] * 3
 
 
-async def test_an_answer_in_a_stream_does_not_wait_for_the_end_of_the_stream() -> None:
+async def test_result_in_stream_does_not_wait_for_its_end() -> None:
     closed = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -596,7 +594,7 @@ async def test_an_answer_in_a_stream_does_not_wait_for_the_end_of_the_stream() -
     ],
     ids=["before", "between", "ended", "inside"],
 )
-async def test_a_stream_that_is_cut_fails_its_call_and_is_not_resumed_in_the_modern_era(data: bytes) -> None:
+async def test_cut_stream_fails_call_without_resume_in_modern_era(data: bytes) -> None:
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(data)
@@ -607,13 +605,13 @@ async def test_a_stream_that_is_cut_fails_its_call_and_is_not_resumed_in_the_mod
     assert (fault.code, fault.certainty) == ("E-HTTP-CUT", Certainty.UNKNOWN)
 
 
-async def test_a_stream_that_is_no_valid_http_fails_its_call() -> None:
+async def test_malformed_chunk_in_stream_fails_call() -> None:
     async with Linked(always(EVENTS + event(PROGRESS) + b"zz\r\n")) as at:
         fault = await at.fault()
     assert (fault.code, fault.certainty) == ("E-HTTP-PROTOCOL", Certainty.UNKNOWN)
 
 
-async def test_an_event_over_the_limit_fails_its_call_alone() -> None:
+async def test_oversized_event_fails_only_its_call() -> None:
     def make(request: Received) -> bytes:
         size = 200_000 if request.json["params"]["name"] == "big" else 10
         return EVENTS + event(result(request, {"text": "x" * size})) + END
@@ -624,7 +622,7 @@ async def test_an_event_over_the_limit_fails_its_call_alone() -> None:
         assert await at.call("small") == {"text": "x" * 10}
 
 
-async def test_an_event_that_is_no_message_spoils_only_itself() -> None:
+async def test_invalid_event_is_skipped_and_counted() -> None:
     def make(request: Received) -> bytes:
         rubbish = [
             b"data: {oops\n\n",
@@ -643,7 +641,7 @@ async def test_an_event_that_is_no_message_spoils_only_itself() -> None:
         )
 
 
-async def test_an_event_that_spoils_our_own_answer_fails_at_once() -> None:
+async def test_invalid_event_with_own_id_fails_call_at_once() -> None:
     async def script(conn: Conn) -> None:
         request = await conn.request()
         assert request is not None
@@ -655,14 +653,14 @@ async def test_an_event_that_spoils_our_own_answer_fails_at_once() -> None:
     assert (fault.code, fault.certainty) == ("E-HTTP-CONTENT", Certainty.UNKNOWN)
 
 
-async def test_a_stream_that_answers_another_call_fails_its_own() -> None:
+async def test_stream_with_other_id_fails_call() -> None:
     stray = {"jsonrpc": "2.0", "id": 77, "result": {}}
     async with Linked(always(EVENTS + event(stray) + END)) as at:
         fault = await at.fault()
     assert (fault.code, fault.certainty) == ("E-HTTP-ID", Certainty.UNKNOWN)
 
 
-async def test_a_request_of_a_modern_server_is_ignored_and_counted() -> None:
+async def test_request_from_modern_server_is_ignored_and_counted() -> None:
     ask = {"jsonrpc": "2.0", "id": 5, "method": "roots/list"}
     seen: list[Received] = []
 
@@ -696,7 +694,7 @@ def silent(asked: asyncio.Event, closed: asyncio.Event, seen: list[Received]) ->
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy", "quiet"])
-async def test_cancelling_closes_the_stream_and_tells_a_server_of_the_handshake_era(era: str) -> None:
+async def test_cancel_closes_stream_and_notifies_legacy_server(era: str) -> None:
     asked, closed = asyncio.Event(), asyncio.Event()
     seen: list[Received] = []
     async with Linked(silent(asked, closed, seen)) as at:
@@ -725,7 +723,7 @@ async def test_cancelling_closes_the_stream_and_tells_a_server_of_the_handshake_
 # -- the session of the handshake era
 
 
-async def test_a_session_is_kept_sent_and_ended() -> None:
+async def test_session_is_kept_sent_and_ended() -> None:
     seen: list[Received] = []
     got = asyncio.Event()
     async with Linked(session(echo, seen, got=got)) as at:
@@ -742,7 +740,7 @@ async def test_a_session_is_kept_sent_and_ended() -> None:
         assert by_method[key]["mcp-protocol-version"] == LEGACY
 
 
-async def test_a_session_that_is_forgotten_is_not_sent_again() -> None:
+async def test_reset_session_is_not_sent_again() -> None:
     seen: list[Received] = []
     async with Linked(session(echo, seen)) as at:
         await at.shake_hands()
@@ -761,7 +759,7 @@ async def test_a_session_that_is_forgotten_is_not_sent_again() -> None:
         (400, "Bad Request: bad arguments", False),
     ],
 )
-async def test_a_session_that_the_server_forgot_is_told_apart(status: int, message: str, gone: bool) -> None:
+async def test_expired_session_has_its_own_error_code(status: int, message: str, gone: bool) -> None:
     def make(request: Received) -> bytes:
         return json_response(error(request, -32000, message), status) if message else response(status)
 
@@ -776,7 +774,7 @@ async def test_a_session_that_the_server_forgot_is_told_apart(status: int, messa
         assert isinstance(caught.value, JSONRPCError)
 
 
-async def test_every_call_that_was_sent_in_a_forgotten_session_is_told_so() -> None:
+async def test_every_call_in_expired_session_gets_session_error() -> None:
     async with Linked(session(lambda _: response(404))) as at:
         await at.shake_hands()
 
@@ -791,14 +789,14 @@ async def test_every_call_that_was_sent_in_a_forgotten_session_is_told_so() -> N
         assert set(await asyncio.gather(*(one() for _ in range(50)))) == {"E-HTTP-SESSION"}
 
 
-async def test_a_session_id_that_no_header_can_carry_fails_the_handshake() -> None:
+async def test_session_id_invalid_as_header_fails_handshake() -> None:
     async with Linked(session(echo, id_="gr\u00fcn")) as at:
         with pytest.raises(TransportError) as caught:
             await at.shake_hands()
     assert caught.value.code == "E-HTTP-CONTENT"
 
 
-async def test_the_modern_era_has_no_session() -> None:
+async def test_modern_era_has_no_session() -> None:
     seen: list[Received] = []
     async with Linked(session(echo, seen)) as at:
         await at.shake_hands()
@@ -816,7 +814,7 @@ async def test_the_modern_era_has_no_session() -> None:
         b"rubbish\r\n",
     ],
 )
-async def test_a_notification_that_is_not_taken_is_a_fault(data: bytes) -> None:
+async def test_rejected_notification_raises(data: bytes) -> None:
     async with Linked(always(data)) as at:
         with pytest.raises(TransportError):
             await at.link.notify("notifications/initialized", {})
@@ -859,17 +857,17 @@ def break_down(_: str, __: Json) -> Json:
     ],
     ids=["answered", "refused", "broken"],
 )
-async def test_what_a_server_asks_is_answered_by_a_post_of_its_own(answer: Any, expected: Json) -> None:
+async def test_server_request_is_answered_by_its_own_post(answer: Any, expected: Json) -> None:
     ask = {"jsonrpc": "2.0", "id": "q-1", "method": "roots/list", "params": {"a": 1}}
     seen: list[Received] = []
-    async with Linked(asking(ask, seen, asyncio.Event()), Ears(answer)) as at:
+    async with Linked(asking(ask, seen, asyncio.Event()), RecordingSink(answer)) as at:
         await at.shake_hands()
         assert await at.link.request(Request("tools/call", {"name": "a"})) == {"done": 1}
     assert seen[0].json == {"jsonrpc": "2.0", "id": "q-1", **expected}
     assert seen[0].headers["mcp-session-id"] == "s-1"
 
 
-async def test_a_server_may_take_back_what_it_asked() -> None:
+async def test_server_can_cancel_its_request() -> None:
     asked, taken_back = asyncio.Event(), asyncio.Event()
 
     async def answer(_: str, __: Json) -> Json:
@@ -886,14 +884,14 @@ async def test_a_server_may_take_back_what_it_asked() -> None:
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         await conn.send(event(notice) + event(result(request)) + END)
 
-    async with Linked(reacting(react), Ears(lambda *a: answer(*a))) as at:
+    async with Linked(reacting(react), RecordingSink(lambda *a: answer(*a))) as at:
         at.link.set_protocol("legacy", LEGACY)
         assert await at.link.request(Request("tools/call", {"name": "a"})) == {}
         async with asyncio.timeout(30):
             await taken_back.wait()
 
 
-async def test_a_server_that_asks_too_much_at_once_is_not_heard_further() -> None:
+async def test_server_requests_over_limit_are_dropped() -> None:
     begun = 0
 
     async def answer(_: str, __: Json) -> Json:
@@ -906,7 +904,7 @@ async def test_a_server_that_asks_too_much_at_once_is_not_heard_further() -> Non
         asks = [event({"jsonrpc": "2.0", "id": n, "method": "ping"}) for n in range(100)]
         return EVENTS + b"".join(asks) + event(result(request)) + END
 
-    async with Linked(saying(make), Ears(lambda *a: answer(*a))) as at:
+    async with Linked(saying(make), RecordingSink(lambda *a: answer(*a))) as at:
         at.link.set_protocol("legacy", LEGACY)
         assert await at.link.request(Request("tools/call", {"name": "a"})) == {}
         await asyncio.sleep(0)
@@ -936,7 +934,7 @@ def changed(what: str) -> Json:
     return {"jsonrpc": "2.0", "method": f"notifications/{what}/list_changed"}
 
 
-async def test_what_a_server_says_of_its_own_accord_is_heard_again_after_a_loss(
+async def test_listening_resumes_after_lost_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_listen, "MIN_RECONNECT_DELAY_S", 0.01)
@@ -960,7 +958,7 @@ async def test_what_a_server_says_of_its_own_accord_is_heard_again_after_a_loss(
     assert all(headers["accept"] == "text/event-stream" and headers["mcp-session-id"] == "s-1" for headers in gets)
 
 
-async def test_an_answer_that_nobody_waits_for_is_counted() -> None:
+async def test_unmatched_response_on_listen_stream_is_counted() -> None:
     seen: list[Received] = []
     stray = {"jsonrpc": "2.0", "id": 1, "result": {}}
     async with Linked(listening([EVENTS + event(stray) + event(changed("tools"))], seen)) as at:
@@ -971,7 +969,7 @@ async def test_an_answer_that_nobody_waits_for_is_counted() -> None:
         assert at.link.info().unmatched_responses == 1
 
 
-async def test_listening_ends_with_the_session() -> None:
+async def test_listening_ends_with_session() -> None:
     gone = asyncio.Event()
 
     async def react(conn: Conn, request: Received) -> None:
@@ -992,7 +990,7 @@ async def test_listening_ends_with_the_session() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 200])
-async def test_a_server_without_such_a_stream_is_asked_once(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_without_listen_stream_is_asked_once(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listen, "MIN_RECONNECT_DELAY_S", 0.01)
     seen: list[Received] = []
     async with Linked(listening([response(status), b"", b""], seen)) as at:
@@ -1005,7 +1003,7 @@ async def test_a_server_without_such_a_stream_is_asked_once(status: int, monkeyp
         assert len([request for request in seen if request.method == "GET"]) == 1
 
 
-async def test_a_broken_answer_is_resumed_once_for_all_that_is_new() -> None:
+async def test_cut_response_resumes_while_events_are_new() -> None:
     seen: list[Received] = []
 
     async def react(conn: Conn, request: Received) -> None:
@@ -1027,7 +1025,7 @@ async def test_a_broken_answer_is_resumed_once_for_all_that_is_new() -> None:
 
 
 @pytest.mark.parametrize("resumed", [response(405), EVENTS, EVENTS + END, EVENTS + event(PROGRESS, id_="1") + END])
-async def test_a_broken_answer_that_brings_nothing_new_is_lost(resumed: bytes) -> None:
+async def test_cut_response_without_new_events_is_lost(resumed: bytes) -> None:
     gets = 0
 
     async def react(conn: Conn, request: Received) -> None:
@@ -1046,7 +1044,7 @@ async def test_a_broken_answer_that_brings_nothing_new_is_lost(resumed: bytes) -
 # -- the end
 
 
-async def test_closing_is_bounded_and_ends_all_that_belongs_to_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_is_bounded_and_ends_calls_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "DELETE_TIMEOUT_S", 0.2)
     before = asyncio.all_tasks()
     asked = asyncio.Event()
@@ -1076,17 +1074,17 @@ async def test_closing_is_bounded_and_ends_all_that_belongs_to_the_link(monkeypa
     assert asyncio.all_tasks() == before
 
 
-async def test_a_link_that_was_never_opened_can_be_closed() -> None:
+async def test_unopened_link_can_be_closed() -> None:
     await StreamableHttpTransport(Server(url="http://127.0.0.1:9/")).close()
 
 
-async def test_a_url_is_never_lost_by_itself() -> None:
+async def test_url_link_never_closes_by_itself() -> None:
     async with Linked(saying(echo)) as at:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(at.link.wait_closed(), 0.05)
 
 
-async def test_compressed_answers_are_opened_only_where_the_entry_says_so() -> None:
+async def test_compressed_responses_are_accepted_only_if_configured() -> None:
     import gzip
 
     seen: list[Received] = []
@@ -1104,7 +1102,7 @@ async def test_compressed_answers_are_opened_only_where_the_entry_says_so() -> N
             Server(url=server.url, limits=Limits(compression=True)),
             msgspec.structs.replace(PATIENT, accept_compression=True),
         )
-        await link.open(Ears())
+        await link.open(RecordingSink())
         assert await link.request(modern()) == {"ok": 1}
         await link.close()
     assert [request.headers["accept-encoding"] for request in seen] == ["identity", "gzip, deflate"]

@@ -1,4 +1,4 @@
-"""Resources and tasks that somebody wants to hear of, told to a server in the way of its era."""
+"""Resources and tasks that someone wants to hear of, told to a server in the way of its era."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def settle(is_done: Callable[[], bool]) -> None:
     await asyncio.sleep(0.1)
 
 
-async def test_each_resource_is_told_once_however_many_want_it() -> None:
+async def test_resource_is_subscribed_once_for_many_listeners() -> None:
     wishes, server = made([]), Server("legacy")
     async with kept(wishes, server):
         for uri in ("a", "b", "a"):
@@ -87,7 +87,7 @@ async def test_each_resource_is_told_once_however_many_want_it() -> None:
         assert server.told[2:] == [("unsubscribe", "a")]
 
 
-async def test_a_modern_server_has_one_stream_for_all() -> None:
+async def test_modern_server_has_one_stream_for_all_subscriptions() -> None:
     wishes, server = made([]), Server("modern")
     async with kept(wishes, server):
         await wishes.add(RESOURCE_KIND, "a")
@@ -104,7 +104,7 @@ async def test_a_modern_server_has_one_stream_for_all() -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_after_a_new_link_all_is_told_again_and_counts_as_changed(era: str) -> None:
+async def test_new_link_resubscribes_and_reports_changes(era: str) -> None:
     changed: list[str] = []
     wishes = made(changed)
     async with kept(wishes, Server(era)):
@@ -122,7 +122,7 @@ async def test_after_a_new_link_all_is_told_again_and_counts_as_changed(era: str
         )
 
 
-async def test_what_is_wanted_before_there_is_a_link_is_told_when_there_is() -> None:
+async def test_subscription_made_before_connecting_is_sent_on_connect() -> None:
     changed: list[str] = []
     wishes, server = made(changed), Server("legacy")
     waiting = asyncio.create_task(wishes.add(RESOURCE_KIND, "a"))
@@ -133,7 +133,7 @@ async def test_what_is_wanted_before_there_is_a_link_is_told_when_there_is() -> 
         assert server.told == [("subscribe", "a")] and changed == []
 
 
-async def test_a_new_handshake_begins_with_nothing() -> None:
+async def test_new_handshake_resubscribes() -> None:
     changed: list[str] = []
     wishes, server = made(changed), Server("legacy")
     async with kept(wishes, server):
@@ -143,7 +143,7 @@ async def test_a_new_handshake_begins_with_nothing() -> None:
         assert server.told == [("subscribe", "a")] * 2 and changed == ["a"]
 
 
-async def test_a_lost_stream_is_opened_again_and_its_resources_count_as_changed(
+async def test_lost_stream_is_reopened_and_resources_reported_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "RESUBSCRIBE_BACKOFF_S", (0.01, 0.1))
@@ -157,7 +157,7 @@ async def test_a_lost_stream_is_opened_again_and_its_resources_count_as_changed(
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_server_that_cannot_tell_keeps_nobody_waiting(era: str) -> None:
+async def test_subscribe_returns_when_server_refuses(era: str) -> None:
     wishes, server = made([]), Server(era)
     server.refuses = True
     async with kept(wishes, server), asyncio.timeout(subscriptions.ACKNOWLEDGE_TIMEOUT_S / 2):

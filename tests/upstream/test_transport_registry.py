@@ -24,7 +24,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_registry_has_every_kind_of_entry() -> None:
+def test_registry_has_every_kind_of_entry() -> None:
     transport = Server.transport
     assert isinstance(transport, property)
     assert set(TRANSPORTS) == set(get_args(get_type_hints(transport.fget)["return"])) == set(ENTRIES)
@@ -32,7 +32,7 @@ def test_the_registry_has_every_kind_of_entry() -> None:
 
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.promise("A4")
-async def test_each_entry_gets_the_transport_of_its_kind(kind: str) -> None:
+async def test_each_entry_gets_its_transport(kind: str) -> None:
     server = Server(**ENTRIES[kind])
     assert server.transport == kind
     transport = create_transport(server, Spawner(), {})
@@ -40,7 +40,7 @@ async def test_each_entry_gets_the_transport_of_its_kind(kind: str) -> None:
     await transport.close()
 
 
-def test_the_registry_imports_no_transport() -> None:
+def test_registry_imports_no_transport() -> None:
     names = list(TRANSPORTS.values())
     script = f"import sys, toolway.upstream.transports\nassert not [name for name in {names!r} if name in sys.modules]"
     subprocess.run([sys.executable, "-c", script], check=True)

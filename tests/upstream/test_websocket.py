@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.upstream.raw_http import loops
-from tests.upstream.test_streamable_http import Ears
+from tests.upstream.test_streamable_http import RecordingSink
 from toolway import AccessDenied, CallError, Hub, Server, ServerUnavailable, Timeout
 from toolway.config.admission.entry import AdmissionPolicy, check_entry
 from toolway.config.clients.entry_writer import denormalize_entry
@@ -37,8 +37,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 class Linked:
     """A fake server and an open link to it, both closed at the end."""
 
-    def __init__(self, *modes: str, ears: Ears | None = None, **settings: Any) -> None:
-        self.ears = ears or Ears()
+    def __init__(self, *modes: str, ears: RecordingSink | None = None, **settings: Any) -> None:
+        self.ears = ears or RecordingSink()
         self.fake = FakeWebSocket(era="legacy", modes=modes)
         self._settings = settings
 
@@ -69,7 +69,7 @@ class Linked:
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("era", ["modern", "legacy", "both"])
 @pytest.mark.parametrize("typed", [False, True])
-async def test_a_hub_calls_tools_of_a_websocket_server(era: str, typed: bool) -> None:
+async def test_hub_calls_tools_of_websocket_server(era: str, typed: bool) -> None:
     async with FakeWebSocket(era=era) as fake:
         entry = {"url": fake.url, "type": "websocket"} if typed else fake.url
         async with Hub({"ws": entry}) as hub:
@@ -81,7 +81,7 @@ async def test_a_hub_calls_tools_of_a_websocket_server(era: str, typed: bool) ->
             assert fake.stats.connections == 1
 
 
-async def test_the_handshake_has_the_headers_of_the_entry_and_nobody_logs_them(
+async def test_handshake_sends_entry_headers_without_logging_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -97,14 +97,14 @@ async def test_the_handshake_has_the_headers_of_the_entry_and_nobody_logs_them(
 
 
 @pytest.mark.parametrize("name", ["Sec-WebSocket-Protocol", "Upgrade", "Bad Name"])
-async def test_a_header_of_the_handshake_itself_is_no_setting(name: str) -> None:
+async def test_reserved_handshake_header_is_rejected(name: str) -> None:
     link = WebSocketTransport(Server(url="ws://127.0.0.1:9/mcp", headers={name: "x"}))
     with pytest.raises(TransportError) as caught:
-        await link.open(Ears())
+        await link.open(RecordingSink())
     assert (caught.value.code, caught.value.certainty) == ("E-HTTP-CONFIG", Certainty.NOT_SENT)
 
 
-async def test_an_address_is_checked_as_that_of_any_server() -> None:
+async def test_address_policy_applies_to_websocket() -> None:
     def lookup(host: str) -> list[str]:
         return ["127.0.0.1"]
 
@@ -118,7 +118,7 @@ async def test_an_address_is_checked_as_that_of_any_server() -> None:
         assert fake.requests == []
 
 
-async def test_a_proxy_of_the_environment_opens_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_from_environment_opens_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +156,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         ("status=200", "E-WS-HANDSHAKE", CallError),
     ],
 )
-async def test_a_rejected_handshake_says_why_and_nothing_was_executed(mode: str, code: str, error: Any) -> None:
+async def test_rejected_handshake_is_reported_and_call_did_not_run(mode: str, code: str, error: Any) -> None:
     async with FakeWebSocket(modes=[mode]) as fake:
         headers = {"Authorization": "Bearer static"}
         async with Hub({"ws": {"url": fake.url, "headers": headers}}) as hub:
@@ -166,17 +166,17 @@ async def test_a_rejected_handshake_says_why_and_nothing_was_executed(mode: str,
         assert fake.stats.requests == {}
 
 
-async def test_a_redirect_is_never_followed_even_within_the_origin() -> None:
+async def test_redirect_is_never_followed() -> None:
     async with FakeWebSocket() as fake:
         fake.set_mode("status=307;to=/mcp;times=1;on=connect")
         link = WebSocketTransport(Server(url=fake.url))
         with pytest.raises(TransportError, match="not followed") as caught:
-            await link.open(Ears())
+            await link.open(RecordingSink())
         await link.close()
         assert (caught.value.status, len(fake.requests)) == (307, 1)
 
 
-async def test_a_server_that_speaks_no_websocket_is_told_as_such() -> None:
+async def test_non_websocket_server_fails_handshake() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         writer.close()
@@ -184,19 +184,19 @@ async def test_a_server_that_speaks_no_websocket_is_told_as_such() -> None:
     listener = await asyncio.start_server(answer, "127.0.0.1", 0)
     link = WebSocketTransport(Server(url=f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"))
     with pytest.raises(TransportError) as caught:
-        await link.open(Ears())
+        await link.open(RecordingSink())
     await link.close()
     listener.close()
     assert caught.value.code == "E-WS-HANDSHAKE"
     assert caught.value.certainty is Certainty.NOT_SENT
 
 
-async def test_a_handshake_that_is_never_answered_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT_S", 0.2)
     async with FakeWebSocket(modes=["silent_handshake"]) as fake:
         link = WebSocketTransport(Server(url=fake.url))
         with pytest.raises(TransportError, match="no response to the WebSocket handshake") as caught:
-            await link.open(Ears())
+            await link.open(RecordingSink())
         await link.close()
         assert caught.value.code == "E-HTTP-TIMEOUT"
 
@@ -205,18 +205,18 @@ async def test_a_handshake_that_is_never_answered_ends_after_its_time(monkeypatc
 
 
 @pytest.mark.parametrize("mode", ["fragments=5", "garbage", "twice", "message_mb=3", "ping_flood=2000"])
-async def test_an_answer_in_any_shape_reaches_its_call(mode: str) -> None:
+async def test_response_in_any_framing_reaches_its_call(mode: str) -> None:
     async with Linked() as linked:
         result = await linked.call("bad", mode=mode, nonce="n1")
         assert result["structuredContent"]["nonce"] == "n1"
         assert (await linked.call("echo", text="after"))["content"][0]["text"] == "after"
 
 
-async def test_junk_is_counted_and_its_last_piece_is_kept_for_people() -> None:
+async def test_invalid_messages_are_counted_and_last_is_kept() -> None:
     async with Linked() as linked:
         await linked.call("bad", mode="garbage")
         info = linked.link.info()
-        assert info.invalid_lines == 4  # text, a list, bytes that are no text, a binary message; a blank one is nothing
+        assert info.invalid_lines == 4  # text, a list, bytes that are not text, binary message; a blank one is nothing
         assert info.stderr == "a binary message of 3 bytes, which begins with 0001ff"
 
 
@@ -235,7 +235,7 @@ async def test_junk_is_counted_and_its_last_piece_is_kept_for_people() -> None:
         ("truncated", "E-ANSWER"),
     ],
 )
-async def test_a_failure_after_the_request_was_sent_is_unknown(mode: str, code: str) -> None:
+async def test_failure_after_sending_is_unknown(mode: str, code: str) -> None:
     async with Linked(limits=Limits(max_message_bytes=1_000_000)) as linked:
         error = await linked.fault("bad", mode=mode)
         assert (error.code, error.certainty) == (code, Certainty.UNKNOWN)
@@ -248,20 +248,20 @@ async def test_a_failure_after_the_request_was_sent_is_unknown(mode: str, code: 
 
 
 @pytest.mark.parametrize("megabytes", [0, 4])
-async def test_an_answer_before_a_close_frame_counts(megabytes: float) -> None:
+async def test_response_before_close_frame_is_delivered(megabytes: float) -> None:
     async with Linked() as linked:
         result = await linked.call("bad", mode="respond_and_close", mb=megabytes, nonce="n")
         assert result["structuredContent"]["nonce"] == "n"
         assert (await linked.link.wait_closed()).expected
 
 
-async def test_a_json_rpc_error_is_raised_as_such() -> None:
+async def test_json_rpc_error_is_raised() -> None:
     async with Linked() as linked:
         with pytest.raises(JSONRPCError):
             await linked.call("no_such_tool")
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_server_once_it_was_sent() -> None:
+async def test_cancelled_call_is_cancelled_at_server() -> None:
     async with Linked() as linked:
         call = asyncio.ensure_future(linked.call("sleep", seconds=30))
         async with asyncio.timeout(30):
@@ -273,13 +273,13 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_once_it_was_sent() ->
         assert (await linked.call("echo", text="x"))["content"][0]["text"] == "x"
 
 
-async def test_server_requests_are_answered_in_the_middle_of_a_call() -> None:
-    ears = Ears(lambda method, params: {"roots": [{"uri": "file:///here"}]})
+async def test_server_requests_are_answered_during_call() -> None:
+    ears = RecordingSink(lambda method, params: {"roots": [{"uri": "file:///here"}]})
     async with Linked(ears=ears) as linked:
         assert "file:///here" in str(await linked.call("roots"))
 
 
-async def test_notifications_of_the_server_are_heard() -> None:
+async def test_server_notifications_are_received() -> None:
     async with Linked() as linked:
         linked.fake.server.broadcast("notifications/tools/list_changed", "toolsListChanged")
         async with asyncio.timeout(30):
@@ -290,7 +290,7 @@ async def test_notifications_of_the_server_are_heard() -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_waits_for_a_server_that_reads_nothing_was_not_sent_and_the_link_ends() -> None:
+async def test_stuck_server_leaves_queued_calls_unsent_and_ends_link() -> None:
     async with Linked(timeout=Timeout(30, write=0.5)) as linked:
         await linked.call("bad", mode="stops_reading")
         big = "x" * 1_000_000
@@ -303,7 +303,7 @@ async def test_what_waits_for_a_server_that_reads_nothing_was_not_sent_and_the_l
         assert certainties == sorted(certainties, key=lambda each: each is Certainty.NOT_SENT)
 
 
-async def test_a_call_that_waits_to_be_written_can_be_taken_back() -> None:
+async def test_queued_call_can_be_cancelled_unsent() -> None:
     async with Linked(timeout=Timeout(30, write=30)) as linked:
         await linked.call("bad", mode="stops_reading")
         big = "x" * 4_000_000
@@ -319,7 +319,7 @@ async def test_a_call_that_waits_to_be_written_can_be_taken_back() -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_the_write_queue_is_bounded() -> None:
+async def test_write_queue_is_bounded() -> None:
     async with Linked(timeout=Timeout(30, write=30)) as linked:
         await linked.call("bad", mode="stops_reading")
         piece = "x" * (MAX_QUEUED_BYTES // 4)
@@ -331,14 +331,14 @@ async def test_the_write_queue_is_bounded() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_pings_keep_the_connection_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pings_keep_connection_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PING_INTERVAL_S", 0.02)
     async with Linked() as linked:
         await asyncio.sleep(0.2)
         assert (await linked.call("echo", text="x"))["content"][0]["text"] == "x"
 
 
-async def test_a_closed_link_leaves_no_connection() -> None:
+async def test_closed_link_leaves_no_connection() -> None:
     linked = Linked()
     async with linked:
         [peer] = linked.fake.peers
@@ -354,7 +354,7 @@ async def test_a_closed_link_leaves_no_connection() -> None:
 
 
 @pytest.mark.parametrize("entry", [{"url": "wss://x/mcp"}, {"url": "wss://x/mcp", "type": "websocket"}])
-def test_an_export_writes_a_websocket_as_the_client_does_or_says_that_it_cannot(entry: dict[str, str]) -> None:
+def test_export_writes_websocket_entry_or_reports_error(entry: dict[str, str]) -> None:
     claude, cursor = CLIENTS["claude-code"], CLIENTS["cursor"]
     written, issues = denormalize_entry(claude.name, claude.title, claude.dialect, "ws", entry)
     assert (written, issues) == ({"type": "ws", "url": "wss://x/mcp"}, [])
@@ -363,7 +363,7 @@ def test_an_export_writes_a_websocket_as_the_client_does_or_says_that_it_cannot(
     assert [issue.severity for issue in issues] == ["error"]
 
 
-def test_an_export_says_that_tls_settings_are_left_out() -> None:
+def test_export_reports_dropped_tls_settings() -> None:
     claude = CLIENTS["claude-code"]
     entry = {"url": "https://x/mcp", "tls": {"caFile": "ca.pem"}}
     written, [issue] = denormalize_entry(claude.name, claude.title, claude.dialect, "own", entry)
@@ -371,6 +371,6 @@ def test_an_export_says_that_tls_settings_are_left_out() -> None:
     assert "toolway connect" in issue.hint
 
 
-def test_a_server_added_through_the_gateway_names_no_files() -> None:
+def test_server_added_through_gateway_cannot_name_files() -> None:
     server = Server(url="https://server.example/mcp", tls=Tls("/etc/ca.pem"))
     assert "files on this machine" in str(check_entry(server, AdmissionPolicy()))

@@ -255,7 +255,7 @@ class Lab:
         return answer
 
     async def ask(self, gateway: Gateway, data: bytes) -> Answer:
-        """Return the answer to a request on a connection of its own.
+        """Return the answer to a request on its own connection.
 
         503 says that the provider is being asked about the token, and to try again.
         """
@@ -304,7 +304,7 @@ def _quiet(log: logging.Logger) -> Iterator[None]:
 
 
 def _unused_engine(text: str) -> dict[str, Any] | None:
-    """Return the attributes of a policy engine that has decided nothing yet; None if there is no policy."""
+    """Return the attributes of a policy engine that has decided nothing yet; None without a policy."""
     if not text:
         return None
     return {name: dict(each) if type(each) is dict else each for name, each in vars(PolicyEngine(text)).items()}

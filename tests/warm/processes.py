@@ -59,7 +59,7 @@ async def compare_processes(seed: int, samples: int, folder: Path) -> list[Diffe
 
 
 async def ask(port: int, request: Request) -> Answer:
-    """Send a request on a connection of its own, and return its answer."""
+    """Send a request on its own connection, and return its answer."""
     async with connected(port) as client, asyncio.timeout(60):
         await client.send(request.first)
         data, closed = b"", False

@@ -158,7 +158,7 @@ class Generator:
         if rnd.random() < 0.2:
             return handshake("initialize", HELLO), {}
         method, params = self._message()
-        owner = who.split("-")[0] if rnd.random() < 0.7 else ""  # people have several tokens
+        owner = who.split("-")[0] if rnd.random() < 0.7 else ""  # users have several tokens
         session = self._sessions.get(owner) or self._sessions[rnd.choice(sorted(self._sessions))]
         headers = {"Mcp-Session-Id": session} if rnd.random() < 0.9 else {}
         if rnd.random() < 0.8:

@@ -67,7 +67,7 @@ REFUSED: Final = (
 
 
 class Settings:
-    """All that decides rights, and is no cache: each gateway reads it, and `version` names its value."""
+    """All that decides rights, and is not a cache: each gateway reads it, and `version` names its value."""
 
     def __init__(self, folder: Path, rnd: random.Random, started: float) -> None:
         self._rnd = rnd
@@ -177,7 +177,7 @@ class Settings:
         self._create_key(role)
 
     def _end_login(self, role: str) -> None:
-        """End the logins of a person, who stays away until the next epoch."""
+        """End the logins of a user, who stays away until the next epoch."""
         person = PEOPLE[role][0]
         for each in [each for each in self.tokens if each.split("-")[0] == person]:
             self._retire(each)

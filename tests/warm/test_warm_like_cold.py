@@ -17,7 +17,7 @@ SEEDS = (1, 2, 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_warm_gateway_answers_like_a_cold_one(tmp_path: Path, seed: int) -> None:
+async def test_warm_gateway_answers_like_a_cold_one(tmp_path: Path, seed: int) -> None:
     result = await compare(seed, SEQUENCES, tmp_path)
     assert result.differences == [], "\n\n".join(map(str, result.differences))
     assert result.requests > 2 * SEQUENCES
@@ -25,7 +25,7 @@ async def test_a_warm_gateway_answers_like_a_cold_one(tmp_path: Path, seed: int)
 
 
 @pytest.mark.parametrize("build", [name for name in BUILDS if name.startswith("keeps_")])
-async def test_a_cache_that_decides_rights_is_noticed(
+async def test_cache_that_decides_rights_is_noticed(
     tmp_path: Path, build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     BUILDS[build](monkeypatch.setattr)
@@ -37,6 +37,6 @@ async def test_a_cache_that_decides_rights_is_noticed(
     pytest.fail(f"no difference in {len(SEEDS)} x {SEQUENCES} sequences")
 
 
-async def test_a_warm_process_answers_like_one_that_was_just_started(tmp_path: Path) -> None:
+async def test_warm_process_answers_like_a_new_one(tmp_path: Path) -> None:
     differences = await compare_processes(1, 3, tmp_path)
     assert differences == [], "\n\n".join(map(str, differences))

@@ -136,7 +136,7 @@ class Simulation:
         return replace(intent, state="done", ended=self.now, body={"data": {**action.args, "ok": True}, "text": "ok"})
 
     def _answer(self, decision: Decision) -> None:
-        """Do what a person and the time do when a run waits."""
+        """Do what a user and the time do when a run waits."""
         for question in decision.questions:
             self.asked.append(question.path)
             if question.kind == "unknown":

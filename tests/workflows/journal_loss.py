@@ -1,9 +1,9 @@
-"""Journals that lose what they had: runs of unsafe steps, a kill, damage of the write-ahead log, then the runs go on.
+"""Journals that lose what they had: unsafe steps run, a kill, a damaged write-ahead log, then runs continue.
 
     python -m tests.workflows.kills --loss                      # 20 runs × 8 unsafe steps, each kind of damage
     python -m tests.workflows.journal_loss FOLDER RUNS          # the process that is killed
 
-A question is answered by what the server did, as a person would find out. An effect that is there twice was repeated.
+A question is answered by what the server did, as a user would find out. An effect that is there twice was repeated.
 """
 
 from __future__ import annotations

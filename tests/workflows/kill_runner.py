@@ -3,8 +3,8 @@
     python -m tests.workflows.kill_runner FOLDER RUNS             # a journal in the folder
     python -m tests.workflows.kill_runner FOLDER RUNS URL NODE    # a node of a cluster, with the journal in PostgreSQL
 
-At its first start it creates the runs, each with a key, so that a second start finds the same ones. It settles what a
-run asks by reading the effects of the server, as a person would. A node executes the runs that others create.
+At its first start it creates the runs, each with a key, so a second start finds the same ones. It settles what a
+run asks by reading the effects of the server, as a user would. A node executes the runs that others create.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALL_TIMEOUT = "60s"  # long: kills are tested, not time limits on a busy machin
 def definition(sure: float) -> Json:
     """Return a workflow of ten steps: three reads, one idempotent, four unsafe (two verified), two with a key.
 
-    That `v1` was not executed counts only if the process of the server has ended; for `v2` the server may take `sure`
+    That `v1` did not run counts only if the process of the server has ended; for `v2` the server may take `sure`
     seconds.
     """
 
@@ -78,7 +78,7 @@ async def start_runs(workflows: Workflows, count: int) -> None:
 async def settle_until_ended(workflows: Workflows, folder: Path, count: int, patience: float = 0.0) -> None:
     """Answer what the runs ask, until all have ended. Write what was asked, and the states at the end.
 
-    That a call was not executed is said `patience` seconds after the question, of a call that timed out `SURE_S`.
+    That a call did not run is said `patience` seconds after the question, of a call that timed out `SURE_S`.
     """
     seen: dict[str, float] = {}
     while True:

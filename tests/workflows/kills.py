@@ -67,7 +67,7 @@ def run_with_kills(
 ) -> KillReport:
     """Start the runs, kill their process after up to `most` seconds, start it again, until all runs have ended.
 
-    After `seconds` there are no more kills.
+    After `seconds` nothing is killed.
     """
     chance = random.Random(seed)
     began = time.monotonic()
@@ -109,7 +109,7 @@ async def run_nodes_with_kills(
 ) -> KillReport:
     """Execute the runs on three nodes; kill one every `every` seconds, or stop it for longer than its lease.
 
-    After `seconds` there are no more kills.
+    After `seconds` nothing is killed.
     """
     from toolway.cluster.db.run_journal import PostgresJournal
 
@@ -154,7 +154,7 @@ async def run_nodes_with_kills(
 
 
 class _NodeProcesses:
-    """Processes that execute runs, each a node of its own."""
+    """Processes that execute runs, each its own node."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Journal that reports each point of a run, so that a process can be killed there.
+"""Journal that reports each point of a run, so a process can be killed there.
 
 A point is a write to the journal, such as `before u1 begun` or `after model/1 done`.
 """

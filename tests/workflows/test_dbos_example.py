@@ -1,6 +1,6 @@
 """The recipe for DBOS: the example is killed after the effect, asks in its second process, and is answered.
 
-DBOS has an environment of its own: `python -m bench.workflows --only dbos-sqlite` makes it.
+DBOS has its own environment: `python -m bench.workflows --only dbos-sqlite` makes it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def end(process: asyncio.subprocess.Process) -> str:
     return output.decode()
 
 
-async def test_the_example_for_dbos_refunds_once_and_asks_after_a_crash(tmp_path: Path) -> None:
+async def test_dbos_example_refunds_once_and_asks_after_crash(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     use_server(tmp_path, "answer")
     assert json.loads((await end(await start(tmp_path, "A-1"))).splitlines()[-1]) == {"id": "r-1"}

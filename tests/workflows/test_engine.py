@@ -86,21 +86,21 @@ async def test_run_all_kinds_of_steps(workflows: Workflows, tmp_path: Path) -> N
     assert sorted(each["id"] for each in read_effects(tmp_path / "effects")) == ["", "2", "4", "6", "p1", "y"]
 
 
-async def test_the_same_key_gives_the_same_run(workflows: Workflows) -> None:
+async def test_same_key_returns_the_same_run(workflows: Workflows) -> None:
     first = await workflows.start({"steps": [pay("a")]}, key="k")
     second = await workflows.start({"steps": [pay("a")]}, key="k")
     assert first.id == second.id
     assert (await first.result())["id"] == "a"
 
 
-async def test_inputs_are_checked_before_a_run_exists(workflows: Workflows) -> None:
+async def test_invalid_inputs_are_rejected_before_a_run_exists(workflows: Workflows) -> None:
     with pytest.raises(WorkflowError, match="input of") as caught:
         await workflows.start({"inputs": {"type": "object", "required": ["n"]}, "steps": [pay("a")]}, {})
     assert caught.value.code == "E-WORKFLOW-INPUT"
     assert await workflows.list_runs() == []
 
 
-async def test_a_failed_tool_fails_the_run_and_says_that_it_was_executed(workflows: Workflows) -> None:
+async def test_failed_tool_fails_run_with_executed_yes(workflows: Workflows) -> None:
     run = await workflows.start({"steps": [{"name": "x", "tool": "s.fail"}, pay("a")]})
     with pytest.raises(WorkflowError, match="failed"):
         await run.result()
@@ -109,7 +109,7 @@ async def test_a_failed_tool_fails_the_run_and_says_that_it_was_executed(workflo
     assert error["step"] == "x"
 
 
-async def test_a_run_goes_on_after_its_engine_was_closed(hub: Hub, tmp_path: Path) -> None:
+async def test_run_resumes_in_another_engine(hub: Hub, tmp_path: Path) -> None:
     async with Workflows(hub, tmp_path / "runs.db") as first:
         run = await first.start({"steps": [pay("a"), {"name": "ok", "approve": "?"}, pay("b")]})
         await run.wait()
@@ -121,7 +121,7 @@ async def test_a_run_goes_on_after_its_engine_was_closed(hub: Hub, tmp_path: Pat
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
 
 
-async def test_closing_lets_a_call_under_way_end_and_keeps_its_outcome(hub: Hub, tmp_path: Path) -> None:
+async def test_closing_engine_lets_running_call_finish(hub: Hub, tmp_path: Path) -> None:
     slow = {"name": "a", "tool": "s.pay", "params": {"id": "a", "delay_after": 0.3}}
     async with Workflows(hub, tmp_path / "runs.db") as first:
         run = await first.start({"steps": [slow, pay("b")]})
@@ -133,7 +133,7 @@ async def test_closing_lets_a_call_under_way_end_and_keeps_its_outcome(hub: Hub,
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
 
 
-async def test_cancel_ends_a_run_that_waits(workflows: Workflows) -> None:
+async def test_cancel_ends_a_waiting_run(workflows: Workflows) -> None:
     run = await workflows.start({"steps": [{"name": "w", "wait": "1h"}, pay("a")]})
     while (await run.status()).state != "waiting":
         await asyncio.sleep(0.01)
@@ -141,21 +141,21 @@ async def test_cancel_ends_a_run_that_waits(workflows: Workflows) -> None:
     assert (await run.wait()).state == "cancelled"
 
 
-async def test_a_failed_run_is_undone(workflows: Workflows, tmp_path: Path) -> None:
+async def test_failed_run_is_undone(workflows: Workflows, tmp_path: Path) -> None:
     undo = {"tool": "s.pay", "params": {"id": "undo-${steps.a.data.id}"}}
     run = await workflows.start({"on_failure": "undo", "steps": [pay("a", undo=undo), {"name": "x", "tool": "s.fail"}]})
     assert (await run.wait()).state == "undone"
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "undo-a"]
 
 
-async def test_a_second_process_cannot_execute_the_same_runs(workflows: Workflows, hub: Hub, tmp_path: Path) -> None:
+async def test_second_process_cannot_use_the_same_journal(workflows: Workflows, hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(RunsInUse, match="another process") as caught:
         async with Workflows(hub, tmp_path / "runs.db"):
             pass
     assert caught.value.code == "E-RUNS-IN-USE"
 
 
-async def test_a_call_that_timed_out_asks_before_it_is_made_again(workflows: Workflows, tmp_path: Path) -> None:
+async def test_timed_out_call_asks_before_it_is_repeated(workflows: Workflows, tmp_path: Path) -> None:
     step = {"name": "a", "tool": "s.pay", "params": {"id": "a", "delay_after": 5}, "timeout": "300ms"}
     run = await workflows.start({"steps": [step]})
     asked = await run.wait()
@@ -165,15 +165,13 @@ async def test_a_call_that_timed_out_asks_before_it_is_made_again(workflows: Wor
     assert len(read_effects(tmp_path / "effects")) == 1
 
 
-def test_kills_double_no_effect_and_lose_none(tmp_path: Path) -> None:
+def test_killed_processes_neither_double_nor_lose_effects(tmp_path: Path) -> None:
     report = run_with_kills(tmp_path, 12, seed=1, most=0.8, max_kills=5)
     assert report.is_good, report
     assert report.kills
 
 
-async def test_a_key_that_the_server_honours_is_sent_again_after_an_unknown_outcome(
-    workflows: Workflows, tmp_path: Path
-) -> None:
+async def test_supported_idempotency_key_is_resent_after_unknown(workflows: Workflows, tmp_path: Path) -> None:
     step = {"name": "a", "tool": "s.pay_once", "key": "honoured", "params": {"id": "a", "first_delay_after": 5}}
     run = await workflows.start({"steps": [{**step, "timeout": "500ms", "retry": {"tries": 5, "wait": "100ms"}}]})
     assert (await run.result())["id"] == "a"
@@ -181,9 +179,7 @@ async def test_a_key_that_the_server_honours_is_sent_again_after_an_unknown_outc
     assert len(read_effects(tmp_path / "effects")) == 1
 
 
-async def test_a_child_run_is_started_once_and_its_end_wakes_the_parent(
-    hub: Hub, workflows: Workflows, tmp_path: Path
-) -> None:
+async def test_child_run_starts_once_and_wakes_its_parent(hub: Hub, workflows: Workflows, tmp_path: Path) -> None:
     (tmp_path / "child.yaml").write_text(
         """
 inputs: {type: object, required: [id]}
@@ -232,7 +228,7 @@ async def test_cancel_reaches_child_runs(workflows: Workflows) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_schedule_runs_once_after_a_downtime_and_each_time_after(hub: Hub, tmp_path: Path) -> None:
+async def test_schedule_runs_once_after_downtime_then_on_time(hub: Hub, tmp_path: Path) -> None:
     now = 1_000_000.0
     flow = {
         "name": "hourly",
@@ -276,7 +272,7 @@ class RevokedOnce:
         return None if self.is_valid else AccessDenied("the key was revoked", code="E-WORKFLOW-STARTER")
 
 
-async def test_a_stuck_run_is_resumed_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
+async def test_stuck_run_resumes_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     access = RevokedOnce()
     access.is_valid = True
     async with Workflows(hub, tmp_path / "runs.db", access=access) as workflows:
@@ -296,7 +292,7 @@ async def test_a_stuck_run_is_resumed_where_it_stopped(hub: Hub, tmp_path: Path)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
 
 
-async def test_a_run_of_a_newer_version_is_left_to_others_and_harms_no_other_run(hub: Hub, tmp_path: Path) -> None:
+async def test_run_of_newer_version_is_left_alone(hub: Hub, tmp_path: Path) -> None:
     import sqlite3
 
     async with Workflows(hub, tmp_path / "runs.db") as workflows:
@@ -317,7 +313,7 @@ async def test_a_run_of_a_newer_version_is_left_to_others_and_harms_no_other_run
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["b"]
 
 
-async def test_writes_of_many_runs_share_a_statement_and_leave_out_a_lost_run(tmp_path: Path) -> None:
+async def test_batched_writes_leave_out_a_lost_run(tmp_path: Path) -> None:
     import sqlite3
 
     journal = SqliteJournal(tmp_path / "runs.db")
@@ -341,7 +337,7 @@ async def test_writes_of_many_runs_share_a_statement_and_leave_out_a_lost_run(tm
 
 
 @pytest.mark.attack("A2-S2")
-async def test_let_a_run_wait_for_an_hour_by_setting_the_clock_back(hub: Hub, tmp_path: Path) -> None:
+async def test_clock_set_back_does_not_delay_a_waiting_run(hub: Hub, tmp_path: Path) -> None:
     back = 0.0
     body = {"steps": [{"name": "w", "wait": 4}, pay("a")]}
     async with Workflows(hub, tmp_path / "runs.db", clock=lambda: time.time() - back) as engine:
@@ -355,7 +351,7 @@ async def test_let_a_run_wait_for_an_hour_by_setting_the_clock_back(hub: Hub, tm
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a"]
 
 
-def test_the_clock_of_runs_goes_on_where_the_wall_clock_is_set_back_and_follows_it_forward() -> None:
+def test_run_clock_ignores_backward_jumps_and_follows_forward() -> None:
     now = {"wall": 1000.0, "monotonic": 5.0}
     clock = RunClock(lambda: now["wall"], lambda: now["monotonic"])
 
@@ -372,10 +368,8 @@ def test_the_clock_of_runs_goes_on_where_the_wall_clock_is_set_back_and_follows_
 
 
 @pytest.mark.attack("A2-S5")
-async def test_end_a_run_whose_steps_are_safe_by_ending_its_server_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The restart limit of the server holds the run: it goes on when the server is back."""
+async def test_run_waits_for_a_failed_server_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restart limit of the server holds the run: it continues when the server is back."""
     monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.2)
     program = tmp_path / "server.py"
     program.write_text("raise SystemExit(3)")

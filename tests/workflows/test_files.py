@@ -58,7 +58,7 @@ _ALIASES = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         (_ALIASES, None, "too many"),
     ],
 )
-def test_an_invalid_file_is_explained_with_its_line(text: str, line: int | None, words: str) -> None:
+def test_invalid_file_is_explained_with_line(text: str, line: int | None, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_text(text, file="flow.yaml")
     assert words in str(caught.value)
@@ -67,14 +67,14 @@ def test_an_invalid_file_is_explained_with_its_line(text: str, line: int | None,
         assert caught.value.line == line
 
 
-def test_a_cron_schedule_follows_the_time_of_the_zone() -> None:
+def test_cron_schedule_follows_its_time_zone() -> None:
     schedule = Schedule(cron="30 8 * * *", timezone="Europe/Berlin")
     winter = datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp()
     times = [winter := schedule.next_time(winter) for _ in range(3)]
     assert [datetime.fromtimestamp(each, UTC).hour for each in times] == [7, 6, 6]
 
 
-def test_names_are_given_to_steps_without_one() -> None:
+def test_unnamed_steps_get_names() -> None:
     definition = read_value({"steps": [{"tool": "a.get-it"}, {"tool": "b.get-it"}, {"wait": 1}]})
     assert [step.name for step in definition.steps] == ["get_it", "get_it_2", "wait"]
 
@@ -117,7 +117,7 @@ def test_expressions_in_templates(template: Any, value: Any) -> None:
         "1" + " + 1" * 3000,
     ],
 )
-def test_an_expression_without_a_value_fails_and_leaves_the_evaluator_usable(expression: str) -> None:
+def test_failing_expression_leaves_evaluator_usable(expression: str) -> None:
     expressions = Expressions(frozenset(("inputs", "steps")))
     with pytest.raises(ExpressionError):
         expressions.evaluate(expression, DATA)
@@ -125,13 +125,13 @@ def test_an_expression_without_a_value_fails_and_leaves_the_evaluator_usable(exp
     expressions.close()
 
 
-def test_data_that_is_too_large_for_an_expression_is_refused() -> None:
+def test_oversized_expression_data_is_rejected() -> None:
     expressions = Expressions(frozenset(("inputs",)))
     with pytest.raises(ExpressionError, match="too large"):
         expressions.evaluate("size(inputs.text)", {"inputs": {"text": "x" * 300_000}})
 
 
-def test_the_crash_table_says_what_a_crash_does() -> None:
+def test_crash_table_describes_each_step() -> None:
     effects = {"shop.get_order": Effect.READ}
 
     def terms(name: str) -> CallTerms:
@@ -180,7 +180,7 @@ def company() -> dict[str, MCPServer]:
 
 @pytest.mark.parametrize("name", ["refund.yaml", "refund.py"])
 @pytest.mark.anyio
-async def test_the_refund_example_runs(tmp_path: Path, name: str) -> None:
+async def test_refund_example_runs(tmp_path: Path, name: str) -> None:
     file = EXAMPLES / name
     async with Hub(company()) as hub, Workflows(hub, tmp_path / "runs.db") as workflows:
         workflow = load_workflow(file) if name.endswith(".py") else file
@@ -193,7 +193,7 @@ async def test_the_refund_example_runs(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.promise("B22")
-async def test_the_simple_form_runs_unchanged() -> None:
+async def test_simple_workflow_form_runs() -> None:
     github = MCPServer("github")
     branches: list[str] = []
 
@@ -216,7 +216,7 @@ async def test_the_simple_form_runs_unchanged() -> None:
 
 
 @pytest.mark.anyio
-async def test_continue_on_error_goes_on_after_a_failed_step() -> None:
+async def test_continue_on_error_runs_steps_after_a_failure() -> None:
     server = MCPServer("s")
 
     @server.tool()
@@ -237,13 +237,13 @@ async def test_continue_on_error_goes_on_after_a_failed_step() -> None:
 
 
 @pytest.mark.parametrize("name", ["refund.yaml", "fetch_issue.json"])
-def test_the_schema_for_editors_accepts_what_the_reader_accepts(name: str) -> None:
+def test_editor_schema_accepts_valid_files(name: str) -> None:
     validator = jsonschema_rs.validator_for(json.loads(SCHEMA.read_text()))
     assert validator.is_valid(read_file(EXAMPLES / name).body)
     assert not validator.is_valid({"steps": [{"tool": "a.b", "parms": {}}]})
 
 
-def test_the_schema_for_editors_has_the_keys_of_the_reader() -> None:
+def test_editor_schema_has_the_same_keys_as_the_reader() -> None:
     schema = json.loads(SCHEMA.read_text())
     assert set(schema["properties"]) == set(_TOP_KEYS)
     kinds = {each["required"][0]: set(each["properties"]) for each in schema["$defs"]["step"]["oneOf"]}

@@ -90,7 +90,7 @@ def test_inbox_shows_and_approves_a_local_workflow_step(tmp_path: Path) -> None:
     assert terminal.json("approvals", "ls")["runs"] == []
 
 
-def test_inbox_denies_a_step_with_its_reason_and_nothing_is_called(tmp_path: Path) -> None:
+def test_inbox_denies_step_with_reason_and_calls_nothing(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     run = terminal.begin()
     assert terminal.json("approvals", "deny", run, "not on Fridays") == {"run": run, "stored": True}
@@ -100,7 +100,7 @@ def test_inbox_denies_a_step_with_its_reason_and_nothing_is_called(tmp_path: Pat
     assert read_effects(tmp_path / "effects") == []
 
 
-def test_inbox_reads_the_journal_that_is_named(tmp_path: Path) -> None:
+def test_inbox_reads_the_named_journal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     run = terminal.begin("--journal", "mine.db")
     assert terminal.json("approvals", "ls")["runs"] == []

@@ -69,7 +69,7 @@ async def ended(engine: Workflows, id: str) -> RunRecord:
 
 @pytest.mark.attack("A2-D1")
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_stop_every_run_with_one_row_that_cannot_be_read(hub: Hub, tmp_path: Path, damage: str) -> None:
+async def test_damaged_row_affects_only_its_run(hub: Hub, tmp_path: Path, damage: str) -> None:
     journal = tmp_path / "runs.db"
     async with Workflows(hub, journal) as engine:
         runs = {name: await engine.start(flow(name), {}) for name in ("bad", "good")}
@@ -106,7 +106,7 @@ async def test_stop_every_run_with_one_row_that_cannot_be_read(hub: Hub, tmp_pat
     assert [each["id"] for each in read_effects(tmp_path / "effects") if each["tool"] == "pay"] == ["good"]
 
 
-async def test_a_damaged_run_goes_on_after_its_row_was_restored(hub: Hub, tmp_path: Path) -> None:
+async def test_damaged_run_resumes_after_its_row_is_restored(hub: Hub, tmp_path: Path) -> None:
     journal = tmp_path / "runs.db"
     async with Workflows(hub, journal) as engine:
         run = await engine.start(flow("a"), {})
@@ -127,7 +127,7 @@ async def test_a_damaged_run_goes_on_after_its_row_was_restored(hub: Hub, tmp_pa
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a-first", "a"]
 
 
-async def test_a_run_that_is_damaged_is_an_alert_with_the_fix() -> None:
+async def test_damaged_run_raises_an_alert_with_fix() -> None:
     from toolway.events import RunChanged
 
     event = RunChanged("workflows", "r1", "w", "damaged", code="E-WORKFLOW-DAMAGED")
@@ -137,7 +137,7 @@ async def test_a_run_that_is_damaged_is_an_alert_with_the_fix() -> None:
     assert "toolway workflow resume r1" in alert.hint
 
 
-async def test_one_action_that_fails_does_not_fail_those_of_its_group(tmp_path: Path) -> None:
+async def test_failed_action_does_not_fail_its_batch(tmp_path: Path) -> None:
     """An error of SQLite, or of ours, in one action: the others of the same commit are stored."""
     import threading
 
@@ -172,7 +172,7 @@ async def test_one_action_that_fails_does_not_fail_those_of_its_group(tmp_path: 
 
 
 @pytest.mark.attack("A2-D1")
-async def test_end_the_thread_of_the_journal_so_that_all_wait_for_ever(hub: Hub, tmp_path: Path) -> None:
+async def test_dead_journal_thread_fails_all_requests_at_once(hub: Hub, tmp_path: Path) -> None:
     """A thread that ends fails what waits and what follows at once, and is told; the engine still closes."""
 
     def end(db: sqlite3.Connection) -> None:
@@ -196,7 +196,7 @@ async def test_end_the_thread_of_the_journal_so_that_all_wait_for_ever(hub: Hub,
         await engine.start(flow("a"), {})
 
 
-async def test_damage_is_said_with_the_place(tmp_path: Path) -> None:
+async def test_damage_error_names_the_entry(tmp_path: Path) -> None:
     error = RunDamaged("r1", "the entry pay#1: not JSON")
     assert "pay#1" in error.detail
     assert "toolway workflow resume r1" in error.hint

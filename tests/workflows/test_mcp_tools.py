@@ -52,7 +52,7 @@ def pay(name: str, **keys: Any) -> Json:
 INPUTS = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
 
 
-async def test_a_workflow_is_a_tool_with_its_inputs_and_output(tmp_path: Path) -> None:
+async def test_workflow_is_a_tool_with_inputs_and_output(tmp_path: Path) -> None:
     body = {"name": "refund", "inputs": INPUTS, "steps": [pay("a")], "outputs": {"paid": "${steps.a.data.id}"}}
     async with serving(tmp_path, body) as hub:
         tools = {tool.name: tool for tool in await hub.list_tools(server="flow")}
@@ -62,7 +62,7 @@ async def test_a_workflow_is_a_tool_with_its_inputs_and_output(tmp_path: Path) -
         assert result.structured_content == {"paid": "A1"}
 
 
-async def test_an_approval_reaches_the_client_as_a_form(tmp_path: Path) -> None:
+async def test_approval_reaches_client_as_form(tmp_path: Path) -> None:
     body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": "Pay?"}, pay("a")]}
     async with serving(tmp_path, body, [{"yes": True}, {"yes": False}]) as hub:
         assert (await hub.call_tool("flow.refund", {"id": "A1"})).data["id"] == "A1"
@@ -72,7 +72,7 @@ async def test_an_approval_reaches_the_client_as_a_form(tmp_path: Path) -> None:
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1"]
 
 
-async def test_an_unknown_outcome_reaches_the_client_as_a_form(tmp_path: Path) -> None:
+async def test_unknown_outcome_reaches_client_as_form(tmp_path: Path) -> None:
     step = pay("a", params={"delay_after": 5}, timeout="300ms")
     body = {"name": "refund", "inputs": INPUTS, "steps": [step]}
     answers: list[Json] = [{"happened": "it was executed", "result": '{"seen": 1}'}]
@@ -81,7 +81,7 @@ async def test_an_unknown_outcome_reaches_the_client_as_a_form(tmp_path: Path) -
     assert len(read_effects(tmp_path / "effects")) == 1
 
 
-async def test_an_approval_of_another_person_is_not_offered_to_the_client(tmp_path: Path) -> None:
+async def test_approval_for_another_user_is_not_offered(tmp_path: Path) -> None:
     approve = {"title": "Pay?", "who": ["finance"]}
     body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": approve}, pay("a")]}
     async with serving(tmp_path, body, []) as hub:
@@ -90,7 +90,7 @@ async def test_an_approval_of_another_person_is_not_offered_to_the_client(tmp_pa
     assert result.data["asks"] == [{"step": "ok", "question": "Pay?"}]
 
 
-async def test_a_long_run_gives_its_id_and_can_be_waited_for(tmp_path: Path) -> None:
+async def test_long_run_returns_its_id_and_can_be_polled(tmp_path: Path) -> None:
     body = {"name": "slow", "inputs": INPUTS, "steps": [{"name": "w", "wait": "1s"}, pay("a")]}
     async with serving(tmp_path, body, wait_s=0.2) as hub:
         begun = (await hub.call_tool("flow.slow", {"id": "A1"})).data
@@ -101,7 +101,7 @@ async def test_a_long_run_gives_its_id_and_can_be_waited_for(tmp_path: Path) -> 
         assert found["id"] == "A1"
 
 
-async def test_invalid_inputs_and_unknown_runs_are_failures(tmp_path: Path) -> None:
+async def test_unknown_run_is_a_failure(tmp_path: Path) -> None:
     body = {"name": "refund", "inputs": {"type": "object", "required": ["id"]}, "steps": [pay("a")]}
     async with serving(tmp_path, body) as hub:
         result = await hub.call_tool("flow.run_status", {"run": "nope"}, raise_on_error=False)

@@ -27,7 +27,7 @@ def outcome(action: CallAction, state: Any, executed: str, now: float = 0.0) -> 
     return replace(entry_for(action, 1, now), state=state, ended=now, body=body)
 
 
-def test_steps_run_in_order_and_give_their_data_to_later_steps() -> None:
+def test_steps_run_in_order_and_pass_data_on() -> None:
     run = Simulation(
         {
             "steps": [
@@ -73,7 +73,7 @@ CRASH_DEFINITIONS = {
 
 
 @pytest.mark.parametrize("name", CRASH_DEFINITIONS)
-def test_a_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
+def test_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
     body = {"steps": CRASH_DEFINITIONS[name]}
     plain = Simulation(body, {"x": True})
     whole = plain.run()
@@ -136,9 +136,7 @@ def build(shapes: list[Any]) -> Json:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_STEP, min_size=1, max_size=5), st.lists(st.booleans(), max_size=40), st.integers(0, 5))
-def test_random_workflows_with_random_crashes_have_each_effect_once(
-    shapes: list[Any], crashes: list[bool], rare: int
-) -> None:
+def test_random_crashes_leave_each_effect_exactly_once(shapes: list[Any], crashes: list[bool], rare: int) -> None:
     body = build(shapes)
     plain = Simulation(body)
     plain.run()
@@ -148,7 +146,7 @@ def test_random_workflows_with_random_crashes_have_each_effect_once(
     assert run.effects == plain.effects
 
 
-def test_an_unsafe_call_that_is_unknown_asks_a_person_and_is_not_sent_again() -> None:
+def test_unknown_unsafe_call_asks_and_is_not_resent() -> None:
     run = Simulation({"steps": [pay("a")]})
     crashed = iter([False, False, False, True])
     run.run(lambda point: next(crashed, False))
@@ -156,7 +154,7 @@ def test_an_unsafe_call_that_is_unknown_asks_a_person_and_is_not_sent_again() ->
     assert run.calls["a"] == 1
 
 
-def test_a_person_who_says_that_it_did_not_happen_lets_it_be_sent_again() -> None:
+def test_call_is_resent_after_answer_that_it_did_not_happen() -> None:
     run = Simulation({"steps": [pay("a")]})
     crashed = iter([False, False, True])  # before the call was sent
     assert run.run(lambda point: next(crashed, False)).state == "done"
@@ -164,7 +162,7 @@ def test_a_person_who_says_that_it_did_not_happen_lets_it_be_sent_again() -> Non
     assert run.effects == {"a": 1}
 
 
-def test_verify_waits_until_the_call_can_no_longer_run() -> None:
+def test_verify_waits_until_call_can_no_longer_run() -> None:
     run = Simulation({"steps": CRASH_DEFINITIONS["verified"]})
     crashed = iter([False, False, False, True])
     assert run.run(lambda point: next(crashed, False)).state == "done"
@@ -183,7 +181,7 @@ def crash_after_the_intent() -> Callable[[str], bool]:
     return lambda point: next(crashed, False)
 
 
-def test_not_found_counts_after_a_crash_only_if_the_server_ended_too() -> None:
+def test_not_found_after_crash_counts_only_for_local_server() -> None:
     local, remote = Simulation({"steps": [verified()]}), Simulation({"steps": [verified()]})
     remote.is_local = False
     for run, asked in ((local, []), (remote, ["a"])):
@@ -211,7 +209,7 @@ class SlowServer:
         return replace(found, body={**found.body, "code": self.code}, local=False)
 
 
-def test_not_found_after_a_timeout_asks_because_the_server_may_still_execute_the_call() -> None:
+def test_not_found_after_timeout_asks_while_server_may_still_run() -> None:
     run = Simulation({"steps": [verified()]})
     SlowServer(run, late=60.0)
     run.run(steps=20)
@@ -219,7 +217,7 @@ def test_not_found_after_a_timeout_asks_because_the_server_may_still_execute_the
     assert run.asked == ["a"]
 
 
-def test_not_found_after_a_timeout_counts_when_the_time_that_the_server_may_take_is_over() -> None:
+def test_not_found_after_timeout_counts_after_the_waiting_time() -> None:
     run = Simulation({"steps": [verified(after=30)]})
     SlowServer(run, late=29.0)
     assert run.run().state == "done"
@@ -227,14 +225,14 @@ def test_not_found_after_a_timeout_counts_when_the_time_that_the_server_may_take
     assert not run.asked
 
 
-def test_after_is_at_least_the_time_limit_of_the_call() -> None:
+def test_after_is_at_least_the_call_timeout() -> None:
     run = Simulation({"steps": [verified(after=0.2)]})
     SlowServer(run, late=9.0)
     assert run.run().state == "done"
     assert run.effects == {"a": 1}
 
 
-def test_not_found_counts_if_the_server_ended_during_the_call() -> None:
+def test_not_found_counts_if_server_exited_during_call() -> None:
     run = Simulation({"steps": [verified()]})
     SlowServer(run, late=1e9, code="E-STDIO-EXIT")
     assert run.run().state == "done"
@@ -242,7 +240,7 @@ def test_not_found_counts_if_the_server_ended_during_the_call() -> None:
     assert not run.asked
 
 
-def test_a_read_before_the_server_ended_does_not_count_after_it() -> None:
+def test_read_before_server_exit_does_not_count_after_it() -> None:
     run = Simulation({"steps": [verified()]})
     SlowServer(run, late=60.0)
 
@@ -254,7 +252,7 @@ def test_a_read_before_the_server_ended_does_not_count_after_it() -> None:
     assert run.asked == ["a"]
 
 
-def test_unknown_outcomes_are_handled_only_by_handlers_that_name_them() -> None:
+def test_unknown_outcome_needs_a_handler_that_names_it() -> None:
     step = pay("a", on_unknown="fail", catch=[{"steps": [pay("b")]}, {"unknown": True, "steps": [pay("c")]}])
     run = Simulation({"steps": [step]})
     run.reply = lambda action: outcome(action, "unknown", "unknown") if action.path == "a" else None
@@ -262,7 +260,7 @@ def test_unknown_outcomes_are_handled_only_by_handlers_that_name_them() -> None:
     assert run.effects == {"c": 1}
 
 
-def test_calls_that_were_not_executed_are_retried_with_growing_waits() -> None:
+def test_calls_that_did_not_run_are_retried_with_backoff() -> None:
     attempts: list[float] = []
     run = Simulation({"steps": [pay("a", retry={"tries": 4, "wait": 30, "factor": 2})]})
 
@@ -280,7 +278,7 @@ def needs_approval(action: CallAction, now: float) -> Entry:
     return replace(entry_for(action, 1, now), state="not_executed", ended=now, body=body)
 
 
-def test_a_call_that_an_operator_has_to_approve_waits_as_one_attempt() -> None:
+def test_call_waiting_for_approval_counts_as_one_attempt() -> None:
     attempts: list[tuple[float, int]] = []
     run = Simulation({"steps": [pay("a"), pay("b")]})
 
@@ -294,7 +292,7 @@ def test_a_call_that_an_operator_has_to_approve_waits_as_one_attempt() -> None:
     assert run.effects == {"a": 1, "b": 1}
 
 
-def test_a_call_that_is_not_approved_within_a_day_fails() -> None:
+def test_call_not_approved_within_a_day_fails() -> None:
     run = Simulation({"steps": [pay("a", retry={"tries": 1})]})
     run.reply = lambda action: needs_approval(action, run.now)
     ended = run.run(steps=30_000)
@@ -302,7 +300,7 @@ def test_a_call_that_is_not_approved_within_a_day_fails() -> None:
     assert run.now == 24 * 3600.0 and not run.effects
 
 
-def test_a_failure_that_the_tool_reported_is_not_retried_unless_the_file_says_so() -> None:
+def test_reported_tool_failure_is_retried_only_if_configured() -> None:
     once = Simulation({"steps": [{"name": "x", "tool": "s.fail", "retry": {"tries": 5}}]})
     assert once.run().state == "failed"
     assert once.calls["x"] == 1
@@ -312,7 +310,7 @@ def test_a_failure_that_the_tool_reported_is_not_retried_unless_the_file_says_so
     assert again.calls["x"] == 3
 
 
-def test_a_failed_run_is_undone_in_reverse_order() -> None:
+def test_failed_run_is_undone_in_reverse_order() -> None:
     undone: list[str] = []
     run = Simulation(
         {
@@ -334,7 +332,7 @@ def test_a_failed_run_is_undone_in_reverse_order() -> None:
     assert undone == ["b", "a"]
 
 
-def test_undoing_does_not_begin_while_a_step_is_unknown() -> None:
+def test_undo_waits_until_unknown_step_is_settled() -> None:
     run = Simulation(
         {
             "on_failure": "undo",
@@ -347,7 +345,7 @@ def test_undoing_does_not_begin_while_a_step_is_unknown() -> None:
     assert run.calls["b"] == 1
 
 
-def test_a_denied_approval_fails_the_run_before_the_call() -> None:
+def test_denied_approval_fails_run_before_the_call() -> None:
     run = Simulation({"steps": [{"name": "ok", "approve": {"title": "Pay?"}}, pay("a")]})
     run._message("answer", "ok", {"yes": False, "note": "too much"})
     ended = run.run()
@@ -356,13 +354,13 @@ def test_a_denied_approval_fails_the_run_before_the_call() -> None:
     assert not run.effects
 
 
-def test_a_question_that_is_not_answered_in_time_fails() -> None:
+def test_unanswered_question_expires() -> None:
     run = Simulation({"steps": [{"name": "ok", "approve": {"title": "Pay?", "within": "1d"}}, pay("a")]})
     run._answer = lambda decision: setattr(run, "now", decision.due or run.now)  # type: ignore[method-assign]
     assert (run.run().error or {})["code"] == "E-WORKFLOW-EXPIRED"
 
 
-def test_cancel_begins_nothing_new_and_says_what_is_unknown() -> None:
+def test_cancel_starts_nothing_new() -> None:
     run = Simulation({"steps": [pay("a"), pay("b")]})
     run._message("cancel", "", {"undo": False})
     ended = run.run()
@@ -370,7 +368,7 @@ def test_cancel_begins_nothing_new_and_says_what_is_unknown() -> None:
     assert not run.effects
 
 
-def test_cancel_while_undoing_lets_the_undo_end() -> None:
+def test_cancel_during_undo_lets_undo_finish() -> None:
     steps = [pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}"}}) for name in ("a", "b")]
     run = Simulation({"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]})
 
@@ -392,9 +390,7 @@ def test_cancel_while_undoing_lets_the_undo_end() -> None:
         ("E-ARGUMENTS", False, "failed"),
     ],
 )
-def test_a_run_whose_tool_has_changed_is_stuck_and_tries_again_once_it_is_resumed(
-    code: str, waits: bool, state: str
-) -> None:
+def test_changed_tool_makes_run_stuck_until_resumed(code: str, waits: bool, state: str) -> None:
     run = Simulation({"steps": [*([{"name": "w", "wait": "1h"}] if waits else []), pay("a")]})
     error = {"code": code, "message": "gone", "executed": "no", "retryable": False}
 
@@ -406,7 +402,7 @@ def test_a_run_whose_tool_has_changed_is_stuck_and_tries_again_once_it_is_resume
     run.record = replace(run.record, state="ready")
     run._message("resume", "", {})
     assert run.run().state == state
-    assert run.calls["a"] == 2  # each time that a person resumes it
+    assert run.calls["a"] == 2  # each time that a user resumes it
     run.record = replace(run.record, state="ready")
     run.reply = None
     run._message("resume", "", {})
@@ -414,7 +410,7 @@ def test_a_run_whose_tool_has_changed_is_stuck_and_tries_again_once_it_is_resume
     assert run.effects == {"a": 1}
 
 
-def test_a_run_that_takes_too_long_fails() -> None:
+def test_run_over_its_timeout_fails() -> None:
     run = Simulation({"timeout": "1h", "steps": [{"name": "w", "wait": "2h"}, pay("a")]})
     ended = run.run()
     assert (ended.error or {})["code"] == "E-WORKFLOW-TIMEOUT"
@@ -422,14 +418,14 @@ def test_a_run_that_takes_too_long_fails() -> None:
     assert not run.effects
 
 
-def test_a_stricter_effect_of_the_past_counts() -> None:
+def test_stricter_recorded_effect_applies() -> None:
     run = Simulation({"steps": [{"name": "a", "tool": "s.put"}]})
     run.journal["a", 1] = Entry(path="a", state="begun", tool="s.put", effect="unsafe", args={}, life=0)
     run.run()
     assert run.asked == ["a"]
 
 
-def test_a_key_that_does_not_reach_the_server_makes_no_call_repeatable() -> None:
+def test_unsupported_key_does_not_make_call_repeatable() -> None:
     run = Simulation({"steps": CRASH_DEFINITIONS["keyed"]})
     run.meta_key = None
     crashed = iter([False, False, False, True])
@@ -438,7 +434,7 @@ def test_a_key_that_does_not_reach_the_server_makes_no_call_repeatable() -> None
     assert run.effects == {"k": 1, "b": 1}
 
 
-def test_a_foreach_of_ten_thousand_items_takes_time_in_proportion() -> None:
+def test_large_foreach_takes_linear_time() -> None:
     items = {"items": list(range(3000))}
     step = {"name": "f", "foreach": "inputs.items", "at_once": 50, "steps": [{"name": "p", "tool": "s.put"}]}
     run = Simulation({"steps": [step], "outputs": "${size(steps.f.data)}"}, items)

@@ -89,7 +89,7 @@ CODE = {
 
 
 @pytest.mark.parametrize("name", CODE)
-def test_a_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
+def test_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
     code, inputs = CODE[name]
     plain = CodeSimulation(code, inputs)
     whole = plain.run()
@@ -117,7 +117,7 @@ def test_a_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
         assert run.effects == plain.effects, crash_at
 
 
-def test_time_and_randomness_are_the_same_in_a_replay() -> None:
+def test_time_and_randomness_are_stable_in_replay() -> None:
     run = CodeSimulation(sequence)
     crashes = iter([False] * 7 + [True])
     ended = run.run(lambda point: next(crashes, False))
@@ -127,7 +127,7 @@ def test_time_and_randomness_are_the_same_in_a_replay() -> None:
     assert ended.output == tokens.pop()
 
 
-def test_changed_code_stops_the_run_and_calls_nothing() -> None:
+def test_changed_code_makes_run_stuck_and_calls_nothing() -> None:
     run = CodeSimulation(waits)
     crashes = iter([False] * 4 + [True])
 
@@ -153,7 +153,7 @@ def test_changed_code_stops_the_run_and_calls_nothing() -> None:
     assert run.effects == {"a": 1}
 
 
-def test_a_failed_branch_lets_no_new_step_begin_and_settles_begun_ones() -> None:
+def test_failed_branch_starts_no_new_step() -> None:
     @workflow
     async def code(run: RunContext) -> Any:
         async def item(number: int) -> Any:
@@ -168,7 +168,7 @@ def test_a_failed_branch_lets_no_new_step_begin_and_settles_begun_ones() -> None
     assert run.effects == {"1": 1}
 
 
-def test_a_failed_run_is_undone_with_functions_of_the_results() -> None:
+def test_failed_run_is_undone_by_functions_of_results() -> None:
     @workflow(undo_on_failure=True)
     async def code(run: RunContext) -> Any:
         await run.call("s.pay", {"id": "a"}, undo=("s.pay", lambda paid: {"id": f"back {paid.data['id']}"}))
@@ -182,7 +182,7 @@ def test_a_failed_run_is_undone_with_functions_of_the_results() -> None:
     assert list(run.effects) == ["a", "b", "back b", "back a"]
 
 
-def test_an_undo_whose_function_fails_leaves_the_run_to_a_person() -> None:
+def test_failed_undo_function_makes_run_stuck() -> None:
     @workflow(undo_on_failure=True)
     async def code(run: RunContext) -> Any:
         await run.call("s.pay", {"id": "a"}, undo=("s.pay", lambda paid: {"id": paid.data["missing"]}))
@@ -191,7 +191,7 @@ def test_an_undo_whose_function_fails_leaves_the_run_to_a_person() -> None:
     assert CodeSimulation(code).run().state == "stuck"
 
 
-def test_an_unknown_outcome_is_raised_if_the_author_asked_for_it() -> None:
+def test_unknown_outcome_is_raised_if_requested() -> None:
     @workflow
     async def code(run: RunContext) -> Any:
         try:
@@ -225,7 +225,7 @@ async def _wait_for_question(workflows: Workflows, id: str) -> RunRecord:
 
 
 @pytest.mark.anyio
-async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_path: Path) -> None:
+async def test_run_resumes_in_another_engine_and_leaves_no_task(hub: Hub, tmp_path: Path) -> None:
     ended: list[str] = []
 
     @workflow
@@ -255,7 +255,7 @@ async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_
 
 
 @pytest.mark.anyio
-async def test_a_step_that_begins_and_an_end_during_a_write_are_not_missed(hub: Hub, tmp_path: Path) -> None:
+async def test_step_started_during_a_write_is_not_missed(hub: Hub, tmp_path: Path) -> None:
     written = asyncio.Event()
 
     class SlowJournal(SqliteJournal):
@@ -284,7 +284,7 @@ async def test_a_step_that_begins_and_an_end_during_a_write_are_not_missed(hub: 
 
 
 @pytest.mark.anyio
-async def test_a_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with Workflows(hub, tmp_path / "runs.db") as workflows:
         run = await workflows.start(waits, {})
         while (await run.status()).state != "waiting":
@@ -305,7 +305,7 @@ async def test_a_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: py
 
 
 @pytest.mark.anyio
-async def test_a_child_run_gives_its_output_or_its_failure(hub: Hub, tmp_path: Path) -> None:
+async def test_child_run_returns_output_or_failure(hub: Hub, tmp_path: Path) -> None:
     @workflow
     async def inner(run: RunContext, id: str) -> Any:
         await run.call("s.pay" if id == "good" else "s.fail", {"id": id})

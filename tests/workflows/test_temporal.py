@@ -50,7 +50,7 @@ def address(temporal: WorkflowEnvironment) -> str:
     return str(temporal.client.service_client.config.target_host)
 
 
-async def test_the_refund_example_runs(temporal: WorkflowEnvironment) -> None:
+async def test_refund_example_runs(temporal: WorkflowEnvironment) -> None:
     async with Hub(company()) as hub, TemporalWorkflows(hub, temporal.client) as workflows:
         run = await workflows.start(EXAMPLES / "refund.yaml", {"order": "A-17"}, key="A-17", caller="ann")
         asked = await run.wait()
@@ -64,7 +64,7 @@ async def test_the_refund_example_runs(temporal: WorkflowEnvironment) -> None:
         assert [each.id for each in await workflows.list_runs("done")] == [run.id]
 
 
-async def test_the_commands_read_and_answer_runs_on_temporal(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_commands_read_and_answer_temporal_runs(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     journal = ("--journal", f"temporal://{address(temporal)}")
     run = terminal.json("run", "flow.yaml", "id=T1", "-c", "mcp.json", *journal, exit_code=9)["id"]
@@ -87,7 +87,7 @@ async def wait_for(condition: Any) -> None:
     raise AssertionError("the condition did not become true")
 
 
-async def test_a_killed_worker_repeats_no_unsafe_step(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_killed_worker_repeats_no_unsafe_step(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
     flow = {
         "name": "killed",
         "steps": [

@@ -16,7 +16,7 @@ pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is n
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "workflows.md"
 
 
-def test_the_reader_kills_the_process_and_pays_once(tmp_path: Path) -> None:
+def test_tutorial_survives_a_kill_and_pays_once(tmp_path: Path) -> None:
     text = PAGE.read_text()
     for name, kind in (("bank.py", "python"), ("mcp.json", "json"), ("pay.yaml", "yaml")):
         found = re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)

@@ -27,7 +27,7 @@ def postgresql() -> Iterator[str]:
     """The address of a server, without a database."""
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     with postgres_server(programs) as address:
         yield address
 

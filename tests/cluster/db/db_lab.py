@@ -1,4 +1,4 @@
-"""Several nodes in one process on one record, and a book of who owned what."""
+"""Several nodes in one process on one database, and a log of owners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TERMS = LeaseSettings(ttl=4.0, renew_interval=0.5, hold=3.0)
 PLACES = [ServerInstance("acme", f"server-{number}") for number in range(12)]
 
 
-class Book:
+class OwnershipLog:
     """Who owned what, from when to when, by one clock; kept for all nodes."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Book:
 class Lab:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.book = Book()
+        self.ownership_log = OwnershipLog()
         self.moved_at = time.monotonic()
         self.told: list[tuple[Ownership, bool]] = []  # what moved, and whether it was taken
         self.members: dict[str, tuple[Member, asyncio.Task[None]]] = {}
@@ -74,7 +74,7 @@ class Lab:
         nodes, places = CutNodes(self.engine, an_integrity(), TERMS), CutPlaces(self.engine)
         self.records[id] = nodes, places
         card = NodeInfo(id, "", "1", capacity, tuple(labels), "acme")
-        member = Member(card, nodes, places, self.book, time.monotonic, TERMS)
+        member = Member(card, nodes, places, self.ownership_log, time.monotonic, TERMS)
         member.on_ownership_changed = self.moved
         self.members[id] = member, asyncio.create_task(member.run())
         return member
@@ -97,7 +97,7 @@ class Lab:
     async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> float:
         began = time.monotonic()
         while not what():
-            assert time.monotonic() - began < seconds, self.book.shares()
+            assert time.monotonic() - began < seconds, self.ownership_log.shares()
             await asyncio.sleep(0.02)
         return time.monotonic() - began
 
@@ -107,7 +107,7 @@ class Lab:
 
     def all_owned(self, *ids: str) -> bool:
         """By these nodes, and each by the one that should own it."""
-        return {place: held.node for place, held in self.book.owners.items()} == _owners(ids)
+        return {place: held.node for place, held in self.ownership_log.owners.items()} == _owners(ids)
 
 
 @functools.cache
@@ -150,9 +150,9 @@ async def lab_of(engine: AsyncEngine, *ids: str) -> AsyncIterator[Lab]:
     yield lab
     for id in tuple(lab.members):
         await lab.stop(id)
-    assert lab.book.wrong == []
-    assert lab.book.owners == {}
-    assert all(fences == sorted(set(fences)) for fences in lab.book.fences.values())
+    assert lab.ownership_log.wrong == []
+    assert lab.ownership_log.owners == {}
+    assert all(fences == sorted(set(fences)) for fences in lab.ownership_log.fences.values())
     taken = Counter(held for held, took in lab.told if took)
-    assert taken == Counter(held for held, took in lab.told if not took)  # whatever was told, was told to the end
+    assert taken == Counter(held for held, took in lab.told if not took)  # every loss was reported
     assert set(taken.values()) <= {1}

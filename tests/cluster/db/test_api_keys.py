@@ -18,7 +18,7 @@ from toolway.cluster.db.tables import ApiKeyRow
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_key_is_known_until_it_is_revoked_and_then_known_as_revoked(engine: AsyncEngine) -> None:
+async def test_key_is_valid_until_revoked_and_changes_are_recorded(engine: AsyncEngine) -> None:
     keys, changes = ApiKeyTable(engine, an_integrity()), ChangeReader(engine)
     first = await keys.add("acme", "k1", {"id": "k1", "scopes": ["github"]})
     await keys.add("acme", "k2", {"id": "k2", "scopes": None})
@@ -36,7 +36,7 @@ async def test_a_key_is_known_until_it_is_revoked_and_then_known_as_revoked(engi
     assert [facts["id"] for facts in (await keys.load_all("other")).valid] == ["k1"]
 
 
-async def test_what_is_not_there_is_not_revoked_and_changes_nothing(engine: AsyncEngine) -> None:
+async def test_revoking_an_unknown_key_changes_nothing(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
     assert not await keys.revoke("acme", "k1")
     await keys.add("acme", "k1", {})
@@ -47,7 +47,7 @@ async def test_what_is_not_there_is_not_revoked_and_changes_nothing(engine: Asyn
     assert await ChangeReader(engine).fetch_since(seen) == (seen, frozenset())
 
 
-async def test_an_id_that_was_revoked_is_not_given_again(engine: AsyncEngine) -> None:
+async def test_revoked_key_id_cannot_be_reused(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
     await keys.add("acme", "k1", {})
     await keys.revoke("acme", "k1")
@@ -56,13 +56,13 @@ async def test_an_id_that_was_revoked_is_not_given_again(engine: AsyncEngine) ->
     assert (await keys.load_all("acme")).valid == []
 
 
-async def test_of_many_who_revoke_a_key_one_did(engine: AsyncEngine) -> None:
+async def test_concurrent_revocations_of_a_key_succeed_once(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
     await keys.add("acme", "k1", {})
     assert sorted(await asyncio.gather(*(keys.revoke("acme", "k1") for _ in range(5)))) == [False] * 4 + [True]
 
 
-async def test_revoked_ones_are_forgotten_after_a_day(engine: AsyncEngine) -> None:
+async def test_revoked_keys_are_forgotten_after_a_day(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
     for id in ("k1", "k2", "k3"):
         await keys.add("acme", id, {})

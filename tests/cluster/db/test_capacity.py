@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("url", ["postgresql"], 
 
 
 def _owner(lab: Lab, server: str, instance: int = 0) -> str | None:
-    held = lab.book.owners.get(ServerInstance("acme", server, instance))
+    held = lab.ownership_log.owners.get(ServerInstance("acme", server, instance))
     return held.node if held is not None else None
 
 
-async def test_a_server_runs_where_the_labels_are_that_it_asks_for(engine: AsyncEngine) -> None:
+async def test_server_runs_only_on_nodes_with_its_labels(engine: AsyncEngine) -> None:
     async with lab_of(engine) as lab:
         lab.start("a", labels=["eu"])
         lab.start("b", labels=["eu", "gpu"])
@@ -36,7 +36,7 @@ async def test_a_server_runs_where_the_labels_are_that_it_asks_for(engine: Async
         assert _owner(lab, "gpu-0") is None
 
 
-async def test_instances_of_a_server_are_on_different_nodes_and_stay_while_one_is_lost(engine: AsyncEngine) -> None:
+async def test_instances_of_a_server_run_on_different_nodes(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a", "b", "c") as lab:
         await lab.declare({f"many-{n}": DesiredInstances(count=3) for n in range(4)})
         apart = [{"a", "b", "c"}] * 4
@@ -48,29 +48,31 @@ async def test_instances_of_a_server_are_on_different_nodes_and_stay_while_one_i
         await lab.until(lambda: all(_owner(lab, f"many-{n}") is not None for n in range(4)))  # one may be on its way
 
 
-async def test_a_full_node_leaves_the_rest_to_others_and_nothing_goes_to_and_fro(engine: AsyncEngine) -> None:
+async def test_full_node_leaves_the_rest_to_others_without_thrashing(engine: AsyncEngine) -> None:
     async with lab_of(engine) as lab:
         lab.start("small", capacity=3)
-        await lab.until(lambda: lab.book.shares() == {"small": 3})
+        await lab.until(lambda: lab.ownership_log.shares() == {"small": 3})
         await lab.declare({f"watched-{n}": DesiredInstances(cost=0) for n in range(5)})
-        await lab.until(lambda: lab.book.shares() == {"small": 8})  # what needs no program needs no room
+        await lab.until(
+            lambda: lab.ownership_log.shares() == {"small": 8}
+        )  # a server without a program takes up no room
         lab.start("large", capacity=12)
-        await lab.until(lambda: len(lab.book.owners) == len(PLACES) + 5, 30)
-        await lab.until(lambda: len(lab.book.owners) == len(PLACES) + 5 and lab.quiet() > 5, 40)
-        before = dict(lab.book.owners)
+        await lab.until(lambda: len(lab.ownership_log.owners) == len(PLACES) + 5, 30)
+        await lab.until(lambda: len(lab.ownership_log.owners) == len(PLACES) + 5 and lab.quiet() > 5, 40)
+        before = dict(lab.ownership_log.owners)
         programs = [held.node for place, held in before.items() if not place.server.startswith("watched")]
         assert len(programs) == len(PLACES) and programs.count("small") <= 3 and programs.count("large") <= 12
 
 
-async def test_what_is_removed_ends_and_others_hear_of_it(engine: AsyncEngine) -> None:
+async def test_removed_server_is_released_and_its_end_published(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a") as lab:
         await lab.until(lambda: lab.all_owned("a"))
         place = PLACES[0]
-        held = lab.book.owners[place]
+        held = lab.ownership_log.owners[place]
         await lab.declare({place.server: DesiredInstances(count=0)})
-        took = await lab.until(lambda: place not in lab.book.owners)
+        took = await lab.until(lambda: place not in lab.ownership_log.owners)
         assert took < within(2.5)
         await lab.until(lambda: (held, False) in lab.told)
         await lab.declare({place.server: DesiredInstances()})
-        await lab.until(lambda: place in lab.book.owners)
-        assert lab.book.owners[place].fence > held.fence
+        await lab.until(lambda: place in lab.ownership_log.owners)
+        assert lab.ownership_log.owners[place].fence > held.fence

@@ -1,4 +1,4 @@
-"""What changed, and when: nobody who asks misses anything."""
+"""What changed, and when: no reader misses a change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _change(engine: AsyncEngine, kind: str, tenant: str) -> int:
         return await record_change(db, kind, tenant)
 
 
-async def test_who_asks_hears_what_changed_since(engine: AsyncEngine) -> None:
+async def test_fetch_returns_changes_since_a_revision(engine: AsyncEngine) -> None:
     changes = ChangeReader(engine)
     assert await changes.fetch_since(0) == (0, frozenset())
     first = await _change(engine, "keys", "acme")
@@ -33,7 +33,7 @@ async def test_who_asks_hears_what_changed_since(engine: AsyncEngine) -> None:
     assert await changes.fetch_since(third) == (again, frozenset({("keys", "acme")}))
 
 
-async def test_a_change_that_is_taken_back_is_none(engine: AsyncEngine) -> None:
+async def test_rolled_back_change_is_not_recorded(engine: AsyncEngine) -> None:
     with pytest.raises(ZeroDivisionError):
         async with engine.begin() as db:
             await record_change(db, "keys", "acme")
@@ -41,7 +41,7 @@ async def test_a_change_that_is_taken_back_is_none(engine: AsyncEngine) -> None:
     assert await ChangeReader(engine).fetch_since(0) == (0, frozenset())
 
 
-async def test_a_record_that_was_put_back_from_a_copy_has_changed_altogether(engine: AsyncEngine) -> None:
+async def test_restored_database_reports_everything_changed(engine: AsyncEngine) -> None:
     await _change(engine, "keys", "acme")
     await _change(engine, "lists", "acme")
     async with engine.begin() as db:
@@ -50,8 +50,8 @@ async def test_a_record_that_was_put_back_from_a_copy_has_changed_altogether(eng
     assert (last, changed) == (1, frozenset({("keys", "acme"), ("lists", "acme")}))
 
 
-async def test_who_has_seen_a_revision_has_seen_all_before_it(engine: AsyncEngine) -> None:
-    """Many change something at once, each a tenant of its own; whoever asks all the time hears of each of them."""
+async def test_seen_revision_includes_all_changes_before_it(engine: AsyncEngine) -> None:
+    """Many writers change something at once, each its own tenant; a polling reader sees every change."""
     changes = ChangeReader(engine)
     done = asyncio.Event()
     heard: set[str] = set()

@@ -51,7 +51,7 @@ async def _places(engine: AsyncEngine) -> set[tuple[str, int]]:
         }
 
 
-async def test_a_file_is_taken_and_all_read_it_as_it_was(registry: ConfigStore, engine: AsyncEngine) -> None:
+async def test_imported_file_is_read_back_unchanged(registry: ConfigStore, engine: AsyncEngine) -> None:
     assert await _document(registry, "acme") is None
     assert await registry.import_document("acme", FILE, "d1")
     found = await _document(registry, "acme")
@@ -63,7 +63,7 @@ async def test_a_file_is_taken_and_all_read_it_as_it_was(registry: ConfigStore, 
     assert await _document(registry, "other") is None
 
 
-async def test_a_file_that_was_taken_before_is_not_taken_again(registry: ConfigStore) -> None:
+async def test_file_imported_before_is_not_imported_again(registry: ConfigStore) -> None:
     new = {"mcpServers": {"files": {"command": "files2"}}}
     assert await registry.import_document("acme", FILE, "old")
     assert await registry.import_document("acme", new, "new")
@@ -75,12 +75,12 @@ async def test_a_file_that_was_taken_before_is_not_taken_again(registry: ConfigS
     assert await registry.import_document("other", FILE, "old")
 
 
-async def test_of_many_who_bring_the_same_file_at_once_one_changes_something(registry: ConfigStore) -> None:
+async def test_concurrent_imports_of_a_file_change_it_once(registry: ConfigStore) -> None:
     taken = await asyncio.gather(*(registry.import_document("acme", FILE, "d1") for _ in range(4)))
     assert sorted(taken) == [False, False, False, True]
 
 
-async def test_a_file_that_says_the_same_changes_nothing(registry: ConfigStore, engine: AsyncEngine) -> None:
+async def test_import_with_equal_content_changes_nothing(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
     before = await ChangeReader(engine).fetch_since(0)
     assert await registry.import_document("acme", FILE, "d2")
@@ -88,7 +88,7 @@ async def test_a_file_that_says_the_same_changes_nothing(registry: ConfigStore, 
     assert not await registry.import_document("acme", FILE, "d2")
 
 
-async def test_who_follows_reads_only_what_changed(registry: ConfigStore, engine: AsyncEngine) -> None:
+async def test_reload_returns_only_changes(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
     first = await _changes(registry)
     everything = first.diff
@@ -106,7 +106,7 @@ async def test_who_follows_reads_only_what_changed(registry: ConfigStore, engine
     assert (set(change.entries), change.removed) == ({"my-search"}, frozenset({"new"}))
 
 
-async def test_one_server_is_put_and_removed(registry: ConfigStore, engine: AsyncEngine) -> None:
+async def test_server_can_be_added_and_removed(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
     before = await _changes(registry)
     assert await registry.put_server("acme", "new", {"command": "new", "instances": 3}) > before.revision
@@ -121,21 +121,19 @@ async def test_one_server_is_put_and_removed(registry: ConfigStore, engine: Asyn
     assert await _places(engine) == {("files", 0), ("files", 1), ("my-search", 0)}
 
 
-async def test_a_tenant_may_begin_with_one_server(registry: ConfigStore) -> None:
+async def test_tenant_can_start_with_one_server(registry: ConfigStore) -> None:
     await registry.put_server("acme", "new", {"command": "new"})
     found = await _document(registry, "acme")
     assert found is not None and found[1] == {"mcpServers": {"new": {"command": "new"}}}
 
 
-async def test_those_who_put_at_once_all_have_what_they_put(registry: ConfigStore) -> None:
+async def test_concurrent_server_additions_are_all_kept(registry: ConfigStore) -> None:
     await asyncio.gather(*(registry.put_server("acme", f"s{number}", {"command": "x"}) for number in range(5)))
     found = await _document(registry, "acme")
     assert found is not None and set(found[1]["mcpServers"]) == {f"s{number}" for number in range(5)}
 
 
-async def test_entries_that_nobody_can_use_are_kept_and_want_no_owner(
-    registry: ConfigStore, engine: AsyncEngine
-) -> None:
+async def test_unusable_entries_are_kept_and_need_no_owner(registry: ConfigStore, engine: AsyncEngine) -> None:
     servers = {
         "a-b": {"command": "x"},
         "A B": {"command": "y"},  # its name is taken
@@ -150,16 +148,14 @@ async def test_entries_that_nobody_can_use_are_kept_and_want_no_owner(
     assert found is not None and found[1]["mcpServers"] == servers
 
 
-async def test_nothing_secret_lies_open_in_the_record(registry: ConfigStore, engine: AsyncEngine) -> None:
+async def test_secrets_are_not_stored_in_plain_text(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
     async with engine.connect() as db:
         for table in ("servers", "tenants", "imported_configs", "changes", "removed_servers", "instances"):
             assert SECRET not in str((await db.execute(text(f"SELECT * FROM {table}"))).all())
 
 
-async def test_an_entry_does_not_open_with_another_key_nor_in_another_place(
-    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_moved_entry_or_wrong_key_is_rejected(engine: AsyncEngine, caplog: pytest.LogCaptureFixture) -> None:
     await ConfigStore(engine, a_sealer(), an_integrity()).import_document("acme", FILE, "d1")
     with pytest.raises(StateRefused) as caught:
         await ConfigStore(engine, a_sealer(b"x"), an_integrity(b"x")).load("acme")
@@ -175,14 +171,14 @@ async def test_an_entry_does_not_open_with_another_key_nor_in_another_place(
     assert "servers 'my-search' is refused" in caplog.text
 
 
-async def test_an_entry_may_be_as_large_as_an_api(registry: ConfigStore) -> None:
+async def test_entry_can_be_as_large_as_an_openapi_document(registry: ConfigStore) -> None:
     servers = {"api": {"openapi": {"document": {"paths": ["x" * 100] * 20_000}}}}
     await registry.import_document("acme", {"mcpServers": servers}, "d1")
     found = await _document(registry, "acme")
     assert found is not None and found[1]["mcpServers"] == servers
 
 
-async def test_a_thousand_servers_are_taken_at_once_and_read_some_at_a_time(
+async def test_thousand_servers_are_imported_and_read_in_pages(
     registry: ConfigStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.cluster.db.config_store.SERVERS_PER_PAGE", 500)
@@ -195,7 +191,7 @@ async def test_a_thousand_servers_are_taken_at_once_and_read_some_at_a_time(
     assert await _places(engine) == {("s7", 0)}
 
 
-async def test_what_was_taken_or_removed_long_ago_is_forgotten(
+async def test_old_imports_and_removals_are_forgotten(
     registry: ConfigStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.cluster.db.config_store.MAX_IMPORTED_FILES", 2)
@@ -208,7 +204,7 @@ async def test_what_was_taken_or_removed_long_ago_is_forgotten(
         assert set((await db.execute(select(RemovedServerRow.name))).scalars()) == {"s3"}
 
 
-async def test_whoever_reads_while_others_write_sees_all_of_a_change_or_nothing(
+async def test_concurrent_reader_sees_whole_changes_only(
     registry: ConfigStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.cluster.db.config_store.SERVERS_PER_PAGE", 3)

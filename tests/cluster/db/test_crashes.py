@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 ID = IdempotencyKey("key:1", "bank", "pay", "k")
 
-#: A node that takes a revision and a key, and gets no further.
+#: A node that takes a revision and a key, and stops there.
 PROGRAM = """
 import asyncio, sys
 from tests.cluster.db.encryption_keys import a_sealer, an_integrity
@@ -84,9 +84,7 @@ async def _change(engine: AsyncEngine) -> float:
     return time.monotonic() - began
 
 
-async def test_who_is_killed_in_the_middle_leaves_no_lock_and_no_half_of_a_change(
-    engine: AsyncEngine, url: str
-) -> None:
+async def test_killed_writer_leaves_no_lock_and_no_partial_change(engine: AsyncEngine, url: str) -> None:
     async with in_the_middle(url) as process:
         process.kill()
         await process.wait()
@@ -96,7 +94,7 @@ async def test_who_is_killed_in_the_middle_leaves_no_lock_and_no_half_of_a_chang
         assert (await ChangeReader(engine).fetch_since(last - 1))[1] == {("keys", "acme")}  # ours is all since then
 
 
-async def test_what_a_killed_node_was_doing_is_unknown_when_its_lease_has_ended(engine: AsyncEngine, url: str) -> None:
+async def test_claim_of_a_killed_node_is_interrupted_after_its_lease(engine: AsyncEngine, url: str) -> None:
     async with in_the_middle(url) as process:
         process.kill()
         await process.wait()
@@ -106,9 +104,7 @@ async def test_what_a_killed_node_was_doing_is_unknown_when_its_lease_has_ended(
         assert time.monotonic() - began < within(8.0)
 
 
-async def test_who_is_stopped_in_the_middle_holds_the_others_up_for_a_moment_only(
-    engine: AsyncEngine, url: str
-) -> None:
+async def test_stopped_writer_delays_others_only_briefly(engine: AsyncEngine, url: str) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("whoever has a SQLite file may hold up the others: it is for one machine")
     async with in_the_middle(url) as process:
@@ -118,7 +114,7 @@ async def test_who_is_stopped_in_the_middle_holds_the_others_up_for_a_moment_onl
         os.kill(process.pid, signal.SIGCONT)
 
 
-async def test_a_connection_that_the_database_ended_while_nobody_used_it_is_not_used(
+async def test_connection_closed_by_the_database_is_not_reused(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine.dialect.name == "sqlite":
@@ -140,7 +136,7 @@ async def test_a_connection_that_the_database_ended_while_nobody_used_it_is_not_
 async def server() -> AsyncIterator[Postgres]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     folder = Path(tempfile.mkdtemp(prefix="toolway-pg-", dir="/tmp"))
     server = Postgres(programs, folder, "127.0.0.1")
     await server.make()
@@ -150,7 +146,7 @@ async def server() -> AsyncIterator[Postgres]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_database_that_is_killed_and_comes_back_has_forgotten_nothing_and_hears_what_it_missed(
+async def test_killed_database_keeps_outcomes_and_gets_missed_ones(
     server: Postgres,
 ) -> None:
     engine = open_engine(server.url)
@@ -161,7 +157,7 @@ async def test_a_database_that_is_killed_and_comes_back_has_forgotten_nothing_an
     await a.finish(before, {"n": 0})
     assert await a.claim(ID, "f", "call-1") is None
     await server.stop()
-    await a.finish(ID, {"n": 1})  # the call has ended meanwhile
+    await a.finish(ID, {"n": 1})  # the call has ended since
     during = IdempotencyKey("", "s", "t", "during")
     with pytest.raises(DatabaseUnavailable, match=r"does not respond: \w+$"):  # and no word of where the database is
         await a.claim(during, "f", "call-2")
@@ -177,8 +173,8 @@ async def test_a_database_that_is_killed_and_comes_back_has_forgotten_nothing_an
 # -- answers that are lost --------------------------------------------------------------------------------------------
 
 
-class Deaf:
-    """An engine that does what it is told, and whose answers are lost."""
+class LosesAnswers:
+    """An engine that executes statements but loses their answers."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -190,9 +186,9 @@ class Deaf:
         raise ConnectionError("the answer was lost")
 
 
-async def test_a_claim_whose_answer_was_lost_keeps_nobody_from_the_key(engine: AsyncEngine) -> None:
+async def test_claim_with_a_lost_answer_does_not_block_the_key(engine: AsyncEngine) -> None:
     a, b = await _node(engine, "a"), await _node(engine, "b")
-    a._autocommit = Deaf(a._autocommit)  # type: ignore[assignment]
+    a._autocommit = LosesAnswers(a._autocommit)  # type: ignore[assignment]
     with pytest.raises(DatabaseUnavailable):
         await a.claim(ID, "f", "call-1")
     b._follow_timeout = 0.0
@@ -201,16 +197,16 @@ async def test_a_claim_whose_answer_was_lost_keeps_nobody_from_the_key(engine: A
     assert await b.claim(ID, "f", "call-2") is None
 
 
-async def test_an_outcome_whose_answer_was_lost_is_written_again_and_is_the_same(engine: AsyncEngine) -> None:
+async def test_outcome_with_a_lost_answer_is_rewritten_unchanged(engine: AsyncEngine) -> None:
     a, b = await _node(engine, "a"), await _node(engine, "b")
     assert await a.claim(ID, "f", "call-1") is None
-    a._autocommit = Deaf(a._autocommit)  # type: ignore[assignment]
+    a._autocommit = LosesAnswers(a._autocommit)  # type: ignore[assignment]
     await a.finish(ID, {"n": 1})
     await a.close()
     assert await b.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
-async def test_no_more_outcomes_wait_than_there_is_room_for(engine: AsyncEngine) -> None:
+async def test_write_retry_queue_is_bounded(engine: AsyncEngine) -> None:
     later = WriteRetryQueue(engine, max_queued=2)
     statement = select(literal(1))
     assert [later.add(statement, {}) for _ in range(3)] == [True, True, False]
@@ -218,7 +214,7 @@ async def test_no_more_outcomes_wait_than_there_is_room_for(engine: AsyncEngine)
     assert len(later) == 0
 
 
-async def test_a_try_that_failed_does_not_end_the_next_try_of_the_same_call(
+async def test_failed_claim_does_not_end_the_next_claim_of_the_call(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, owner, other = await _node(engine, "sender"), await _node(engine, "owner"), await _node(engine, "other")

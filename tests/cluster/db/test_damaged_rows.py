@@ -36,7 +36,7 @@ PART_DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", [*RUN_DAMAGES, *PART_DAMAGES])
-async def test_a_bad_row_of_a_run_blocks_no_other_run(nodes: Nodes, damage: str) -> None:
+async def test_damaged_run_row_blocks_no_other_run(nodes: Nodes, damage: str) -> None:
     journal = await nodes.start("n1")
     bad = replace(a_run("bad"), definition=definition_hash(OTHER))
     await journal.create(bad, OTHER)
@@ -68,7 +68,7 @@ async def test_a_bad_row_of_a_run_blocks_no_other_run(nodes: Nodes, damage: str)
     assert (await journal.load("new"))[1] == OTHER
 
 
-async def test_a_session_that_cannot_be_read_has_ended_and_no_other_one(engine: AsyncEngine) -> None:
+async def test_damaged_session_row_has_ended_and_others_continue(engine: AsyncEngine) -> None:
     sessions = SessionStateStore(engine)
     for id in ("bad", "good"):
         await sessions.update("t", id, lambda now: replace(now, level="error"), 60.0)
@@ -81,7 +81,7 @@ async def test_a_session_that_cannot_be_read_has_ended_and_no_other_one(engine: 
 
 @pytest.mark.attack("A2-NJ1")
 @pytest.mark.parametrize("column", ["workflow", "key", "caller", "definition"])
-async def test_make_a_run_that_of_another_workflow_key_or_starter(nodes: Nodes, column: str) -> None:
+async def test_run_with_altered_columns_is_damaged(nodes: Nodes, column: str) -> None:
     journal = await nodes.start("n1")
     await journal.create(a_run("r1", key="k"), BODY)
     with psycopg.connect(nodes.url, autocommit=True) as db:
@@ -101,7 +101,7 @@ async def test_make_a_run_that_of_another_workflow_key_or_starter(nodes: Nodes, 
         "INSERT INTO run_messages (tenant, run, body) VALUES ('acme', 'r1', '{\"kind\": \"answer\"}')",
     ],
 )
-async def test_forge_a_result_or_an_approval_of_a_run(nodes: Nodes, attack: str) -> None:
+async def test_forged_run_result_or_approval_is_damaged(nodes: Nodes, attack: str) -> None:
     journal = await nodes.start("n1")
     for name in ("r1", "r2"):
         await journal.create(a_run(name), BODY)

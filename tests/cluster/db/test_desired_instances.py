@@ -23,15 +23,15 @@ async def _wish(engine: AsyncEngine, wish: DesiredInstances) -> None:
         await apply_desired_instances(db, "acme", {"files": wish})
 
 
-async def test_a_place_that_is_not_wanted_goes_when_its_owner_hands_it_back(engine: AsyncEngine) -> None:
+async def test_unwanted_instance_is_removed_when_its_owner_releases_it(engine: AsyncEngine) -> None:
     places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances(count=3))
     last = ServerInstance("acme", "files", 2)
     (held,) = await places.claim_many([last], "a", epoch)
     await _wish(engine, DesiredInstances(count=1))
-    assert await places.find_owner(last) == held  # it may have calls under way
-    assert await places.claim(ServerInstance("acme", "files", 1), "a", epoch) is None  # nobody had it: it is gone
+    assert await places.find_owner(last) == held  # it may have calls running
+    assert await places.claim(ServerInstance("acme", "files", 1), "a", epoch) is None  # it had no owner: it is gone
     assert (await ClusterPoll(engine).fetch("a", "acme", [""])).has_recalled
     assert [(each.instance, each.recalled) for each in await places.list_owned("a", epoch, recalled=True)] == [
         (last, True)
@@ -41,7 +41,7 @@ async def test_a_place_that_is_not_wanted_goes_when_its_owner_hands_it_back(engi
     assert not (await ClusterPoll(engine).fetch("a", "acme", [""])).has_recalled
 
 
-async def test_a_server_that_is_removed_and_comes_again_never_has_two_owners(engine: AsyncEngine) -> None:
+async def test_server_removed_and_added_again_never_has_two_owners(engine: AsyncEngine) -> None:
     places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     a, b = (
         await nodes.join(NodeInfo("a", "", "1", tenant="acme")),
@@ -60,7 +60,7 @@ async def test_a_server_that_is_removed_and_comes_again_never_has_two_owners(eng
     assert fence is not None and fence > held.fence
 
 
-async def test_what_a_dead_node_had_and_nobody_wants_goes_with_it(engine: AsyncEngine) -> None:
+async def test_unwanted_instance_of_a_dead_node_is_removed(engine: AsyncEngine) -> None:
     places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances())
@@ -71,7 +71,7 @@ async def test_what_a_dead_node_had_and_nobody_wants_goes_with_it(engine: AsyncE
     assert await places.list_unowned("acme", [PLACE.slot], 10) == []
 
 
-async def test_other_labels_recall_a_place_and_make_a_pool_once(engine: AsyncEngine) -> None:
+async def test_label_change_recalls_an_instance_and_creates_its_pool(engine: AsyncEngine) -> None:
     places, nodes, glance = InstanceStore(engine), NodeStore(engine, an_integrity()), ClusterPoll(engine)
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances())
@@ -89,7 +89,7 @@ async def test_other_labels_recall_a_place_and_make_a_pool_once(engine: AsyncEng
     assert (free.instance, free.pool, free.cost) == (PLACE, "eu,gpu", 0)
 
 
-async def test_many_servers_are_declared_at_once_and_again_without_a_change(engine: AsyncEngine) -> None:
+async def test_many_servers_are_declared_at_once_and_repeatedly(engine: AsyncEngine) -> None:
     names = {f"server-{number}": DesiredInstances(cost=number % 2) for number in range(1200)}
     async with engine.begin() as db:
         await apply_desired_instances(db, "acme", names)
@@ -99,7 +99,7 @@ async def test_many_servers_are_declared_at_once_and_again_without_a_change(engi
     assert sorted(each.instance.server for each in free) == sorted(names)
 
 
-async def test_a_glance_sees_nodes_that_come_go_drain_and_die(engine: AsyncEngine) -> None:
+async def test_poll_sees_nodes_join_drain_and_leave(engine: AsyncEngine) -> None:
     nodes, glance = NodeStore(engine, an_integrity()), ClusterPoll(engine)
     seen = [(await glance.fetch("a", "acme", [])).revision]
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
@@ -113,7 +113,7 @@ async def test_a_glance_sees_nodes_that_come_go_drain_and_die(engine: AsyncEngin
     assert seen == sorted(set(seen))
 
 
-async def test_a_glance_sees_when_a_lease_ends_that_is_not_renewed(engine: AsyncEngine) -> None:
+async def test_poll_sees_an_unrenewed_lease_expire(engine: AsyncEngine) -> None:
     nodes, glance = NodeStore(engine, an_integrity()), ClusterPoll(engine)
     await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     assert (await glance.fetch("a", "acme", [])).next_expiry_s is None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def engine(empty_url: str) -> AsyncIterator[AsyncEngine]:
-    """Of a database of its own, whose tables are changed."""
+    """An engine with its own database, whose tables are changed."""
     engine = open_engine(empty_url)
     await upgrade_schema(engine)
     yield engine
@@ -32,7 +32,7 @@ async def _form(engine: AsyncEngine, revision: str | None = None) -> str:
         return str((await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one())
 
 
-async def test_an_older_gateway_uses_tables_that_a_newer_one_has_added_to(engine: AsyncEngine) -> None:
+async def test_older_gateway_works_with_tables_extended_by_a_newer_one(engine: AsyncEngine) -> None:
     async with engine.begin() as db:
         await db.execute(text("ALTER TABLE nodes ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'"))
         await db.execute(text("CREATE TABLE dreams (id INTEGER PRIMARY KEY)"))
@@ -47,7 +47,7 @@ async def test_an_older_gateway_uses_tables_that_a_newer_one_has_added_to(engine
     ("form", "code"),
     [("0200", "E-RECORD-NEWER"), ("of another program", "E-RECORD-NEWER"), ("0006", "E-RECORD-OLD")],
 )
-async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncEngine, form: str, code: str) -> None:
+async def test_unsupported_schema_version_is_rejected_and_kept(engine: AsyncEngine, form: str, code: str) -> None:
     await _form(engine, form)
     with pytest.raises(ConfigError) as caught:
         await upgrade_schema(engine)
@@ -56,9 +56,7 @@ async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncE
 
 
 @pytest.mark.parametrize(("usual", "wanted"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
-async def test_what_was_acknowledged_is_on_disk_whatever_the_server_usually_does(
-    empty_url: str, usual: str, wanted: str
-) -> None:
+async def test_synchronous_commit_is_always_on(empty_url: str, usual: str, wanted: str) -> None:
     if empty_url.startswith("sqlite"):
         pytest.skip("a file is always written so")
     engine = open_engine(empty_url)
@@ -72,7 +70,7 @@ async def test_what_was_acknowledged_is_on_disk_whatever_the_server_usually_does
     await again.dispose()
 
 
-async def test_all_tables_are_there(engine: AsyncEngine) -> None:
+async def test_all_tables_exist(engine: AsyncEngine) -> None:
     async with engine.connect() as db:
         names = set(await db.run_sync(lambda sync: inspect(sync).get_table_names()))
     assert names >= {
@@ -88,7 +86,7 @@ async def test_all_tables_are_there(engine: AsyncEngine) -> None:
     }
 
 
-async def test_an_upgrade_of_a_database_at_the_newest_schema_changes_nothing(engine: AsyncEngine) -> None:
+async def test_upgrade_of_the_newest_schema_changes_nothing(engine: AsyncEngine) -> None:
     async with engine.begin() as db:
         assert (await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "0106"
         await db.execute(text("INSERT INTO servers VALUES ('acme', 'files', '{}', 3)"))

@@ -59,7 +59,7 @@ def cluster(engine: AsyncEngine) -> Cluster:
     return Cluster(engine)
 
 
-async def test_a_key_is_claimed_once_and_its_outcome_known_at_every_node(cluster: Cluster) -> None:
+async def test_key_is_claimed_once_and_its_outcome_known_everywhere(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     await a.finish(ID, {"content": ["paid\x00"]})
@@ -68,7 +68,7 @@ async def test_a_key_is_claimed_once_and_its_outcome_known_at_every_node(cluster
         assert await node.claim(ID, "other", "call-3") == IdempotencyRecord("finished", "f", {"content": ["paid\x00"]})
 
 
-async def test_what_a_server_answered_does_not_lie_open_in_the_record(cluster: Cluster) -> None:
+async def test_outcome_is_stored_encrypted(cluster: Cluster) -> None:
     a = await cluster.node("a")
     assert await a.claim(ID, "f", "call-1") is None
     await a.finish(ID, {"content": ["the balance is 1234.56"]})
@@ -77,7 +77,7 @@ async def test_what_a_server_answered_does_not_lie_open_in_the_record(cluster: C
     assert b"balance" not in row.outcome and "pay" not in row.id
     epoch = await cluster.nodes.join(NodeInfo("b", "", "1"))
     stranger = DbIdempotencyStore(cluster.engine, "acme", lambda: ("b", epoch), a_sealer(b"x"))
-    with pytest.raises(DecryptionError):  # nothing is made under a key of which nobody can tell what became
+    with pytest.raises(DecryptionError):  # a key with an unreadable outcome is never executed
         await stranger.claim(ID, "f", "call-2")
     assert await a.claim(ID, "f", "call-3") == IdempotencyRecord(
         "finished", "f", {"content": ["the balance is 1234.56"]}
@@ -85,7 +85,7 @@ async def test_what_a_server_answered_does_not_lie_open_in_the_record(cluster: C
 
 
 @pytest.mark.attack("W5")
-async def test_fill_the_database_with_results(cluster: Cluster) -> None:
+async def test_oversized_result_is_not_stored(cluster: Cluster) -> None:
     a = await cluster.node("a")
     assert await a.claim(ID, "f", "call-1") is None
     await a.finish(ID, {"content": ["x" * 2_000_000]})
@@ -93,7 +93,7 @@ async def test_fill_the_database_with_results(cluster: Cluster) -> None:
 
 
 @pytest.mark.attack("W5")
-async def test_fill_the_memory_with_results_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queued_results_are_bounded_while_the_database_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "MAX_QUEUED_BYTES", 2_000_000)
     queue = WriteRetryQueue(None)  # type: ignore[arg-type]
     for _ in range(10):
@@ -103,7 +103,7 @@ async def test_fill_the_memory_with_results_while_the_database_is_away(monkeypat
     await queue.close()
 
 
-async def test_keys_of_others_are_other_keys(cluster: Cluster) -> None:
+async def test_keys_of_other_callers_tools_and_tenants_are_separate(cluster: Cluster) -> None:
     a, other = await cluster.node("a"), await cluster.node("b", tenant="other")
     for id in (ID, IdempotencyKey("key:2", ID.server, ID.name, ID.key)):
         assert await a.claim(id, "f", "c") is None
@@ -112,7 +112,7 @@ async def test_keys_of_others_are_other_keys(cluster: Cluster) -> None:
     assert await other.claim(ID, "f", "c") is None
 
 
-async def test_of_many_who_claim_a_key_at_once_one_has_it(cluster: Cluster) -> None:
+async def test_concurrent_claims_of_a_key_succeed_once(cluster: Cluster) -> None:
     nodes = [await cluster.node(id, follow_timeout=0.0) for id in "abc"]
     claims = [node.claim(ID, "f", f"call-{i}-{j}") for i, node in enumerate(nodes) for j in range(4)]
     found = await asyncio.gather(*claims)
@@ -120,7 +120,7 @@ async def test_of_many_who_claim_a_key_at_once_one_has_it(cluster: Cluster) -> N
     assert found.count(IdempotencyRecord("running", "f")) == 11
 
 
-async def test_who_repeats_a_call_that_runs_at_another_node_gets_its_outcome(cluster: Cluster) -> None:
+async def test_repeated_call_gets_the_outcome_from_another_node(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     waiting = asyncio.create_task(b.claim(ID, "f", "call-2"))
@@ -130,7 +130,7 @@ async def test_who_repeats_a_call_that_runs_at_another_node_gets_its_outcome(clu
     assert await waiting == IdempotencyRecord("finished", "f", {"ok": 1})
 
 
-async def test_what_ends_without_execution_may_be_made_by_who_waited(cluster: Cluster) -> None:
+async def test_waiting_claim_succeeds_when_the_first_is_released(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     waiting = asyncio.create_task(b.claim(ID, "f", "call-2"))
@@ -140,14 +140,14 @@ async def test_what_ends_without_execution_may_be_made_by_who_waited(cluster: Cl
     assert await a.claim(ID, "g", "call-3") == IdempotencyRecord("running", "f")  # another call: nothing to wait for
 
 
-async def test_waiting_is_bounded(cluster: Cluster) -> None:
+async def test_waiting_claim_is_bounded(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b", follow_timeout=0.2)
     assert await a.claim(ID, "f", "call-1") is None
     async with asyncio.timeout(30):
         assert await b.claim(ID, "f", "call-2") == IdempotencyRecord("running", "f")
 
 
-async def test_what_a_node_that_died_was_doing_has_no_known_outcome(cluster: Cluster) -> None:
+async def test_claim_of_a_dead_node_is_interrupted(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     await cluster.dies("a")
@@ -158,14 +158,14 @@ async def test_what_a_node_that_died_was_doing_has_no_known_outcome(cluster: Clu
     assert await b.claim(ID, "f", "call-3") == IdempotencyRecord("interrupted", "f")
 
 
-async def test_a_node_that_joined_anew_does_not_know_what_it_did_before(cluster: Cluster) -> None:
+async def test_claim_before_a_rejoin_is_interrupted(cluster: Cluster) -> None:
     before = await cluster.node("a")
     assert await before.claim(ID, "f", "call-1") is None
     after = await cluster.node("a")
     assert await after.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
 
 
-async def test_who_waits_for_a_node_that_dies_hears_that_nobody_knows(cluster: Cluster) -> None:
+async def test_waiting_claim_is_interrupted_when_owner_dies(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     waiting = asyncio.create_task(b.claim(ID, "f", "call-2"))
@@ -174,7 +174,7 @@ async def test_who_waits_for_a_node_that_dies_hears_that_nobody_knows(cluster: C
     assert await waiting == IdempotencyRecord("interrupted", "f")
 
 
-async def test_a_node_without_a_lease_claims_nothing(engine: AsyncEngine, cluster: Cluster) -> None:
+async def test_node_without_a_lease_claims_nothing(engine: AsyncEngine, cluster: Cluster) -> None:
     keys = DbIdempotencyStore(engine, "acme", lambda: None, a_sealer())
     with pytest.raises(NoLease):
         await keys.claim(ID, "f", "call-1")
@@ -185,7 +185,7 @@ async def test_a_node_without_a_lease_claims_nothing(engine: AsyncEngine, cluste
 
 
 async def forwarded(cluster: Cluster) -> tuple[DbIdempotencyStore, DbIdempotencyStore, DbIdempotencyStore]:
-    """The one who brings it, the owner who makes it, and another; the first two have claimed it."""
+    """The sender of a call, its owner, and another node; the first two have claimed it."""
     sender, owner, other = [await cluster.node(id, follow_timeout=0.2) for id in ("sender", "owner", "other")]
     assert await sender.claim(ID, "f", "call-1") is None
     assert await owner.claim(ID, "f", "call-1") is None
@@ -193,21 +193,21 @@ async def forwarded(cluster: Cluster) -> tuple[DbIdempotencyStore, DbIdempotency
     return sender, owner, other
 
 
-async def test_both_may_say_how_it_ended(cluster: Cluster) -> None:
+async def test_sender_and_owner_may_both_finish_a_claim(cluster: Cluster) -> None:
     sender, owner, other = await forwarded(cluster)
     await owner.finish(ID, {"n": 1})
     await sender.finish(ID, {"n": 1})
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
-async def test_what_the_owner_knows_is_not_forgotten_because_the_sender_lost_sight_of_it(cluster: Cluster) -> None:
+async def test_unknown_from_sender_does_not_replace_owners_outcome(cluster: Cluster) -> None:
     sender, owner, other = await forwarded(cluster)
     await owner.finish(ID, {"n": 1})
     await sender.mark_unknown(ID)
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
-async def test_what_was_unknown_becomes_known_when_the_owner_ends_it(cluster: Cluster) -> None:
+async def test_unknown_outcome_is_replaced_when_the_owner_finishes(cluster: Cluster) -> None:
     sender, owner, other = await forwarded(cluster)
     await sender.mark_unknown(ID)
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("unknown", "f")
@@ -215,7 +215,7 @@ async def test_what_was_unknown_becomes_known_when_the_owner_ends_it(cluster: Cl
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
-async def test_a_sender_that_dies_leaves_the_call_to_the_owner(cluster: Cluster) -> None:
+async def test_dead_sender_leaves_the_claim_to_the_owner(cluster: Cluster) -> None:
     _, owner, other = await forwarded(cluster)
     await cluster.dies("sender")
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("running", "f")
@@ -223,7 +223,7 @@ async def test_a_sender_that_dies_leaves_the_call_to_the_owner(cluster: Cluster)
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
-async def test_an_owner_that_dies_leaves_it_unknown_to_the_sender_too(cluster: Cluster) -> None:
+async def test_dead_owner_leaves_the_claim_interrupted(cluster: Cluster) -> None:
     sender, _, other = await forwarded(cluster)
     await cluster.dies("owner")
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
@@ -233,7 +233,7 @@ async def test_an_owner_that_dies_leaves_it_unknown_to_the_sender_too(cluster: C
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
 
 
-async def test_an_interrupted_key_is_claimed_again_by_one_node_or_stays_as_it_was(
+async def test_interrupted_key_is_reclaimed_by_one_node_only(
     cluster: Cluster,
 ) -> None:
     _, _, other = await forwarded(cluster)
@@ -252,7 +252,7 @@ async def test_an_interrupted_key_is_claimed_again_by_one_node_or_stays_as_it_wa
 
 
 @pytest.mark.attack("A2-S10")
-async def test_a_key_that_is_claimed_again_is_kept_for_its_whole_time(cluster: Cluster) -> None:
+async def test_reclaimed_key_is_kept_for_its_full_time(cluster: Cluster) -> None:
     _, _, other = await forwarded(cluster)
     await cluster.dies("owner")
     assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
@@ -267,7 +267,7 @@ async def test_a_key_that_is_claimed_again_is_kept_for_its_whole_time(cluster: C
 
 
 @pytest.mark.parametrize("say", [lambda node: node.release(ID), lambda node: node.mark_unknown(ID)])
-async def test_who_is_late_does_not_end_the_claim_of_the_next_call(
+async def test_late_report_does_not_end_the_next_calls_claim(
     cluster: Cluster, say: Callable[[DbIdempotencyStore], object]
 ) -> None:
     sender, owner, other = await forwarded(cluster)
@@ -281,7 +281,7 @@ async def test_who_is_late_does_not_end_the_claim_of_the_next_call(
     assert await sender.claim(ID, "f", "call-3") == IdempotencyRecord("finished", "f", {"n": 2})
 
 
-async def test_a_call_that_the_owner_refused_may_be_brought_again(cluster: Cluster) -> None:
+async def test_claim_released_by_the_owner_can_be_claimed_again(cluster: Cluster) -> None:
     _, owner, other = await forwarded(cluster)
     await owner.release(ID)
     assert await owner.claim(ID, "f", "call-1") is None
@@ -291,7 +291,7 @@ async def test_a_call_that_the_owner_refused_may_be_brought_again(cluster: Clust
 # -- what is over -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_owner_refused_and_the_next_made_has_one_outcome(cluster: Cluster) -> None:
+async def test_claim_released_by_one_owner_gets_one_final_outcome(cluster: Cluster) -> None:
     """The first owner was about to hand the server over; the sender, or another, made the call after all."""
     sender, first, next = await cluster.node("a"), await cluster.node("b"), await cluster.node("c")
     assert await sender.claim(ID, "f", "call-1") is None
@@ -304,7 +304,7 @@ async def test_what_one_owner_refused_and_the_next_made_has_one_outcome(cluster:
     assert await repeated == IdempotencyRecord("finished", "f", {"content": ["paid"]})
 
 
-async def test_what_one_owner_refused_is_the_senders_to_release(cluster: Cluster) -> None:
+async def test_claim_released_by_owner_and_sender_is_deleted(cluster: Cluster) -> None:
     sender, owner = await cluster.node("a"), await cluster.node("b")
     assert await sender.claim(ID, "f", "call-1") is None
     assert await owner.claim(ID, "f", "call-1") is None
@@ -313,7 +313,7 @@ async def test_what_one_owner_refused_is_the_senders_to_release(cluster: Cluster
     assert await cluster.rows() == 0
 
 
-async def test_a_key_is_forgotten_after_a_day(cluster: Cluster) -> None:
+async def test_key_is_forgotten_a_day_after_its_outcome(cluster: Cluster) -> None:
     a = await cluster.node("a", follow_timeout=0.1)
     await a.claim(ID, "f", "call-1")
     await cluster.age(86_000)
@@ -326,14 +326,14 @@ async def test_a_key_is_forgotten_after_a_day(cluster: Cluster) -> None:
     assert await cluster.rows() == 1
 
 
-async def test_what_runs_at_a_living_node_is_never_forgotten(cluster: Cluster) -> None:
+async def test_running_claim_of_a_living_node_is_never_forgotten(cluster: Cluster) -> None:
     a, b = await cluster.node("a"), await cluster.node("b", follow_timeout=0.1)
     await a.claim(ID, "f", "call-1")
     await cluster.age(1e6)
     assert await b.claim(ID, "f", "call-2") == IdempotencyRecord("running", "f")
 
 
-async def test_whoever_claims_forgets_what_is_over_now_and_then(cluster: Cluster) -> None:
+async def test_expired_claims_are_cleaned_up_by_later_claims(cluster: Cluster) -> None:
     clock = [0.0]
     epoch = await cluster.nodes.join(NodeInfo("a", "", "1"))
     keys = DbIdempotencyStore(cluster.engine, "acme", lambda: ("a", epoch), a_sealer(), now=lambda: clock[0])

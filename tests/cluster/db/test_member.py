@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.cluster.db.db_lab import PLACES, TERMS, Book, Lab, lab_of
+from tests.cluster.db.db_lab import PLACES, TERMS, Lab, OwnershipLog, lab_of
 from tests.cluster.db.encryption_keys import an_integrity
 from tests.timing import within
 from toolway.cluster import member
@@ -22,19 +22,19 @@ from toolway.cluster.member import FIRST_CLAIM_DELAY_S, Member
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("url", ["postgresql"], indirect=True)]
 
 
-async def test_three_nodes_share_all_places_and_one_that_leaves_gives_its_own_to_the_others(
+async def test_leaving_nodes_instances_move_to_the_remaining_nodes(
     engine: AsyncEngine,
 ) -> None:
     async with lab_of(engine, "a", "b", "c") as lab:
         await lab.until(lambda: lab.all_owned("a", "b", "c"))
-        kept = {place: held for place, held in lab.book.owners.items() if held.node != "b"}
+        kept = {place: held for place, held in lab.ownership_log.owners.items() if held.node != "b"}
         await lab.stop("b")
         took = await lab.until(lambda: lab.all_owned("a", "c"))
         assert took < within(TERMS.ttl)  # it released its lease, so no node waited for the end of it
-        assert kept.items() <= lab.book.owners.items()  # what the others had they kept
+        assert kept.items() <= lab.ownership_log.owners.items()  # what the others had they kept
 
 
-async def test_a_node_that_is_cut_off_stops_before_another_begins_and_comes_back_as_another(
+async def test_disconnected_node_stops_before_another_node_starts(
     engine: AsyncEngine,
 ) -> None:
     async with lab_of(engine, "a", "b") as lab:
@@ -47,36 +47,36 @@ async def test_a_node_that_is_cut_off_stops_before_another_begins_and_comes_back
         await lab.until(lambda: lab.all_owned("a", "b"))  # its share is handed back to it, a few places at a time
 
 
-async def test_a_node_that_joins_gets_its_share_when_the_calls_there_have_ended(engine: AsyncEngine) -> None:
+async def test_joining_node_gets_its_share_when_calls_have_ended(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a") as lab:
         await lab.until(lambda: lab.all_owned("a"))
-        lab.book.busy.update(PLACES)
+        lab.ownership_log.busy.update(PLACES)
         lab.start("b")
         await asyncio.sleep(2.5)
-        assert lab.book.shares() == {"a": len(PLACES)}  # all are busy
-        lab.book.busy.clear()
+        assert lab.ownership_log.shares() == {"a": len(PLACES)}  # all are busy
+        lab.ownership_log.busy.clear()
         await lab.until(lambda: lab.all_owned("a", "b"))
 
 
-async def test_what_a_node_was_given_under_a_lease_that_is_over_has_an_owner_again(
+async def test_instance_assigned_under_an_expired_lease_is_reassigned(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member, "RESYNC_INTERVAL_S", 1.0)
     monkeypatch.setattr(member, "FORCED_RESYNC_S", 0.0)
     async with lab_of(engine, "a", "b") as lab:
         await lab.until(lambda: lab.all_owned("a", "b"))
-        lost = next(held for held in lab.book.owners.values() if held.node == "a")
+        lost = next(held for held in lab.ownership_log.owners.values() if held.node == "a")
         async with engine.begin() as db:
             where = (InstanceRow.server == lost.instance.server, InstanceRow.node == "a")
             await db.execute(
                 update(InstanceRow).where(*where).values(epoch=InstanceRow.epoch - 1, fence=InstanceRow.fence + 1)
             )
         await lab.until(
-            lambda: (held := lab.book.owners.get(lost.instance)) is not None and held.fence > lost.fence + 1
+            lambda: (held := lab.ownership_log.owners.get(lost.instance)) is not None and held.fence > lost.fence + 1
         )
 
 
-async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_lease_lasts(engine: AsyncEngine) -> None:
+async def test_instance_is_not_handed_to_a_dead_node(engine: AsyncEngine) -> None:
     async with lab_of(engine) as lab:
         await NodeStore(engine, an_integrity(), TERMS).join(
             NodeInfo("dead", "", "1", tenant="acme")
@@ -84,10 +84,10 @@ async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_l
         lab.start("a")
         await lab.until(lambda: lab.all_owned("a"))
         await asyncio.sleep(TERMS.ttl)
-        assert {len(fences) for fences in lab.book.fences.values()} == {1}, "each was taken once, and kept"
+        assert {len(fences) for fences in lab.ownership_log.fences.values()} == {1}, "each was taken once, and kept"
 
 
-async def test_a_node_that_drains_hands_everything_over(engine: AsyncEngine) -> None:
+async def test_draining_node_hands_everything_over(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a", "b") as lab:
         await lab.until(lambda: lab.all_owned("a", "b"))
         assert await NodeStore(engine, an_integrity()).drain("a")
@@ -95,24 +95,24 @@ async def test_a_node_that_drains_hands_everything_over(engine: AsyncEngine) -> 
         assert lab.members["a"][0].owned == ()
 
 
-async def test_a_place_is_held_by_the_clock_whatever_the_loops_do(engine: AsyncEngine) -> None:
+async def test_ownership_expires_by_the_clock_without_any_loop_running(engine: AsyncEngine) -> None:
     """After a sleep of the machine nothing has run yet, and nothing is ours."""
-    book, now = Book(), [100.0]
+    ownership_log, now = OwnershipLog(), [100.0]
     lab = Lab(engine)
     await lab.declare({place.server: DesiredInstances() for place in PLACES})
     member = Member(
         NodeInfo("a", "", "1", tenant="acme"),
         NodeStore(engine, an_integrity(), TERMS),
         InstanceStore(engine),
-        book,
+        ownership_log,
         lambda: now[0],
         TERMS,
     )
     task = asyncio.create_task(member.run())
     await lab.until(lambda: member.epoch is not None)
     now[0] += FIRST_CLAIM_DELAY_S
-    await lab.until(lambda: len(book.owners) == len(PLACES))
-    assert all(member.fence_of(place) == book.owners[place].fence for place in PLACES)
+    await lab.until(lambda: len(ownership_log.owners) == len(PLACES))
+    assert all(member.fence_of(place) == ownership_log.owners[place].fence for place in PLACES)
     now[0] += TERMS.hold
     assert all(member.fence_of(place) is None for place in PLACES) and member.owned == ()
     task.cancel()

@@ -37,7 +37,7 @@ async def _end_lease(engine: AsyncEngine, id: str, ago: float = 1.0) -> None:
         await db.execute(update(NodeRow).where(NodeRow.id == id).values(lease_until=db_now() - ago))
 
 
-async def test_the_migrations_make_the_tables_of_the_models(engine: AsyncEngine) -> None:
+async def test_migrations_create_the_tables_of_the_models(engine: AsyncEngine) -> None:
     def differences(db: object) -> list[object]:
         from alembic.autogenerate import compare_metadata
         from alembic.migration import MigrationContext
@@ -48,7 +48,7 @@ async def test_the_migrations_make_the_tables_of_the_models(engine: AsyncEngine)
         assert await db.run_sync(differences) == []
 
 
-async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
+async def test_concurrent_and_repeated_upgrades_succeed(empty_url: str) -> None:
     engines = [open_engine(empty_url) for _ in range(4)]
     if empty_url.startswith("sqlite"):
         await upgrade_schema(engines[0])
@@ -58,7 +58,7 @@ async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
         await engine.dispose()
 
 
-async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
+async def test_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
     nodes = NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     (seen,) = await nodes.list_alive("acme")
@@ -72,13 +72,13 @@ async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
     assert not await nodes.renew("a", epoch)
 
 
-async def test_every_tenure_has_a_number_of_its_own(engine: AsyncEngine) -> None:
+async def test_every_join_gets_a_unique_epoch(engine: AsyncEngine) -> None:
     nodes = NodeStore(engine, an_integrity())
     epochs = await asyncio.gather(*(nodes.join(_card(id)) for id in "abcde"), *(nodes.join(_card("a")) for _ in "123"))
     assert len(set(epochs)) == 8
 
 
-async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
+async def test_expired_lease_is_not_renewed(engine: AsyncEngine) -> None:
     nodes = NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     await _end_lease(engine, "a")
@@ -88,7 +88,7 @@ async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
     assert not await nodes.renew("a", epoch)
 
 
-async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None:
+async def test_concurrent_claims_of_an_instance_succeed_once(engine: AsyncEngine) -> None:
     # With leases that outlast a busy machine.
     places, nodes = await _server(engine), NodeStore(engine, an_integrity(), WORKER_LEASE_SETTINGS)
     epochs = {id: await nodes.join(_card(id)) for id in "abcde"}
@@ -106,7 +106,7 @@ async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None
         assert await places.release(PLACE, winner, turn)
 
 
-async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_grows(engine: AsyncEngine) -> None:
+async def test_instance_moves_after_lease_expiry_with_a_higher_fence(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     a, b = await nodes.join(_card("a")), await nodes.join(_card("b"))
     first = await places.claim(PLACE, "a", a)
@@ -117,11 +117,11 @@ async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_gro
     (free,) = await places.list_unowned("acme", [PLACE.slot], 10, dead_nodes=["a"])
     assert free.instance == PLACE and 2.5 < free.waited_s < 10
     assert await places.claim(PLACE, "b", b) == first + 1
-    assert not await places.release(PLACE, "a", first)  # who was the owner before changes nothing any more
+    assert not await places.release(PLACE, "a", first)  # the former owner cannot change it
     assert await places.list_unowned("acme", [PLACE.slot], 10, dead_nodes=["a"]) == []
 
 
-async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
+async def test_node_without_a_lease_claims_nothing(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     assert await places.claim(PLACE, "a", epoch - 1) is None
@@ -130,7 +130,7 @@ async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
     assert await places.claim(PLACE, "nobody", 1) is None
 
 
-async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncEngine) -> None:
+async def test_rejoined_node_owns_none_of_its_former_instances(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     first = await nodes.join(_card("a"))
     fence = await places.claim(PLACE, "a", first)
@@ -141,7 +141,7 @@ async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncE
     assert fence is not None and await places.claim(PLACE, "a", second) == fence + 1
 
 
-async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
+async def test_released_instance_is_unowned_at_once(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine, instances=2), NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     both = [ServerInstance("acme", "files", instance) for instance in range(2)]
@@ -155,13 +155,13 @@ async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
     assert sorted(free.instance for free in await places.list_unowned("acme", slots, 10)) == both
 
 
-async def test_only_slots_that_were_asked_for_are_looked_at(engine: AsyncEngine) -> None:
+async def test_only_requested_slots_are_listed_as_unowned(engine: AsyncEngine) -> None:
     places = await _server(engine)
     assert await places.list_unowned("acme", [], 10) == []
     assert await places.list_unowned("acme", [PLACE.slot + 1], 10) == []
 
 
-async def test_places_are_asked_for_by_the_turn_of_their_instance(engine: AsyncEngine) -> None:
+async def test_claimable_instances_are_listed_by_slots_of_their_index(engine: AsyncEngine) -> None:
     places = await _server(engine, instances=3)
     slot = [PLACE.slot]
     assert [free.instance.index for free in await places.list_claimable("acme", [(), slot, ()], 10)] == [1]
@@ -169,17 +169,17 @@ async def test_places_are_asked_for_by_the_turn_of_their_instance(engine: AsyncE
     assert await places.list_claimable("acme", [(), (), ()], 10) == []
 
 
-async def test_who_comes_later_sees_what_has_waited(engine: AsyncEngine) -> None:
+async def test_unowned_instances_are_filtered_by_waiting_time(engine: AsyncEngine) -> None:
     places = await _server(engine)
     assert await places.list_unowned("acme", [PLACE.slot], 10, min_wait=30.0) == []
     assert len(await places.list_unowned("acme", [PLACE.slot], 10, min_wait=0.0)) == 1
 
 
-async def test_what_is_given_to_a_node_that_has_joined_anew_meanwhile_is_free_again(engine: AsyncEngine) -> None:
-    """It asked under its old lease, and the answer was slow. It lives, so that nobody else looks for what it has."""
+async def test_instance_assigned_under_a_former_epoch_is_released(engine: AsyncEngine) -> None:
+    """It asked under its old lease, and the answer was slow. It is alive, so no other node claims what it has."""
     places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     before = await nodes.join(_card("a"))
-    if engine.dialect.name == "sqlite":  # which has one writer at a time, so that it cannot happen
+    if engine.dialect.name == "sqlite":  # which has one writer at a time, so it cannot happen
         now = await nodes.join(_card("a"))
         async with engine.begin() as db:
             await db.execute(update(InstanceRow).values(node="a", epoch=before))

@@ -1,4 +1,4 @@
-"""Who has how much, as the people who look after a cluster are told."""
+"""How much each node owns, as operators of a cluster see it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _three(engine: AsyncEngine) -> InstanceStore:
     return places
 
 
-async def test_places_are_counted_by_their_owners_and_a_lease_that_ended_owns_nothing(engine: AsyncEngine) -> None:
+async def test_instances_are_counted_by_living_owner(engine: AsyncEngine) -> None:
     places, nodes, counts = await _three(engine), NodeStore(engine, an_integrity()), InstanceCounter(engine)
     assert (await counts.count("acme")).unowned == 3
     first = await nodes.join(NodeInfo("a", "", "1"))
@@ -49,7 +49,7 @@ async def test_places_are_counted_by_their_owners_and_a_lease_that_ended_owns_no
     assert await counts.owners_by_server("acme") == {"files": ("b",)}
 
 
-async def test_who_joined_anew_owns_nothing_of_before(engine: AsyncEngine) -> None:
+async def test_rejoined_node_owns_none_of_its_former_instances(engine: AsyncEngine) -> None:
     places, nodes, counts = await _three(engine), NodeStore(engine, an_integrity()), InstanceCounter(engine)
     await places.claim(ServerInstance("acme", "files", 0), "a", await nodes.join(NodeInfo("a", "", "1")))
     await nodes.join(NodeInfo("a", "", "1"))

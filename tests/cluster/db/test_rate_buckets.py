@@ -23,7 +23,7 @@ async def _one(buckets: RateBuckets, asked: RateRequest, tenant: str = "t") -> R
     return (await buckets.acquire(tenant, [asked]))[asked.key]
 
 
-async def test_a_bucket_is_full_at_first_and_gives_no_more_than_it_has(engine: AsyncEngine) -> None:
+async def test_bucket_starts_full_and_grants_no_more_than_it_has(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     assert (await _one(buckets, _ask(want=4))).tokens == 4
     assert (await _one(buckets, _ask(want=100))).tokens == 6
@@ -32,7 +32,7 @@ async def test_a_bucket_is_full_at_first_and_gives_no_more_than_it_has(engine: A
     assert (await _one(buckets, _ask(want=100), "another")).tokens == 10
 
 
-async def test_it_fills_by_the_clock_of_the_database_and_no_further_than_full(engine: AsyncEngine) -> None:
+async def test_bucket_refills_by_the_database_clock_up_to_full(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     await _one(buckets, _ask(want=10, pace=20))
     await asyncio.sleep(1.5)
@@ -41,7 +41,7 @@ async def test_it_fills_by_the_clock_of_the_database_and_no_further_than_full(en
     assert (await _one(buckets, _ask(want=100, pace=20))).tokens == 10
 
 
-async def test_what_was_spent_on_credit_is_paid_back(engine: AsyncEngine) -> None:
+async def test_tokens_spent_on_credit_are_paid_back(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     assert (await _one(buckets, _ask(charge=13, want=1))).tokens == 0
     assert (await _one(buckets, _ask(charge=-4, want=5))).tokens == 1
@@ -50,29 +50,29 @@ async def test_what_was_spent_on_credit_is_paid_back(engine: AsyncEngine) -> Non
     assert 100 < owing.wait_s <= 101  # a debt has an end
 
 
-async def test_what_is_given_back_makes_it_no_fuller_than_full(engine: AsyncEngine) -> None:
+async def test_returned_tokens_never_exceed_a_full_bucket(engine: AsyncEngine) -> None:
     assert (await _one(RateBuckets(engine), _ask(charge=-500, want=1000))).tokens == 10
 
 
-async def test_a_smaller_rate_is_in_force_at_once(engine: AsyncEngine) -> None:
+async def test_smaller_rate_applies_at_once(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     await _one(buckets, _ask(calls=1000, want=1))
     assert (await _one(buckets, _ask(calls=5, want=1000))).tokens == 5
 
 
-async def test_many_gateways_at_once_get_no_more_than_there_is(engine: AsyncEngine) -> None:
+async def test_concurrent_gateways_get_no_more_than_the_bucket_has(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     keys = [f"k{number}" for number in range(5)]
 
     async def draw(number: int) -> dict[str, RateGrant]:
-        order = keys[number % 5 :] + keys[: number % 5]  # each in another order: nobody waits in a circle
+        order = keys[number % 5 :] + keys[: number % 5]  # each in another order: no deadlock
         return dict(await buckets.acquire("t", [_ask(key, calls=50, want=7) for key in order]))
 
     drawn = await asyncio.gather(*(draw(number) for number in range(20)))
     assert {key: sum(each[key].tokens for each in drawn) for key in keys} == dict.fromkeys(keys, 50)
 
 
-async def test_old_buckets_are_forgotten(engine: AsyncEngine) -> None:
+async def test_old_buckets_are_deleted(engine: AsyncEngine) -> None:
     buckets = RateBuckets(engine)
     await buckets.acquire("t", [_ask("old", want=10), _ask("new", want=10)])
     async with engine.begin() as db:

@@ -76,7 +76,7 @@ def an_entry(path: str, state: str = "begun", attempt: int = 1) -> Entry:
     return Entry(path=path, attempt=attempt, state=state, tool="s.pay", effect="unsafe", args={"card": SECRET})  # type: ignore[arg-type]
 
 
-async def test_a_run_is_created_once_by_key(nodes: Nodes) -> None:
+async def test_run_is_created_once_per_key(nodes: Nodes) -> None:
     journal = await nodes.start("n1")
     assert (await journal.create(a_run("r1", key="k"), BODY)).id == "r1"
     assert (await journal.create(a_run("r2", key="k"), BODY)).id == "r1"
@@ -84,7 +84,7 @@ async def test_a_run_is_created_once_by_key(nodes: Nodes) -> None:
     assert len({run.id for run in both}) == 1
 
 
-async def test_one_node_takes_a_run_and_another_takes_it_over_after_the_lease(nodes: Nodes) -> None:
+async def test_run_is_taken_by_one_node_and_by_another_after_its_lease(nodes: Nodes) -> None:
     first, second = await nodes.start("n1"), await nodes.start("n2")
     await first.create(a_run("r1"), BODY)
     assert [run.id for run in await first.take(2.0, 10)] == ["r1"]
@@ -103,7 +103,7 @@ async def test_one_node_takes_a_run_and_another_takes_it_over_after_the_lease(no
     assert (record.state, record.output, entries[0].state) == ("done", 1, "unknown")
 
 
-async def test_a_node_without_a_lease_writes_and_takes_nothing(nodes: Nodes) -> None:
+async def test_node_without_a_lease_writes_and_takes_nothing(nodes: Nodes) -> None:
     journal = await nodes.start("n1")
     await journal.create(a_run("r1"), BODY)
     await journal.create(a_run("r2"), BODY)
@@ -121,7 +121,7 @@ async def test_a_node_without_a_lease_writes_and_takes_nothing(nodes: Nodes) -> 
         await journal.write("r1", [an_entry("a")])
 
 
-async def test_writes_of_many_runs_share_a_statement_and_are_judged_one_by_one(nodes: Nodes) -> None:
+async def test_batched_writes_of_many_runs_succeed_individually(nodes: Nodes) -> None:
     first, second = await nodes.start("n1"), await nodes.start("n2")
     for number in range(20):
         await first.create(a_run(f"r{number:02}"), BODY)
@@ -143,14 +143,14 @@ async def test_writes_of_many_runs_share_a_statement_and_are_judged_one_by_one(n
     assert (await first.load(min(others)))[2] == []
 
 
-async def test_a_message_makes_a_run_due_on_any_node_and_wakes_the_other_engine(nodes: Nodes) -> None:
+async def test_message_makes_a_run_due_and_wakes_the_other_engine(nodes: Nodes) -> None:
     first, second = await nodes.start("n1"), await nodes.start("n2")
     await first.create(a_run("r1"), BODY)
     await first.take(2.0, 10)
     await first.write("r1", [], RunChange(state="asks", asks=[{"path": "a"}]))
     woken = asyncio.Event()
     second.on_changed = woken.set
-    assert await second.take(2.0, 10) == []  # it waits, and costs nothing
+    assert await second.take(2.0, 10) == []  # it waits and is not taken
     while not woken.is_set():  # until the connection listens
         await first.send("r1", RunMessage(kind="cancel", body={}))
         await asyncio.wait({asyncio.ensure_future(woken.wait())}, timeout=0.2)
@@ -162,7 +162,7 @@ async def test_a_message_makes_a_run_due_on_any_node_and_wakes_the_other_engine(
     assert await second.messages("r1", messages[-1].id) == []
 
 
-async def test_a_message_that_arrives_before_a_run_is_put_away_is_not_lost(nodes: Nodes) -> None:
+async def test_message_arriving_before_a_run_is_saved_is_not_lost(nodes: Nodes) -> None:
     first, second = await nodes.start("n1"), await nodes.start("n2")
     await first.create(a_run("r1"), BODY)
     await first.take(2.0, 10)
@@ -176,7 +176,7 @@ async def test_a_message_that_arrives_before_a_run_is_put_away_is_not_lost(nodes
         await first.send("unknown", RunMessage(kind="cancel", body={}))
 
 
-async def test_a_run_that_waits_shortly_stays_with_its_node(nodes: Nodes) -> None:
+async def test_briefly_waiting_run_stays_with_its_node(nodes: Nodes) -> None:
     first, second = await nodes.start("n1"), await nodes.start("n2")
     await first.create(a_run("r1"), BODY)
     await first.take(2.0, 10)
@@ -188,7 +188,7 @@ async def test_a_run_that_waits_shortly_stays_with_its_node(nodes: Nodes) -> Non
     assert await second.next_due() == 9.0
 
 
-async def test_values_are_encrypted_and_bound_to_their_place(nodes: Nodes) -> None:
+async def test_values_are_encrypted_and_bound_to_their_row(nodes: Nodes) -> None:
     journal = await nodes.start("n1")
     await journal.create(a_run("r1"), BODY)
     await journal.create(a_run("r2"), BODY)
@@ -209,7 +209,7 @@ async def test_values_are_encrypted_and_bound_to_their_place(nodes: Nodes) -> No
         await journal.load("r2")
 
 
-async def test_a_database_that_is_away_is_reported_and_used_again(nodes: Nodes) -> None:
+async def test_unavailable_database_raises_and_is_used_again(nodes: Nodes) -> None:
     journal = await nodes.start("n1")
     await journal.create(a_run("r1"), BODY)
     await journal.take(2.0, 10)
@@ -224,7 +224,7 @@ async def test_a_database_that_is_away_is_reported_and_used_again(nodes: Nodes) 
     assert (await journal.load("r1"))[2][0].state == "done"
 
 
-async def test_only_resume_makes_a_stuck_run_due_and_what_is_newer_is_not_read(nodes: Nodes) -> None:
+async def test_stuck_run_needs_resume_and_newer_entries_are_not_read(nodes: Nodes) -> None:
     one = await nodes.start("one")
     await one.create(a_run("r1"), BODY)
     await one.take(2.0, 10)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 LIFE = 60.0
 
 
-async def test_what_was_settled_is_found_by_its_tenant_alone(engine: AsyncEngine) -> None:
+async def test_session_state_is_found_by_its_tenant_only(engine: AsyncEngine) -> None:
     sessions = SessionStateStore(engine)
     assert await sessions.load_many("acme", ["s1"]) == {}
     await sessions.update("acme", "s1", lambda now: replace(now, level="error"), LIFE)
@@ -27,7 +27,7 @@ async def test_what_was_settled_is_found_by_its_tenant_alone(engine: AsyncEngine
     assert await sessions.load_many("other", ["s1"]) == {}
 
 
-async def test_many_that_change_one_session_at_once_lose_nothing(engine: AsyncEngine) -> None:
+async def test_concurrent_updates_of_a_session_lose_nothing(engine: AsyncEngine) -> None:
     sessions = SessionStateStore(engine)
 
     async def want(uri: str) -> None:
@@ -39,7 +39,7 @@ async def test_many_that_change_one_session_at_once_lose_nothing(engine: AsyncEn
     )
 
 
-async def test_a_version_to_come_may_keep_more_and_loses_nothing(engine: AsyncEngine) -> None:
+async def test_unknown_fields_of_a_newer_version_are_kept(engine: AsyncEngine) -> None:
     sessions = SessionStateStore(engine)
     await sessions.update("acme", "s", lambda now: replace(now, level="error"), LIFE)
     async with engine.begin() as db:
@@ -50,7 +50,7 @@ async def test_a_version_to_come_may_keep_more_and_loses_nothing(engine: AsyncEn
     assert (kept["roots"], kept["ended"], kept["level"]) == (["file:///"], True, "error")
 
 
-async def test_what_is_over_is_forgotten(engine: AsyncEngine) -> None:
+async def test_expired_sessions_are_deleted(engine: AsyncEngine) -> None:
     sessions = SessionStateStore(engine)
     for number in range(5):
         await sessions.update("acme", f"old-{number}", lambda now: replace(now, ended=True), -1.0)

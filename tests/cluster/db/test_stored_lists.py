@@ -30,7 +30,7 @@ def _at(fence: int, *names: str) -> StoredList:
     return msgspec.structs.replace(LISTED, fence=fence, lists={"tools": [{"name": name} for name in names]})
 
 
-async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> None:
+async def test_stored_list_is_read_back_unchanged(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     assert await lists.load("acme", "files") is None
     revision = await lists.put("acme", "files", LISTED)
@@ -40,7 +40,7 @@ async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> N
     assert await lists.load_changed("other") == {}
 
 
-async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
+async def test_former_owner_cannot_overwrite_a_list(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     assert await lists.put("acme", "files", _at(5, "new")) is not None
     seen, _ = await ChangeReader(engine).fetch_since(0)
@@ -51,7 +51,7 @@ async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
     assert found is not None and found.lists == {"tools": [{"name": "newer"}]}
 
 
-async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine: AsyncEngine) -> None:
+async def test_unchanged_list_from_a_new_owner_records_no_change(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     assert await lists.put("acme", "files", _at(5, "a")) is not None
     seen, _ = await ChangeReader(engine).fetch_since(0)
@@ -62,7 +62,7 @@ async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine
     assert found is not None and (found.fence, found.lists) == (7, {"tools": [{"name": "a"}]})
 
 
-async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEngine) -> None:
+async def test_concurrent_list_writes_keep_the_last_owners(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     fences = [7, 2, 9, 4, 1, 8]
     await asyncio.gather(*(lists.put("acme", "files", _at(fence, str(fence))) for fence in fences))
@@ -70,7 +70,7 @@ async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEng
     assert found is not None and (found.fence, found.lists) == (9, {"tools": [{"name": "9"}]})
 
 
-async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
+async def test_only_changed_lists_are_read(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     first = await lists.put("acme", "files", _at(1, "a"))
     second = await lists.put("acme", "github", _at(1, "b"))
@@ -80,7 +80,7 @@ async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
     assert await lists.load_changed("acme", second) == {}
 
 
-async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine: AsyncEngine) -> None:
+async def test_lists_are_deleted_with_their_server(engine: AsyncEngine) -> None:
     lists = ListStore(engine, an_integrity())
     await lists.put("acme", "files", LISTED)
     async with engine.begin() as db:
@@ -90,7 +90,7 @@ async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine
     assert await lists.put("acme", "nobody", LISTED) is None
 
 
-async def test_a_list_that_is_written_while_its_server_is_removed_is_written_before_or_not_at_all(
+async def test_list_written_during_server_removal_does_not_remain(
     engine: AsyncEngine,
 ) -> None:
     lists = ListStore(engine, an_integrity())
@@ -109,7 +109,7 @@ async def test_a_list_that_is_written_while_its_server_is_removed_is_written_bef
         assert await lists.load("acme", name) is None
 
 
-async def test_many_are_read_a_few_at_a_time(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lists_are_read_in_pages(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.cluster.db.catalog.LISTS_PER_PAGE", 2)
     lists = ListStore(engine, an_integrity())
     async with engine.begin() as db:

@@ -59,7 +59,7 @@ async def _login(engine: AsyncEngine) -> AsyncIterator[tuple[Issuer, Credential]
 # -- as a store -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_node_keeps_all_have(engine: AsyncEngine) -> None:
+async def test_stored_login_is_visible_to_all_nodes(engine: AsyncEngine) -> None:
     a, b = _node(engine), _node(engine)
     assert await a.get(KEY) is None and await a.issuers(UPSTREAM, "ann") == []
     await a.put(KEY, CREDENTIAL)
@@ -70,14 +70,14 @@ async def test_what_one_node_keeps_all_have(engine: AsyncEngine) -> None:
     assert await a.get(KEY) is None and await a.issuers(UPSTREAM, "ann") == []
 
 
-async def test_logins_of_others_are_other_logins(engine: AsyncEngine) -> None:
+async def test_logins_of_others_are_separate(engine: AsyncEngine) -> None:
     await _node(engine).put(KEY, CREDENTIAL)
     assert await _node(engine).get(KEY._replace(principal="bob")) is None
     assert await _node(engine).get(KEY._replace(upstream="guarded https://elsewhere.example/mcp")) is None
     assert await DbTokenStore(engine, a_sealer(), "other", an_integrity()).get(KEY) is None
 
 
-async def test_the_last_one_put_is_the_first_and_the_oldest_is_forgotten(engine: AsyncEngine) -> None:
+async def test_latest_issuer_is_first_and_the_oldest_is_forgotten(engine: AsyncEngine) -> None:
     tokens = _node(engine)
     for number in range(MAX_ISSUERS + 1):
         issuer = f"https://{number}.example"
@@ -87,20 +87,20 @@ async def test_the_last_one_put_is_the_first_and_the_oldest_is_forgotten(engine:
     assert found[0] == "https://5.example" and len(found) == MAX_ISSUERS and "https://0.example" not in found
 
 
-async def test_those_who_put_at_once_lose_nothing(engine: AsyncEngine) -> None:
+async def test_concurrent_puts_lose_nothing(engine: AsyncEngine) -> None:
     issuers = [f"https://{number}.example" for number in range(5)]
     await asyncio.gather(*(_node(engine).put(KEY._replace(issuer=issuer), CREDENTIAL) for issuer in issuers))
     assert set(await _node(engine).issuers(UPSTREAM, "ann")) == set(issuers)
 
 
-async def test_nothing_secret_lies_open_in_the_record(engine: AsyncEngine) -> None:
+async def test_secrets_are_not_stored_in_plain_text(engine: AsyncEngine) -> None:
     await _node(engine).put(KEY, CREDENTIAL)
     async with engine.connect() as db:
         rows = str((await db.execute(text("SELECT * FROM credentials"))).all())
     assert not [secret for secret in ("access-0", "refresh-0", "s3cret", "ann", "guarded") if secret in rows]
 
 
-async def test_a_login_opens_only_where_it_belongs_and_a_new_one_takes_its_place(engine: AsyncEngine) -> None:
+async def test_moved_login_is_rejected_and_can_be_replaced(engine: AsyncEngine) -> None:
     tokens = _node(engine)
     await tokens.put(KEY, CREDENTIAL)
     await tokens.put(KEY._replace(principal="bob"), replace(CREDENTIAL, access="of bob"))
@@ -118,10 +118,10 @@ async def test_a_login_opens_only_where_it_belongs_and_a_new_one_takes_its_place
     assert opened == 1
 
 
-async def test_who_looks_knows_without_waiting_what_others_changed(engine: AsyncEngine) -> None:
+async def test_token_slot_knows_changes_of_other_nodes_without_waiting(engine: AsyncEngine) -> None:
     a, b = _node(engine), _node(engine)
     shelf = b.token_slot(UPSTREAM, "ann")
-    assert shelf.may_have_token  # nobody has looked yet
+    assert shelf.may_have_token  # revisions are not loaded yet
     await b.load_revisions()
     assert not shelf.may_have_token and await shelf.load() is None and not shelf.has_changed()
     await a.put(KEY, CREDENTIAL)
@@ -141,7 +141,7 @@ async def test_who_looks_knows_without_waiting_what_others_changed(engine: Async
 # -- renewing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_nodes_that_renew_at_once_ask_the_issuer_once(engine: AsyncEngine) -> None:
+async def test_concurrent_refreshes_ask_the_issuer_once(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         shelves = [_node(engine).token_slot(UPSTREAM, "") for _ in range(5)]
         new = await asyncio.gather(*(shelf.refresh(held, HERE) for shelf in shelves))
@@ -149,7 +149,7 @@ async def test_nodes_that_renew_at_once_ask_the_issuer_once(engine: AsyncEngine)
         assert {each.access for each in new} == {new[0].access} and new[0].access in issuer.valid
 
 
-async def test_who_leaves_does_not_end_the_renewal_and_closing_waits_for_it(engine: AsyncEngine) -> None:
+async def test_cancelled_refresh_completes_and_close_waits_for_it(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         tokens = _node(engine)
         leaving = asyncio.create_task(tokens.token_slot(UPSTREAM, "").refresh(held, HERE))
@@ -161,11 +161,11 @@ async def test_who_leaves_does_not_end_the_renewal_and_closing_waits_for_it(engi
         assert found is not None and found.access in issuer.valid and found.access != held.access
 
 
-async def test_a_node_that_died_while_it_renewed_locks_nobody_out(
+async def test_node_dying_during_refresh_does_not_block_others(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _login(engine) as (issuer, held):
-        assert await _node(engine).reserve_refresh(UPSTREAM, "", 1.0) is not None  # and is never heard of again
+        assert await _node(engine).reserve_refresh(UPSTREAM, "", 1.0) is not None  # and the node disappears
         assert await _node(engine).reserve_refresh(UPSTREAM, "", 1.0) is None
         new = await _node(engine).token_slot(UPSTREAM, "").refresh(held, HERE)
         assert new.access in issuer.valid and issuer.made["refresh_token"] == 1
@@ -193,9 +193,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_is_killed_while_it_renews_costs_the_others_a_moment(
-    engine: AsyncEngine, url: str
-) -> None:
+async def test_killed_process_delays_refresh_of_others_briefly(engine: AsyncEngine, url: str) -> None:
     async with _login(engine) as (issuer, held):
         issuer.fault = "slow"
         command = (sys.executable, "-c", PROGRAM, url, UPSTREAM)
@@ -211,7 +209,7 @@ async def test_a_process_that_is_killed_while_it_renews_costs_the_others_a_momen
         assert new.access in issuer.valid
 
 
-async def test_a_node_that_was_stopped_while_it_renewed_sends_nothing(engine: AsyncEngine) -> None:
+async def test_node_suspended_during_refresh_sends_nothing(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         times = iter([0.0, 0.0, 5.0])  # when it gave itself a limit, when it asked, and when it is about to send
         stopped = DbTokenSlot(_node(engine), UPSTREAM, "", clock=lambda: next(times))
@@ -222,7 +220,7 @@ async def test_a_node_that_was_stopped_while_it_renewed_sends_nothing(engine: As
         assert new.access in issuer.valid
 
 
-async def test_a_new_login_goes_before_a_renewal_that_was_under_way(engine: AsyncEngine) -> None:
+async def test_new_login_wins_over_a_running_refresh(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         shelf = _node(engine).token_slot(UPSTREAM, "")
         renewing = asyncio.create_task(shelf.refresh(held, HERE))
@@ -235,7 +233,7 @@ async def test_a_new_login_goes_before_a_renewal_that_was_under_way(engine: Asyn
         assert found is not None and found.access == "of the new login"
 
 
-async def test_a_login_that_is_over_is_asked_about_once(engine: AsyncEngine) -> None:
+async def test_expired_login_is_refreshed_only_once(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         issuer.refresh.clear()
         for _ in range(3):
@@ -245,7 +243,7 @@ async def test_a_login_that_is_over_is_asked_about_once(engine: AsyncEngine) -> 
         assert issuer.made["refresh_token"] == 1
 
 
-async def test_an_issuer_that_is_down_costs_nobody_the_login(engine: AsyncEngine) -> None:
+async def test_failing_issuer_does_not_lose_the_login(engine: AsyncEngine) -> None:
     async with _login(engine) as (issuer, held):
         issuer.fault = "status=503"
         with pytest.raises(AuthError):

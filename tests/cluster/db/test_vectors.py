@@ -43,19 +43,19 @@ async def load(source: DbVectorStore, numbers) -> list[int]:
     return [each for each in numbers if key(each) in found]
 
 
-async def test_another_node_finds_what_one_has_stored(engine: AsyncEngine) -> None:
+async def test_stored_vectors_are_found_by_another_node(engine: AsyncEngine) -> None:
     await save(store(engine), range(1_100))
     assert await load(store(engine), range(1_090, 1_110)) == list(range(1_090, 1_100))
     assert await load(store(engine), range(1_100)) == list(range(1_100))
 
 
-async def test_tenants_and_models_are_apart(engine: AsyncEngine) -> None:
+async def test_vectors_are_separate_per_tenant_and_model(engine: AsyncEngine) -> None:
     await save(store(engine), range(3))
     assert await load(store(engine, tenant="other"), range(3)) == []
     assert await load(store(engine, model="other"), range(3)) == []
 
 
-async def test_a_row_that_no_node_wrote_is_not_used(engine: AsyncEngine) -> None:
+async def test_altered_vector_row_is_not_used(engine: AsyncEngine) -> None:
     await save(store(engine), range(3))
     async with engine.begin() as db:
         await db.execute(update(ToolVectorRow).where(ToolVectorRow.id == key(1).hex()).values(vector=vector(2)))
@@ -65,7 +65,7 @@ async def test_a_row_that_no_node_wrote_is_not_used(engine: AsyncEngine) -> None
     assert await load(store(engine), range(3)) == [0, 1, 2]
 
 
-async def test_the_oldest_are_removed_if_there_are_too_many(engine: AsyncEngine) -> None:
+async def test_oldest_vectors_are_removed_over_the_limit(engine: AsyncEngine) -> None:
     small = store(engine, limit=5)
     await save(small, range(4))
     async with engine.begin() as db:
@@ -75,7 +75,7 @@ async def test_the_oldest_are_removed_if_there_are_too_many(engine: AsyncEngine)
     assert len(found) == 5 and found[-3:] == [4, 5, 6]
 
 
-async def test_vectors_of_a_model_that_is_not_used_any_more_are_removed(engine: AsyncEngine) -> None:
+async def test_vectors_of_an_unused_model_are_removed(engine: AsyncEngine) -> None:
     await save(store(engine, model="old"), range(3))
     await save(store(engine, tenant="other", model="old"), range(3))
     async with engine.begin() as db:
@@ -86,7 +86,7 @@ async def test_vectors_of_a_model_that_is_not_used_any_more_are_removed(engine: 
     assert sorted(tenants) == ["other"] * 3 + ["t"]
 
 
-async def test_the_second_node_embeds_nothing(engine: AsyncEngine) -> None:
+async def test_second_node_embeds_nothing(engine: AsyncEngine) -> None:
     tools = make_tools(*(f"mail_{number}" for number in range(70)))
     asked = []
     for _ in range(2):
@@ -99,7 +99,7 @@ async def test_the_second_node_embeds_nothing(engine: AsyncEngine) -> None:
     assert asked == [70, 0]
 
 
-async def test_a_database_that_is_down_costs_only_meaning(engine: AsyncEngine) -> None:
+async def test_unavailable_database_fails_only_semantic_search(engine: AsyncEngine) -> None:
     async with engine.begin() as db:
         await db.execute(text("ALTER TABLE tool_vectors RENAME TO gone"))
     try:

@@ -24,8 +24,6 @@ def database(made_in_postgresql: str) -> Iterator[str]:
 
 @pytest.mark.slow  # the matrix kills and stops nodes too
 @pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
-async def test_a_node_that_is_killed_or_stopped_doubles_no_effect_and_loses_none(
-    database: str, tmp_path: Path, stop: bool
-) -> None:
+async def test_killed_or_stopped_node_loses_and_doubles_no_effect(database: str, tmp_path: Path, stop: bool) -> None:
     report = await run_nodes_with_kills(tmp_path, 8, database, seed=1, every=0.3, stop=stop, max_kills=1)
     assert report.is_good, report

@@ -1,4 +1,4 @@
-"""What a gateway holds of every server of its tenant, wherever that runs: measured in a process of its own.
+"""What a gateway holds of every server of its tenant, wherever that runs: measured in its own process.
 
 python -m tests.cluster.growth.gateway 10000
 """

@@ -52,9 +52,9 @@ class Figures:
     nats_messages: float  # in and out, of all nodes
     nats_cpu: float  # cores
     lost_seconds: float  # from the death of a node to the moment when all that it had has an owner; nan: it had none
-    lost_statements: float  # of each other node, beside the usual ones
+    lost_statements: float  # of each other node, on top of the usual ones
     change_seconds: float  # until every node knows of a server's new lists
-    change_statements: float  # of each node, beside the usual ones
+    change_statements: float  # of each node, on top of the usual ones
     lag: float  # seconds by which a loop was late, at the most
 
 
@@ -136,7 +136,7 @@ class Cell:
                 await apply_desired_instances(db, TENANT, {name: DesiredInstances() for name in these})
 
     async def _start_nodes(self) -> None:
-        """One of them in a process of its own: it will be killed."""
+        """One of them in its own process: it will be killed."""
         capacity = self._servers  # room is not what is measured
         rest = self._replicas - 1
         share = max(1, -(-rest // (os.cpu_count() or 1)))

@@ -1,4 +1,4 @@
-"""The figures of pairs that were measured, so that a grid can be measured in parts."""
+"""The figures of pairs that were measured, so a grid can be measured in parts."""
 
 from __future__ import annotations
 

@@ -22,18 +22,18 @@ def anyio_backend() -> str:
 @pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.skipif(missing_engines() is not None, reason=str(missing_engines()))
-async def test_what_a_node_does_again_and_again_does_not_grow() -> None:
-    """Among a few; how it goes on is measured by `make cluster ARGS=growth`."""
+async def test_idle_nodes_periodic_work_stays_constant() -> None:
+    """Among a few; how it continues is measured by `make cluster ARGS=growth`."""
     async with engines() as running:
         found = await measure(running, 150, 5, 4.0)
     assert page.broken([found]) == []
     assert found.statements > 1.5 and 0.1 < found.renewals < 0.6
     assert 30 <= found.most_held < 150
-    assert found.lost_seconds > 3  # a lease lasts; else nobody was killed
+    assert found.lost_seconds > 3  # a lease lasts; else no node was killed
     assert f"| 150 | 5 | {found.memory_mb:.1f} |" in page.tables([found])
 
 
-def test_figures_that_grow_are_found() -> None:
+def test_growing_figures_are_found() -> None:
     zero = Figures(*(0.0 for _ in Figures.__dataclass_fields__))  # type: ignore[arg-type]
     fine = replace(zero, servers=50_000, replicas=500, statements=2.3, record_rows=12_000.0)
     assert page.broken([fine]) == []
@@ -41,7 +41,7 @@ def test_figures_that_grow_are_found() -> None:
     assert len(page.broken([bad])) == 3
 
 
-def test_of_a_pair_that_was_measured_again_the_newest_counts(tmp_path: Path) -> None:
+def test_newest_measurement_of_a_size_is_kept(tmp_path: Path) -> None:
     zero = Figures(*(0.0 for _ in Figures.__dataclass_fields__))  # type: ignore[arg-type]
     file = tmp_path / "build" / "kept.jsonl"
     for servers, replicas, memory in ((1000, 50, 1.0), (1000, 3, 2.0), (1000, 50, 3.0)):

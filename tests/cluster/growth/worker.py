@@ -1,4 +1,4 @@
-"""Some nodes in one process. It is told what to do, and tells what it counted, as lines of JSON on its pipes."""
+"""Some nodes in one process. It reads commands and writes its counts as lines of JSON on its pipes."""
 
 from __future__ import annotations
 

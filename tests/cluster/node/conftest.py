@@ -46,7 +46,7 @@ async def engine(made_record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def web() -> FullHttp:
-    """A server of the handshake era on a socket of this process, so that it can be asked what it saw."""
+    """A server of the handshake era on a socket of this process, so it can be asked what it saw."""
     return FullHttp("legacy")
 
 

@@ -1,4 +1,4 @@
-"""Gateways of one cluster in this process: real HTTP between them, a real NATS, and a record in a file of their own."""
+"""Gateways of one cluster in this process: real HTTP between them, a real NATS, and a record in its own file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Node(Lab):
         super().__init__(hub, gateway, port)
         self.replica = replica
         self.port = port
-        self.tap = tap  # before it, on the way from the others; nobody's where it has no address
+        self.tap = tap  # before it, on the way from the others; unused where it has no address
 
     @property
     def id(self) -> str:

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Tap:
-    """A port of its own, before the ports that it leads to."""
+    """Its own port, before the ports that it leads to."""
 
     def __init__(self) -> None:
         self.port = 0
         self.leads_to = 0
         self.wrong: list[int] = []  # where the next connections come to instead
-        self.sent = bytearray()  # by whoever connected
+        self.sent = bytearray()  # by clients
         self.answered = bytearray()  # by what is behind it
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -29,8 +29,8 @@ SEALER = Sealer(b"k" * 32, time.time)
 Answer = Callable[[str, jsonrpc.Message, Notify], Awaitable[Json | jsonrpc.RawResult]]
 
 
-class Ear:
-    """What the server says of its own accord."""
+class RecordingSink:
+    """Records what the server sends unprompted."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Json, CallState | None]] = []
@@ -44,7 +44,7 @@ class Ear:
 
 @dataclass
 class Owner:
-    """Answers as it is told, and remembers."""
+    """Answers as configured, and records calls."""
 
     how: Answer
     asked: list[tuple[str, str, Json]] = field(default_factory=list)
@@ -107,14 +107,14 @@ async def link_to(
     way: NatsRpcClient,
     node: str = "owner",
     epoch: int = 1,
-    ear: Ear | None = None,
+    sink: RecordingSink | None = None,
     limit: int = jsonrpc.MAX_MESSAGE_BYTES,
 ) -> NatsTransport:
     async def found() -> NatsRpcClient:
         return way
 
     link = NatsTransport(found, node, epoch, limit)
-    await link.open(ear or Ear())
+    await link.open(sink or RecordingSink())
     return link
 
 
@@ -163,7 +163,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def owner_process(server: NatsServer, node: str = "owner") -> AsyncIterator[int]:
-    """The id of a process that owns a server, and takes as many seconds for a call as it is told."""
+    """The id of a process that owns a server, and takes the requested seconds for a call."""
     command = [sys.executable, "-c", PROGRAM, str(server.port), node]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220
     assert process.stdout is not None

@@ -48,11 +48,11 @@ async def answered(port: int, method: str, path: str) -> tuple[int, dict[str, ob
         connection.close()
 
 
-async def test_a_record_that_answers_is_not_waited_for() -> None:
+async def test_responding_database_is_not_waited_for() -> None:
     assert await wait_for_database(Record(1).open, asyncio.Event(), "127.0.0.1", 1, None) == "open"
 
 
-async def test_meanwhile_it_lives_and_is_not_ready_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_gateway_is_alive_but_not_ready_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "DATABASE_RETRY_INTERVAL_S", 3600.0)
     record, end, port = Record(99), asyncio.Event(), free_port()
     opening = asyncio.create_task(wait_for_database(record.open, end, "127.0.0.1", port, None))
@@ -74,7 +74,7 @@ async def test_meanwhile_it_lives_and_is_not_ready_and_says_why(monkeypatch: pyt
         await answered(port, "GET", "/healthz")
 
 
-async def test_it_goes_on_as_soon_as_there_is_an_answer_and_the_port_is_free_again(
+async def test_gateway_starts_when_the_database_responds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(bootstrap, "DATABASE_RETRY_INTERVAL_S", 0.01)
@@ -85,7 +85,7 @@ async def test_it_goes_on_as_soon_as_there_is_an_answer_and_the_port_is_free_aga
     socket.create_server(("127.0.0.1", port)).close()
 
 
-async def test_what_waiting_cannot_mend_is_not_waited_for() -> None:
+async def test_config_error_is_not_waited_for() -> None:
     async def wrong() -> None:
         raise ConfigError("the key is another", code="E-CLUSTER-KEY")
 
@@ -93,7 +93,7 @@ async def test_what_waiting_cannot_mend_is_not_waited_for() -> None:
         await wait_for_database(wrong, asyncio.Event(), "127.0.0.1", 1, None)
 
 
-async def test_a_port_that_another_has_does_not_end_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_in_use_does_not_stop_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "DATABASE_RETRY_INTERVAL_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert (

@@ -1,4 +1,4 @@
-"""What a gateway must be told to take part in a cluster: read, checked, and shown without what is secret."""
+"""Cluster options of a gateway: read, checked, and shown without secrets."""
 
 import socket
 
@@ -28,12 +28,12 @@ def refusal(environ=LEAST, **flags) -> ConfigError:
     return caught.value
 
 
-def test_nobody_who_does_not_ask_is_part_of_a_cluster():
+def test_no_cluster_option_means_no_cluster():
     assert read_options(Flags(), {}) is None
     assert read_options(Flags(), {"TOOLWAY_DATABASE": "postgresql://db/x", **LEAST}) is None
 
 
-def test_two_addresses_and_a_key_are_enough():
+def test_nats_and_database_addresses_and_key_are_enough():
     found = options()
     assert (found.nats_urls, found.database_url, found.tenant_key) == (
         ("nats://u:p@a:4222",),
@@ -49,7 +49,7 @@ def test_two_addresses_and_a_key_are_enough():
     )
 
 
-def test_all_of_it_can_stand_in_the_environment_and_a_flag_counts_more(tmp_path):
+def test_options_come_from_environment_and_flags_win(tmp_path):
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     environ = {
@@ -77,12 +77,12 @@ def test_all_of_it_can_stand_in_the_environment_and_a_flag_counts_more(tmp_path)
     )
 
 
-def test_a_variable_that_is_empty_says_nothing():
+def test_empty_variable_is_ignored():
     assert read_options(Flags(), {"TOOLWAY_CLUSTER": ""}) is None
     assert options({**LEAST, "TOOLWAY_TENANT": "", "TOOLWAY_CAPACITY": ""}).tenant == "default"
 
 
-def test_the_database_can_stand_in_a_file_as_secrets_of_containers_do(tmp_path):
+def test_database_url_can_come_from_a_file(tmp_path):
     file = tmp_path / "database"
     file.write_text("postgresql://toolway:hidden-word@db/toolway\n")
     found = options({**LEAST, "TOOLWAY_DATABASE_FILE": str(file)}, database=None)
@@ -90,7 +90,7 @@ def test_the_database_can_stand_in_a_file_as_secrets_of_containers_do(tmp_path):
     assert mask_secrets("it says hidden-word") == "it says ***"
 
 
-def test_an_option_of_a_cluster_without_one_is_not_left_out_in_silence():
+def test_cluster_option_without_a_cluster_is_rejected():
     with pytest.raises(ConfigError) as caught:
         read_options(Flags(cluster_key_file="x"), {})
     assert "--cluster-key-file" in str(caught.value) and "--cluster nats://" in caught.value.hint
@@ -119,26 +119,26 @@ def test_an_option_of_a_cluster_without_one_is_not_left_out_in_silence():
         {"nats_credentials": "/nowhere/at/all"},
     ],
 )
-def test_what_cannot_be_used_is_refused_in_four_parts(flags):
+def test_invalid_option_is_rejected(flags):
     assert refusal(**flags).code == "E-CLUSTER"
 
 
-def test_a_database_is_missed():
+def test_missing_database_is_rejected():
     assert "--database" in refusal(database=None).hint
 
 
 @pytest.mark.parametrize("key", ["", "abc", KEY[:-2], KEY + "00", "zz" * 32])
-def test_a_key_that_is_none_is_refused_and_not_shown(key):
+def test_invalid_key_is_rejected_and_not_shown(key):
     error = refusal({"TOOLWAY_CLUSTER_KEY": key})
     assert error.code == "E-CLUSTER-KEY" and "toolway cluster keygen" in error.hint
     assert not key or key not in str(error)
 
 
-def test_a_key_file_that_is_not_there_is_named(tmp_path):
+def test_missing_key_file_is_named_in_the_error(tmp_path):
     assert str(tmp_path / "none") in str(refusal(cluster_key_file=str(tmp_path / "none")))
 
 
-def test_passwords_and_the_key_are_in_no_text():
+def test_passwords_and_key_are_masked_in_all_strings():
     found = options(cluster="nats://user:nats-word@a,nats://a-nats-token@b", database="postgresql://u:pass%2Fword@db/x")
     for secret in ("nats-word", "a-nats-token", "pass%2Fword", "pass/word", KEY):
         assert secret not in repr(found)
@@ -151,7 +151,7 @@ def test_passwords_and_the_key_are_in_no_text():
         assert "word" not in str(refusal(**flags))
 
 
-def test_a_node_is_called_as_its_machine_is_and_no_two_have_one_id(monkeypatch):
+def test_node_is_named_after_its_host_with_a_unique_id(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "Build_Box.example.org")
     found = options()
     assert found.node_name == "build-box"
@@ -161,16 +161,16 @@ def test_a_node_is_called_as_its_machine_is_and_no_two_have_one_id(monkeypatch):
     assert options().node_name == "node"
 
 
-def test_none_to_advertise_means_over_nats():
+def test_advertise_none_means_over_nats():
     assert options(advertise="none").advertise_url == ""
 
 
-def test_a_new_key_can_be_used():
+def test_generated_key_is_usable():
     assert generate_cluster_key() != generate_cluster_key()
     assert options({"TOOLWAY_CLUSTER_KEY": generate_cluster_key()}).tenant_key
 
 
-def test_credentials_of_nats_are_looked_at_before_anything_starts(tmp_path):
+def test_nats_credentials_are_checked_before_start(tmp_path):
     _, creds = operated(tmp_path, ["one"])
     assert options(nats_credentials=str(creds["one"])).nats_credentials == str(creds["one"])
     creds["one"].write_text("a password")

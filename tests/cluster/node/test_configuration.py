@@ -47,7 +47,7 @@ async def until_served(run: Program, *names: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_undoes_it(tmp_path: Path) -> None:
+async def test_config_reaches_all_nodes_and_old_files_change_nothing(tmp_path: Path) -> None:
     old = {"a": {**FAKE, "env": {"TOKEN": SECRET}}}
     async with gateway(tmp_path, "one", old) as one:
         await one.announced()
@@ -77,7 +77,7 @@ async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_u
 
 
 @pytest.mark.slow
-async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_path: Path) -> None:
+async def test_gateway_without_a_file_uses_the_cluster_config(tmp_path: Path) -> None:
     async with gateway(tmp_path, "first", None) as lost:
         assert await lost.ended() == 3 and lost.process.stdout is not None
         error = json.loads(await lost.process.stdout.read())["error"]
@@ -99,14 +99,14 @@ async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_p
         assert await one.stop() == 0
 
 
-async def test_a_gateway_without_a_file_waits_for_the_record_until_it_is_told_to_end(tmp_path: Path) -> None:
+async def test_gateway_without_a_file_waits_for_the_database(tmp_path: Path) -> None:
     async with gateway(tmp_path, "one", None, "--database", f"sqlite:///{tmp_path}/later/record") as one:
         await one.until_logged("E-RECORD")
         assert await one.stop() == 4
 
 
 @pytest.mark.slow
-async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None:
+async def test_empty_file_of_a_joining_node_keeps_the_cluster_config(tmp_path: Path) -> None:
     async with gateway(tmp_path, "one", {"a": FAKE}) as one:
         await one.announced()
         async with gateway(tmp_path, "two", {}) as two:
@@ -115,13 +115,13 @@ async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None
             await until_served(two, "a")
             await until_served(one, "a")
             assert await two.stop() == 0
-        one.write({})  # whoever empties the file of a gateway that runs means it
+        one.write({})  # emptying the file of a running gateway is intended
         await until_served(one)
         assert await one.stop() == 0
 
 
 @pytest.mark.attack("H2")
-async def test_a_planted_command_reaches_no_node_before_it_was_approved(tmp_path: Path) -> None:
+async def test_planted_command_reaches_no_node_before_it_is_trusted(tmp_path: Path) -> None:
     """The rest of the changed file becomes the configuration of all nodes at once."""
     approved: dict[str, Any] = {"gateway": {"reload": "approved"}}
     mark = tmp_path / "started"
@@ -144,11 +144,11 @@ async def test_a_planted_command_reaches_no_node_before_it_was_approved(tmp_path
 async def _toolway(*words: str) -> bytes:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "toolway.cli", *words, stdout=-1, stderr=-1)
     out, error = await process.communicate()
-    assert process.returncode in (0, 3), (out, error)  # 3: something waits for approval
+    assert process.returncode in (0, 3), (out, error)  # 3: something needs your review
     return out
 
 
-async def test_a_file_that_is_read_again_unchanged_undoes_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
+async def test_rereading_an_unchanged_file_undoes_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text('{"steps": [{"name": "a", "tool": "a.echo"}]}')
     block = {"workflows": ["flow.yaml"]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": FAKE}, "toolway": block}))
@@ -165,7 +165,7 @@ async def test_a_file_that_is_read_again_unchanged_undoes_nothing(engine: AsyncE
         await node.publish_config(loaded)
         assert await stored() == ({"a"}, {"workflows": [{"name": "flow", "steps": [{"name": "a", "tool": "a.echo"}]}]})
         await node.config_store.put_server("default", "later", FAKE)
-        await node.publish_config(loaded, force=True, only_changes=True)  # a file beside it has changed
+        await node.publish_config(loaded, force=True, only_changes=True)  # a file next to it has changed
         assert (await stored())[0] == {"a", "later"}
         (tmp_path / "flow.yaml").write_text('{"steps": [{"name": "b", "tool": "a.echo"}]}')
         await node.publish_config(loaded, force=True, only_changes=True)

@@ -13,7 +13,7 @@ from tests.gateway.bridge_lab import OLD_WORDS
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
 
-async def test_who_leaves_says_so_first_so_that_others_keep_what_it_lets_go_of(tmp_path: Path):
+async def test_draining_node_does_not_take_back_its_servers(tmp_path: Path):
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
         await owner.replica.drain()
@@ -27,7 +27,7 @@ async def test_who_leaves_says_so_first_so_that_others_keep_what_it_lets_go_of(t
         assert not owner.replica.router.owns("full")
 
 
-async def test_a_server_that_has_just_moved_here_can_ask_the_client(tmp_path: Path) -> None:
+async def test_server_just_moved_here_can_ask_the_client(tmp_path: Path) -> None:
     """Its session was one with the node that it left, which speaks the modern era although the server doesn't."""
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
@@ -41,7 +41,7 @@ async def test_a_server_that_has_just_moved_here_can_ask_the_client(tmp_path: Pa
 
 
 @pytest.mark.attack("A2-NM1")
-async def test_callers_of_a_server_that_has_just_moved_here_have_their_own_processes(tmp_path: Path) -> None:
+async def test_callers_of_a_moved_server_get_separate_processes(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
         tokens = [await nodes.key(name) for name in ("a", "b")]

@@ -21,7 +21,7 @@ async def pay(node: Node, city: str) -> Answer:
         return await call(raw, "modern", "pay", {"city": city})
 
 
-async def test_two_nodes_use_one_approval_and_one_answer_once(tmp_path: Path) -> None:
+async def test_approval_and_answer_are_used_once_across_nodes(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, pay="Pays.", send="Sends.")
     rules = {"bank.pay": "operator", "bank.send": "client"}
     async with cluster(tmp_path, {"bank": entry}, approve=rules) as made:

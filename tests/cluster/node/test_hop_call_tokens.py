@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cluster.node.hop_lab import KEY, TOKEN, Cluster, Node, cluster
-from tests.cluster.node.nats_lab import Ear
+from tests.cluster.node.nats_lab import RecordingSink
 from tests.gateway.bridge_lab import EVERYTHING, META, MODERN, OLD_WORDS, pipe_entry
 from tests.gateway.edge_lab import ROUTES
 from tests.gateway.full_server import FullHttp
@@ -74,7 +74,7 @@ async def bring_by_nats(nodes: Cluster, owner: Node, shown: str) -> Json:
     assert owner.replica.member is not None and owner.replica.member.epoch is not None
     try:
         link = calls.create_transport(owner.id, owner.replica.member.epoch)
-        await link.open(Ear())
+        await link.open(RecordingSink())
         cipher = CallCipher(bytes.fromhex(CALL_KEY))
         try:
             return {
@@ -82,13 +82,13 @@ async def bring_by_nats(nodes: Cluster, owner: Node, shown: str) -> Json:
             }
         except JSONRPCError as exc:
             return {"error": {"code": exc.code, "data": exc.data}}
-        except TransportError:  # there is no answer
+        except TransportError:  # no answer
             return {}
     finally:
         await calls.close()
 
 
-UNANSWERED = 0  # nobody can be answered without the key of the call
+UNANSWERED = 0  # no reply can be sealed without the key of the call
 WRONG: dict[str, tuple[int, Callable[[Cluster], str]]] = {
     "nothing": (UNANSWERED, lambda nodes: ""),
     "junk": (UNANSWERED, lambda nodes: "junk"),
@@ -114,9 +114,7 @@ def _full(nodes: Cluster) -> CallToken:
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_what_is_not_a_pass_for_this_call_at_this_node_is_refused(
-    nodes: Cluster, web: FullHttp, what: str
-) -> None:
+async def test_invalid_call_token_is_rejected(nodes: Cluster, web: FullHttp, what: str) -> None:
     code, shown = WRONG[what]
     answer = await bring(nodes, shown(nodes))
     if what == "another key" and answer.keys() == set():
@@ -129,7 +127,7 @@ async def test_what_is_not_a_pass_for_this_call_at_this_node_is_refused(
 
 
 @pytest.mark.attack("held-76")
-async def test_a_pass_is_taken_once_however_many_bring_it(nodes: Cluster, web: FullHttp) -> None:
+async def test_call_token_is_accepted_once(nodes: Cluster, web: FullHttp) -> None:
     shown = sealed(right(nodes))
     found = await asyncio.gather(*(bring(nodes, shown) for _ in range(8)))
     assert sum("result" in answer for answer in found) == 1
@@ -139,8 +137,8 @@ async def test_a_pass_is_taken_once_however_many_bring_it(nodes: Cluster, web: F
 
 
 @BY_HTTP
-async def test_a_pass_is_of_no_use_to_a_client(nodes: Cluster, web: FullHttp) -> None:
-    """Who shows a token of his own is who that token says, and brings nothing of nodes."""
+async def test_call_token_grants_a_client_nothing(nodes: Cluster, web: FullHttp) -> None:
+    """A client is identified by its own token; a call token adds nothing."""
     owner = nodes.owner("web")
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": PARAMS}
     for mine in (await nodes.key("mine"), TOKEN):
@@ -148,7 +146,7 @@ async def test_a_pass_is_of_no_use_to_a_client(nodes: Cluster, web: FullHttp) ->
     assert not web.server.stats.effects
 
 
-async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> None:
+async def test_callers_token_is_never_sent_to_another_node(nodes: Cluster) -> None:
     """Everything that nodes send each other is looked at, on the wire."""
     heard = bytearray()
 
@@ -178,7 +176,7 @@ async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> N
 
 
 @BY_HTTP
-async def test_who_is_no_node_is_not_let_in(nodes: Cluster, web: FullHttp) -> None:
+async def test_invalid_node_credential_gets_401(nodes: Cluster, web: FullHttp) -> None:
     owner, sender = nodes.owner("web"), nodes.other("web")
     ours = Sealer(KEY, time.time)
     wrong = {
@@ -199,7 +197,7 @@ async def test_who_is_no_node_is_not_let_in(nodes: Cluster, web: FullHttp) -> No
 
 @BY_HTTP
 @pytest.mark.attack("held-77")
-async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: FullHttp) -> None:
+async def test_node_credential_opens_the_node_route_only(nodes: Cluster, web: FullHttp) -> None:
     owner, sender = nodes.owner("web"), nodes.other("web")
     token = sender.credential_for(owner)
     more = [("GET", "/metrics"), ("GET", "/login/web"), ("POST", "/login/web"), ("DELETE", "/mcp/server/web")]
@@ -217,7 +215,7 @@ async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: F
         for path in ("/mcp/server/web", "/mcp"):
             begun = await raw.http.post(owner.base + path, json={**hello, "id": 1}, headers=raw.headers())
             assert begun.status_code == 403 and "mcp-session-id" not in begun.headers
-    # What needs no effect needs a pass all the same.
+    # Even a call without an effect needs a call token.
     async with owner.raw("server/web", token) as raw:
         for method in ("tools/list", "server/discover", "prompts/list", "subscriptions/listen"):
             asked = await raw.http.post(raw.url, json={"jsonrpc": "2.0", "id": 1, "method": method})
@@ -226,7 +224,7 @@ async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: F
 
 
 @BY_HTTP
-async def test_a_call_that_comes_to_the_wrong_process_is_not_made_there(nodes: Cluster, web: FullHttp) -> None:
+async def test_call_reaching_the_wrong_process_is_not_executed_there(nodes: Cluster, web: FullHttp) -> None:
     """An address may lead to another gateway than it did: a balancer, a port that was given again."""
     owner, sender = nodes.owner("web"), nodes.other("web")
     owner.tap.cut()
@@ -251,16 +249,14 @@ for _ in range(6):
 """
 
 
-def test_processes_that_were_forked_from_one_are_nodes_of_their_own() -> None:
+def test_forked_processes_have_separate_node_ids() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert len(set(done.stdout.split())) == 6 and all(id.startswith("same-") for id in done.stdout.split())
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-async def test_two_nodes_of_one_name_are_two_and_no_call_is_heard_by_both(
-    tmp_path: Any, web: FullHttp, hidden: bool
-) -> None:
+async def test_two_nodes_with_one_name_execute_each_call_once(tmp_path: Any, web: FullHttp, hidden: bool) -> None:
     async with FullHttp("legacy") as fake:
         servers = {f"s{number}": {"url": fake.url} for number in range(4)}
         names = ("same", "same")

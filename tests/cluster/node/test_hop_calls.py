@@ -1,4 +1,4 @@
-"""A call at a gateway that does not own its server is what it is at the owner: who asks, what is heard meanwhile, how
+"""A call at a gateway that does not own its server is what it is at the owner: who asks, what comes first, how
 long it may take, how it ends. Over HTTP, and over NATS where the owner has no address."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolway.gateway.mcp.errors import KEY_MISMATCH, OUTCOME_UNKNOWN, UNAVAILABL
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forgets"), OLD_WORDS]
 Json = dict[str, Any]
 BROKEN = ("broken",)
-WITHIN = 10_000  # milliseconds: nobody waits for a server that wants to be left alone for longer
+WITHIN = 10_000  # milliseconds: calls do not wait for a server that asks for a longer pause
 
 
 def servers_with(url: str) -> Json:
@@ -45,18 +45,18 @@ def said(answer: Answer) -> Json:
     return found
 
 
-# -- who asks ---------------------------------------------------------------------------------------------------------
+# -- the caller------------------------------------------------------------------------------------------------------
 
 
-async def test_each_caller_has_his_own_process_whichever_gateway_he_comes_to(nodes: Cluster) -> None:
+async def test_each_caller_has_its_own_process_at_any_gateway(nodes: Cluster) -> None:
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
     pids = [{said(answer)["pid"] for answer in await both(nodes, "full", token, "pid")} for token in (mine, yours)]
     assert [len(found) for found in pids] == [1, 1] and pids[0] != pids[1]
     shared = {said(answer)["pid"] for answer in await both(nodes, "full", TOKEN, "pid")}
-    assert len(shared) == 1 and shared.isdisjoint(pids[0] | pids[1])  # the owner's is that of nobody else
+    assert len(shared) == 1 and shared.isdisjoint(pids[0] | pids[1])  # the owner shares a process with no other caller
 
 
-async def test_many_at_once_through_both_gateways_are_each_their_own(nodes: Cluster) -> None:
+async def test_parallel_calls_through_both_gateways_are_not_mixed_up(nodes: Cluster) -> None:
     """A context that is mixed up shows in the process that answers."""
     tokens = {name: await nodes.key(name) for name in ("a", "b", "c")}
     home = {name: said((await both(nodes, "full", token, "pid"))[0])["pid"] for name, token in tokens.items()}
@@ -71,7 +71,7 @@ async def test_many_at_once_through_both_gateways_are_each_their_own(nodes: Clus
     assert all(pid == home[name] and text.startswith(name) for name, pid, text in found)
 
 
-async def test_a_key_sees_and_calls_what_it_may_at_any_gateway_and_nothing_more(nodes: Cluster) -> None:
+async def test_scoped_key_has_the_same_access_at_any_gateway(nodes: Cluster) -> None:
     token = await nodes.key("narrow", scopes=["server/web"])
     for node in nodes.nodes:
         async with node.raw("server/web", token) as raw:
@@ -82,11 +82,11 @@ async def test_a_key_sees_and_calls_what_it_may_at_any_gateway_and_nothing_more(
             assert (await raw.call("full__echo", {"text": "hi"})).error["code"] == -32602
 
 
-# -- what is heard while it runs --------------------------------------------------------------------------------------
+# -- notifications while it runs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("server", ["full", "modern"])
-async def test_progress_and_logs_come_to_their_own_client(nodes: Cluster, server: str) -> None:
+async def test_progress_and_logs_reach_only_their_client(nodes: Cluster, server: str) -> None:
     async with nodes.other(server).raw(f"server/{server}", TOKEN) as raw:
         one, two = await asyncio.gather(
             *(raw.call("progress", {"n": 3, "seconds": 0.05}, meta={"progressToken": name}) for name in ("x", "y"))
@@ -99,10 +99,10 @@ async def test_progress_and_logs_come_to_their_own_client(nodes: Cluster, server
         levels = [each["params"]["level"] for each in logged if each["method"] == "notifications/message"]
         assert levels and "debug" not in levels
         quiet = await raw.call("log")
-        assert len(quiet.messages) == 1  # who names no level hears nothing
+        assert len(quiet.messages) == 1  # without a level there are no log messages
 
 
-async def test_whoever_leaves_cancels_at_the_server(nodes: Cluster, web: FullHttp) -> None:
+async def test_leaving_client_cancels_at_the_server(nodes: Cluster, web: FullHttp) -> None:
     async with nodes.other("web").raw("server/web", TOKEN) as raw:
         leaving = asyncio.create_task(raw.call("hold"))
         before = web.server.stats.calls.get("hold", 0)
@@ -114,9 +114,7 @@ async def test_whoever_leaves_cancels_at_the_server(nodes: Cluster, web: FullHtt
 
 @pytest.mark.parametrize("server", ["full", "web", "modern"])
 @pytest.mark.parametrize("back", ["same", "another"])
-async def test_a_question_is_asked_and_its_answer_finds_the_call_from_any_gateway(
-    nodes: Cluster, server: str, back: str
-) -> None:
+async def test_elicitation_answer_is_accepted_at_any_gateway(nodes: Cluster, server: str, back: str) -> None:
     """An older server holds its question open at the owner, where the call is parked; a modern one keeps nothing."""
     token = await nodes.key("asked")
     for first in nodes.nodes:
@@ -134,7 +132,7 @@ async def test_a_question_is_asked_and_its_answer_finds_the_call_from_any_gatewa
             assert [each["content"]["name"] for each in asked["structuredContent"]["answers"]] == ["Ada", "Bob"]
 
 
-async def test_a_parked_call_is_found_by_nobody_else_from_any_gateway(nodes: Cluster) -> None:
+async def test_parked_call_is_bound_to_its_caller_at_any_gateway(nodes: Cluster) -> None:
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
     async with nodes.other("full").raw("server/full", mine) as raw:
         asked = (await raw.call("elicit")).result
@@ -153,7 +151,7 @@ async def test_a_parked_call_is_found_by_nobody_else_from_any_gateway(nodes: Clu
 
 
 @pytest.mark.parametrize("server", ["full", "modern"])
-async def test_who_can_be_asked_nothing_is_asked_nothing_at_any_gateway(nodes: Cluster, server: str) -> None:
+async def test_client_without_elicitation_gets_the_same_everywhere(nodes: Cluster, server: str) -> None:
     found = []
     for node in (nodes.owner(server), nodes.other(server)):
         async with node.raw(f"server/{server}", TOKEN) as raw:
@@ -176,9 +174,9 @@ def comparable(error: Json) -> Json:
     return {"code": error["code"], **told}
 
 
-async def test_errors_arrive_as_they_were_judged(nodes: Cluster) -> None:
+async def test_errors_are_equal_at_both_gateways(nodes: Cluster) -> None:
     for server, name, arguments in (
-        ("full", "crash", {}),  # may have been executed
+        ("full", "crash", {}),  # may have run
         ("full", "add", {"a": 1}),  # the server's own error
         ("web", "bad", {"mode": "status=500"}),
         ("web", "bad", {"mode": "html"}),
@@ -191,7 +189,7 @@ async def test_errors_arrive_as_they_were_judged(nodes: Cluster) -> None:
     assert wrong[0]["content"] == wrong[1]["content"] and {each["isError"] for each in wrong} == {True}
 
 
-async def test_when_to_come_again_is_said_by_every_gateway(nodes: Cluster) -> None:
+async def test_retry_after_is_equal_at_both_gateways(nodes: Cluster) -> None:
     """The server refuses the first call; the next ones are not sent to it."""
     asked = {"mode": "status=429", "retry_after": "60"}
     async with nodes.other("busy").raw("server/busy", TOKEN) as raw:
@@ -201,7 +199,7 @@ async def test_when_to_come_again_is_said_by_every_gateway(nodes: Cluster) -> No
     assert here == there and (there["certainty"], there["retryAfterMs"]) == ("C0", 6)
 
 
-async def test_a_server_that_cannot_start_says_why_at_every_gateway(nodes: Cluster) -> None:
+async def test_unstartable_server_is_reported_by_every_gateway(nodes: Cluster) -> None:
     async def why(at: int) -> Json:
         async with nodes.nodes[at].raw("server/broken", TOKEN) as raw:
             return (await raw.call("anything", meta={"toolway/timeoutMs": 4000})).error
@@ -211,14 +209,14 @@ async def test_a_server_that_cannot_start_says_why_at_every_gateway(nodes: Clust
     assert all(error["data"]["executed"] == "no" for error in errors)
 
 
-async def test_a_failed_tool_is_a_result_and_a_vast_number_stays_whole(nodes: Cluster) -> None:
+async def test_tool_error_and_big_number_arrive_unchanged(nodes: Cluster) -> None:
     here, there = [answer.result for answer in await both(nodes, "full", TOKEN, "fail", {"text": "no"})]
     assert here == there and there["isError"]
     here, there = [answer.result for answer in await both(nodes, "modern", TOKEN, "odd")]
     assert here == there and there["structuredContent"]["vast"] == 2**70
 
 
-async def test_the_deadline_of_a_client_is_that_of_the_owner(nodes: Cluster, web: FullHttp) -> None:
+async def test_client_timeout_applies_at_the_owner(nodes: Cluster, web: FullHttp) -> None:
     loop = asyncio.get_running_loop()
     async with nodes.other("web").raw("server/web", TOKEN) as raw:
         began = loop.time()
@@ -226,12 +224,10 @@ async def test_the_deadline_of_a_client_is_that_of_the_owner(nodes: Cluster, web
         took = loop.time() - began
     assert error["code"] == OUTCOME_UNKNOWN and error["data"]["executed"] == "unknown"
     assert 0.6 < took < within(3.0)
-    await until(lambda: web.server.stats.cancelled)  # and the server need not go on
+    await until(lambda: web.server.stats.cancelled)  # and the server need not continue
 
 
-async def test_a_key_is_one_effect_through_all_gateways_and_another_call_under_it_is_refused(
-    nodes: Cluster, web: FullHttp
-) -> None:
+async def test_idempotency_key_has_one_effect_through_all_gateways(nodes: Cluster, web: FullHttp) -> None:
     key = {"toolway/idempotencyKey": f"once-{nodes.nodes[0].id}"}
 
     async def call(node: Any, nonce: str) -> Answer:
@@ -248,7 +244,7 @@ async def test_a_key_is_one_effect_through_all_gateways_and_another_call_under_i
     assert len(web.server.stats.effects) == 1
 
 
-async def test_keys_of_two_callers_are_two_at_any_gateway(nodes: Cluster, web: FullHttp) -> None:
+async def test_idempotency_keys_of_two_callers_are_separate(nodes: Cluster, web: FullHttp) -> None:
     key = {"toolway/idempotencyKey": f"shared-{nodes.nodes[0].id}"}
     for name in ("mine", "yours"):
         token = await nodes.key(name)
@@ -258,7 +254,7 @@ async def test_keys_of_two_callers_are_two_at_any_gateway(nodes: Cluster, web: F
     assert len(web.server.stats.effects) == 2
 
 
-async def test_a_call_has_one_id_at_both_gateways_and_is_seen_at_both(nodes: Cluster) -> None:
+async def test_call_has_one_id_at_both_gateways(nodes: Cluster) -> None:
     ends: dict[str, list[CallFinished]] = {"owner": [], "other": []}
 
     async def watch(name: str, hub: Any) -> None:
@@ -279,7 +275,7 @@ async def test_a_call_has_one_id_at_both_gateways_and_is_seen_at_both(nodes: Clu
     assert [fact.id for fact in ends["owner"]] == [fact.id for fact in ends["other"]]
 
 
-async def test_what_the_server_is_told_of_its_caller_is_the_same(nodes: Cluster) -> None:
+async def test_server_sees_the_same_client_info_from_both_gateways(nodes: Cluster) -> None:
     """Nothing of ours stays in what the server reads."""
     here, there = await both(nodes, "modern", TOKEN, "declared")
     told = [said(answer) for answer in (here, there)]
@@ -288,7 +284,7 @@ async def test_what_the_server_is_told_of_its_caller_is_the_same(nodes: Cluster)
     assert told[0]["meta"].keys() == told[1]["meta"].keys()
 
 
-async def test_prompts_resources_completions_and_lists_are_had_from_every_gateway(nodes: Cluster) -> None:
+async def test_prompts_resources_and_lists_work_at_every_gateway(nodes: Cluster) -> None:
     asked: list[tuple[str, Json]] = [
         ("prompts/get", {"name": "ask"}),
         ("resources/read", {"uri": "full://ask"}),

@@ -17,7 +17,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Ears:
+class RecordingSink:
     wants_attempts = True
 
     def __init__(self, wants_forwarded: bool = False) -> None:
@@ -32,10 +32,10 @@ class Ears:
         self.events.append(event)
 
 
-async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_ask_for_it(tmp_path: Path) -> None:
+async def test_forwarded_call_is_reported_once_unless_requested(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
-        here, there, auditor = Ears(), Ears(), Ears(wants_forwarded=True)
+        here, there, auditor = RecordingSink(), RecordingSink(), RecordingSink(wants_forwarded=True)
         other.hub.instrumentation.add_sink(here)
         owner.hub.instrumentation.add_sink(there)
 
@@ -55,7 +55,7 @@ async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_
         assert len(there.calls) == 1
 
 
-async def test_a_node_that_knows_no_links_is_sent_posts_and_one_that_does_a_single_connection(tmp_path: Path) -> None:
+async def test_node_without_links_gets_posts_and_others_one_connection(tmp_path: Path) -> None:
     """While a cluster is upgraded, nodes of two versions work side by side."""
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()

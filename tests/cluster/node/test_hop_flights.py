@@ -1,4 +1,4 @@
-"""Usual calls to another node need no coroutine, at neither node; what is unusual about one is found out as ever."""
+"""Plain calls to another node run without a coroutine on both nodes; unusual calls are handled as before."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def growing(hop: Hop, landed: int, taken_over: int) -> AsyncIterator[None]
     assert [(a - c, b - d) for (a, b), (c, d) in zip(counts(hop), before, strict=True)] == [(landed, taken_over)] * 2
 
 
-async def test_usual_calls_are_flights_at_both_nodes_and_share_one_connection(hop: Hop) -> None:
+async def test_remote_calls_are_flights_and_share_one_connection(hop: Hop) -> None:
     await hop.warm_up("add", a=1, b=2)
     hop.owner.tap.sent.clear()
     async with growing(hop, 5, 0):
@@ -101,20 +101,20 @@ async def test_usual_calls_are_flights_at_both_nodes_and_share_one_connection(ho
     assert all(here.find(id) for id in ids) and not any(there.find(id) for id in ids)  # counted where they came in
 
 
-async def test_many_at_once_get_each_their_own_result(hop: Hop) -> None:
+async def test_parallel_calls_each_get_their_own_result(hop: Hop) -> None:
     await hop.warm_up("add", a=1, b=2)
     answers = await asyncio.gather(*(hop.call("add", a=number, b=1) for number in range(40)))
     assert [json.loads(each.result["content"][0]["text"]) for each in answers] == list(range(1, 41))
 
 
-async def test_a_long_call_is_taken_over_at_both_nodes_and_executed_once(hop: Hop) -> None:
+async def test_long_remote_call_is_taken_over_and_executed_once(hop: Hop) -> None:
     await hop.warm_up("counter", call="warm", nonce="warm")
     async with growing(hop, 0, 1):
         assert "result" in (await hop.call("counter", call="c", seconds=4, nonce="long")).last
     assert hop.executed("long") == 1
 
 
-async def test_a_lost_connection_leaves_a_call_unknown_and_the_next_one_works(hop: Hop) -> None:
+async def test_lost_connection_leaves_a_call_unknown_and_recovers(hop: Hop) -> None:
     await hop.warm_up("counter", call="warm", nonce="warm")
     waiting = asyncio.create_task(hop.call("counter", call="c", seconds=30, nonce="cut"))
     await hop.until_executed("cut")
@@ -126,7 +126,7 @@ async def test_a_lost_connection_leaves_a_call_unknown_and_the_next_one_works(ho
     assert hop.executed("cut") == 2  # itself, and the one after
 
 
-async def test_whoever_leaves_cancels_at_the_owner(hop: Hop) -> None:
+async def test_leaving_client_cancels_at_the_owner(hop: Hop) -> None:
     await hop.warm_up("counter", call="warm", nonce="warm")
     waiting = asyncio.create_task(hop.call("counter", call="c", seconds=60, nonce="left"))
     await hop.until_executed("left")
@@ -135,8 +135,8 @@ async def test_whoever_leaves_cancels_at_the_owner(hop: Hop) -> None:
     await hop.settled()  # long before the server would have answered
 
 
-async def test_a_call_whose_server_has_moved_finds_the_next_owner(hop: Hop) -> None:
-    """The owner refuses a call under a fence that is over, sealed; the caller looks up who owns the server."""
+async def test_call_to_a_moved_server_finds_the_next_owner(hop: Hop) -> None:
+    """The owner refuses a call under an old fence, sealed; the caller looks up the owner."""
     await hop.warm_up("counter", call="warm", nonce="warm")
     cache = hop.here.replica.context.owner_cache
     [(place, held)] = [(place, each) for place, each in cache._cached.items() if place.server == SERVER]

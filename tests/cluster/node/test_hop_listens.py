@@ -1,4 +1,4 @@
-"""What a client wants to hear of is heard at every gateway, whoever owns the server; and tasks are found from all."""
+"""Subscribed changes are notified at every gateway, whichever owns the server; and tasks are found from all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def servers_with(url: str) -> Json:
 
 @asynccontextmanager
 async def listening(node: Node, server: str, token: str, wanted: Json) -> AsyncIterator[list[Json]]:
-    """What a modern client hears; the first is what the gateway acknowledged."""
+    """The messages a modern client gets; the first is what the gateway acknowledged."""
     heard: list[Json] = []
 
     async def listen(raw: Raw) -> None:
@@ -55,7 +55,7 @@ async def call(node: Node, server: str, token: str, name: str, **arguments: Any)
 
 
 @pytest.mark.parametrize("server", ["full", "modern"])
-async def test_a_list_that_changes_is_told_at_every_gateway(nodes: Cluster, server: str) -> None:
+async def test_list_change_is_notified_at_every_gateway(nodes: Cluster, server: str) -> None:
     wanted = {"toolsListChanged": True}
     one, two = nodes.nodes
     async with listening(one, server, TOKEN, wanted) as first, listening(two, server, TOKEN, wanted) as second:
@@ -68,8 +68,8 @@ async def test_a_list_that_changes_is_told_at_every_gateway(nodes: Cluster, serv
 
 @pytest.mark.parametrize("server", ["full", "modern"])
 @pytest.mark.parametrize("who", ["the owner", "a key"])
-async def test_a_resource_that_changes_is_told_to_whoever_wants_to_hear(nodes: Cluster, server: str, who: str) -> None:
-    """A server of the handshake era has a process for each caller, and tells of that one's resources."""
+async def test_resource_update_reaches_its_subscriber_at_any_gateway(nodes: Cluster, server: str, who: str) -> None:
+    """A server of the handshake era has a process for each caller, which reports its own resources."""
     token = TOKEN if who == "the owner" else await nodes.key("mine")
     stranger = await nodes.key("yours")
     uri = "full://ask"
@@ -88,7 +88,7 @@ async def test_a_resource_that_changes_is_told_to_whoever_wants_to_hear(nodes: C
             assert set(methods(heard)) == {"notifications/resources/updated"}
 
 
-async def test_a_task_is_found_and_heard_of_at_every_gateway(nodes: Cluster) -> None:
+async def test_task_is_found_and_notified_at_every_gateway(nodes: Cluster) -> None:
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
     for begins in nodes.nodes:
         task = (await call(begins, "modern", mine, "start_task")).result["taskId"]

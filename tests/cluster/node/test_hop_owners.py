@@ -23,8 +23,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_node_that_is_gone_is_not_believed_to_own_anything(tmp_path: Path) -> None:
-    """Who has taken its places may not have told us: news get lost, and of many that move at once some are told."""
+async def test_cached_owner_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    """The message about its new owner may be lost, or sent only for some of many instances that move at once."""
     async with cluster(tmp_path) as nodes:
         held, other = nodes.held(), nodes.other()
         async with other.raw(token=TOKEN) as raw:
@@ -38,8 +38,8 @@ async def test_a_node_that_is_gone_is_not_believed_to_own_anything(tmp_path: Pat
             assert owners.get(held.instance) == held
 
 
-async def test_what_has_waited_for_its_owner_is_not_sent_at_the_last_moment(tmp_path: Path) -> None:
-    """The owner would be heard too late to say what became of it."""
+async def test_call_that_waited_too_long_for_its_owner_is_not_sent(tmp_path: Path) -> None:
+    """The owner's answer would arrive too late."""
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
         async with other.raw(token=TOKEN) as raw:
@@ -54,10 +54,10 @@ async def test_what_has_waited_for_its_owner_is_not_sent_at_the_last_moment(tmp_
                     assert answer.error["data"]["executed"] == "no"
 
 
-async def test_the_ways_to_nodes_that_owned_a_server_long_ago_are_closed() -> None:
+async def test_transports_to_former_owners_are_closed() -> None:
     closed: list[int] = []
 
-    class Road:
+    class FakeTransport:
         def __init__(self, number: int) -> None:
             self._number = number
 
@@ -71,7 +71,7 @@ async def test_the_ways_to_nodes_that_owned_a_server_long_ago_are_closed() -> No
     link = RemoteTransport("s", (), Mock())
     await link.open(Mock())
     for number in range(MAX_NODE_TRANSPORTS + 2):
-        await link._open_once(number, cast(Transport, Road(number)))
+        await link._open_once(number, cast(Transport, FakeTransport(number)))
     assert closed == [0, 1]
     await link.close()
     assert closed == list(range(MAX_NODE_TRANSPORTS + 2))

@@ -28,7 +28,7 @@ async def until_held(made: Cluster, *, held: bool) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_definition_that_changed_is_held_at_all_nodes_until_one_approves_it(tmp_path: Path) -> None:
+async def test_changed_tool_is_on_hold_at_all_nodes_until_accepted(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.")
     async with cluster(tmp_path, {"weather": entry}, pins="hold") as made:
         await until_held(made, held=False)

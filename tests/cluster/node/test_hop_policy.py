@@ -18,7 +18,7 @@ forbid (principal, action == Action::"call", resource) when { context.args has c
 """
 
 
-async def test_both_nodes_decide_alike_and_the_owner_does_not_decide_again(tmp_path: Path) -> None:
+async def test_both_nodes_apply_the_policy_alike(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, pay="Pays.", send="Sends.")
     async with cluster(tmp_path, {"bank": entry}, policy=POLICY) as made:
         for node in (made.owner("bank"), made.other("bank")):

@@ -17,7 +17,7 @@ META_TOOLS = ["search_tools", "describe_tool", "read_tool", "call_tool"]
 
 
 @pytest.mark.parametrize("hidden", [(), ("one", "two")], ids=["http", "nats"])
-async def test_a_tool_of_another_node_is_found_and_called(tmp_path: Path, hidden: tuple[str, ...]) -> None:
+async def test_tool_of_another_node_is_found_and_called(tmp_path: Path, hidden: tuple[str, ...]) -> None:
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"name": "Ada"})
 

@@ -27,31 +27,31 @@ def servers_with(url: str) -> Json:
     return {"web": {"url": url}, "modern": pipe_entry("modern")}
 
 
-class Wanderer(Raw):
+class RoamingClient(Raw):
     """A session, wherever its client is at the moment."""
 
-    def at(self, node: Node) -> Wanderer:
+    def at(self, node: Node) -> RoamingClient:
         """The same client at this gateway from now on."""
         self.url = f"{node.base}/mcp/{self.url.partition('/mcp/')[2]}"
         return self
 
 
 @asynccontextmanager
-async def wanderer(node: Node, endpoint: str = "server/web", token: str = TOKEN) -> AsyncIterator[Wanderer]:
+async def roaming_client(node: Node, endpoint: str = "server/web", token: str = TOKEN) -> AsyncIterator[RoamingClient]:
     async with node.raw(endpoint, token) as raw:
-        found = Wanderer(raw.http, raw.url)
+        found = RoamingClient(raw.http, raw.url)
         await found.initialize()
         yield found
 
 
-def beside(raw: Wanderer, node: Node) -> Wanderer:
+def client_at(raw: RoamingClient, node: Node) -> RoamingClient:
     """Another connection of the same client, at this gateway."""
-    other = Wanderer(raw.http, raw.url).at(node)
+    other = RoamingClient(raw.http, raw.url).at(node)
     other.session, other.version, other.ids = raw.session, raw.version, raw.ids
     return other
 
 
-async def ended(raw: Wanderer) -> bool:
+async def ended(raw: RoamingClient) -> bool:
     return (await raw.say("ping")).status == 404
 
 
@@ -60,9 +60,9 @@ def call(name: str, arguments: Json | None = None, id_: str = "call") -> Json:
     return {"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": params}
 
 
-async def test_a_session_goes_on_wherever_its_client_comes(nodes: Cluster) -> None:
+async def test_session_continues_at_any_gateway(nodes: Cluster) -> None:
     for first, second in (nodes.nodes, nodes.nodes[::-1]):
-        async with wanderer(first) as raw:
+        async with roaming_client(first) as raw:
             for node in (second, first, second):
                 raw.at(node)
                 assert (await raw.say("tools/list")).result["tools"]
@@ -71,13 +71,13 @@ async def test_a_session_goes_on_wherever_its_client_comes(nodes: Cluster) -> No
 
 
 @pytest.mark.parametrize("server", ["web", "modern"])
-async def test_an_answer_finds_the_gateway_that_asked(nodes: Cluster, server: str) -> None:
+async def test_elicitation_answer_reaches_the_asking_gateway(nodes: Cluster, server: str) -> None:
     token = await nodes.key("asked")
     for asks, hears in (nodes.nodes, nodes.nodes[::-1]):
-        async with wanderer(asks, f"server/{server}", token) as raw:
-            other = beside(raw, hears)
+        async with roaming_client(asks, f"server/{server}", token) as raw:
+            other = client_at(raw, hears)
 
-            async def answer(message: Json, other: Wanderer = other) -> None:
+            async def answer(message: Json, other: RoamingClient = other) -> None:
                 if message.get("method") == "elicitation/create":
                     given = {"action": "accept", "content": {"name": "Ada"}}
                     reply = {"jsonrpc": "2.0", "id": message["id"], "result": given}
@@ -88,14 +88,14 @@ async def test_an_answer_finds_the_gateway_that_asked(nodes: Cluster, server: st
             assert found.result["content"][0]["text"].count("Ada") == 2
 
 
-async def test_an_answer_counts_for_nobody_elses_question(nodes: Cluster) -> None:
+async def test_elicitation_answer_of_another_session_is_ignored(nodes: Cluster) -> None:
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
     asks, hears = nodes.nodes
-    async with wanderer(asks, token=mine) as raw, wanderer(hears, token=yours) as stranger:
+    async with roaming_client(asks, token=mine) as raw, roaming_client(hears, token=yours) as stranger:
 
         async def answer(message: Json) -> None:
             if message.get("method") == "elicitation/create":
-                for who, name in ((stranger, "Eve"), (beside(raw, hears), "Ada")):
+                for who, name in ((stranger, "Eve"), (client_at(raw, hears), "Ada")):
                     given = {"action": "accept", "content": {"name": name}}
                     await who.post({"jsonrpc": "2.0", "id": message["id"], "result": given}, who.headers())
 
@@ -105,7 +105,7 @@ async def test_an_answer_counts_for_nobody_elses_question(nodes: Cluster) -> Non
 
 
 @pytest.mark.attack("W2")
-async def test_a_logout_from_the_dashboard_counts_everywhere(nodes: Cluster) -> None:
+async def test_dashboard_logout_applies_at_every_gateway(nodes: Cluster) -> None:
     here, there = nodes.nodes
     token = await nodes.key("an administrator", admin=True)
     async with here.raw() as raw:
@@ -131,32 +131,32 @@ async def test_a_logout_from_the_dashboard_counts_everywhere(nodes: Cluster) -> 
         assert await status(there) == 401
 
 
-async def test_a_level_of_logs_holds_everywhere(nodes: Cluster) -> None:
+async def test_log_level_applies_at_every_gateway(nodes: Cluster) -> None:
     here, there = nodes.nodes
 
-    async def levels(raw: Wanderer) -> list[str]:
+    async def levels(raw: RoamingClient) -> list[str]:
         said = (await raw.say("tools/call", {"name": "log"})).messages[:-1]
         return [each["params"]["level"] for each in said]
 
-    async with wanderer(here, "server/modern") as raw:
-        other = beside(raw, there)
+    async with roaming_client(here, "server/modern") as raw:
+        other = client_at(raw, there)
         await other.say("ping")  # it was there before
         assert (await raw.say("logging/setLevel", {"level": "error"})).result == {}
-        await until_same(other, there, "error")
+        await until_level(other, there, "error")
         assert await levels(other) == ["error"] and await levels(raw) == ["error"]
         await other.say("logging/setLevel", {"level": "debug"})
-        await until_same(raw, here, "debug")
+        await until_level(raw, here, "debug")
         assert await levels(raw) == ["debug", "info", "error"]
 
 
-def living(node: Node, raw: Wanderer) -> LegacySession | None:
+def find_session(node: Node, raw: RoamingClient) -> LegacySession | None:
     """What is of the session at a gateway."""
     return node.gateway.legacy_sessions._sessions.get(raw.session or "")
 
 
-async def until_same(raw: Wanderer, node: Node, level: str) -> None:
+async def until_level(raw: RoamingClient, node: Node, level: str) -> None:
     """News take a moment."""
-    await until(lambda: (found := living(node, raw)) is not None and found.log_level == level)
+    await until(lambda: (found := find_session(node, raw)) is not None and found.log_level == level)
 
 
 async def until_quiet(node: Node) -> None:
@@ -166,7 +166,7 @@ async def until_quiet(node: Node) -> None:
 class Stream:
     """The open stream of a session."""
 
-    def __init__(self, raw: Wanderer) -> None:
+    def __init__(self, raw: RoamingClient) -> None:
         self._raw = raw
         self.heard: list[Json] = []
         self.over = False
@@ -187,24 +187,24 @@ class Stream:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def until_listens(node: Node, raw: Wanderer) -> None:
+async def until_listens(node: Node, raw: RoamingClient) -> None:
     def listens() -> bool:
-        found = living(node, raw)
+        found = find_session(node, raw)
         return found is not None and found.stream is not None and found.subscriber is not None
 
     await until(listens)
 
 
-async def until_wants(node: Node, raw: Wanderer, uris: set[str]) -> None:
-    await until(lambda: (found := living(node, raw)) is not None and set(found.subscribed_uris) == uris)
+async def until_wants(node: Node, raw: RoamingClient, uris: set[str]) -> None:
+    await until(lambda: (found := find_session(node, raw)) is not None and set(found.subscribed_uris) == uris)
 
 
 @pytest.mark.parametrize("first", ["the stream", "the wish"])
-async def test_a_subscription_is_heard_where_the_stream_is(nodes: Cluster, first: str) -> None:
+async def test_subscription_update_arrives_where_the_stream_is(nodes: Cluster, first: str) -> None:
     uri = "full://ask"
     for wishes, hears in (nodes.nodes, nodes.nodes[::-1]):
-        async with wanderer(wishes) as raw:
-            other = beside(raw, hears)
+        async with roaming_client(wishes) as raw:
+            other = client_at(raw, hears)
             if first == "the wish":
                 await raw.say("resources/subscribe", {"uri": uri})
             stream = Stream(other)
@@ -213,7 +213,7 @@ async def test_a_subscription_is_heard_where_the_stream_is(nodes: Cluster, first
                 if first == "the stream":
                     await raw.say("resources/subscribe", {"uri": uri})
 
-                async def touched(raw: Wanderer = raw, stream: Stream = stream) -> bool:
+                async def touched(raw: RoamingClient = raw, stream: Stream = stream) -> bool:
                     await raw.say("tools/call", {"name": "touch", "arguments": {"uri": uri}})
                     return bool(stream.updated())
 
@@ -232,10 +232,10 @@ async def test_a_subscription_is_heard_where_the_stream_is(nodes: Cluster, first
                 await stream.close()
 
 
-async def test_wishes_at_several_gateways_at_once_are_all_kept(nodes: Cluster) -> None:
+async def test_concurrent_subscriptions_at_several_gateways_are_kept(nodes: Cluster) -> None:
     here, there = nodes.nodes
-    async with wanderer(here) as raw:
-        other = beside(raw, there)
+    async with roaming_client(here) as raw:
+        other = client_at(raw, there)
         found = (await other.say("resources/list")).result["resources"]
         mine, yours = [resource["uri"] for resource in found[:2]]
         both = raw.say("resources/subscribe", {"uri": mine}), other.say("resources/subscribe", {"uri": yours})
@@ -244,12 +244,12 @@ async def test_wishes_at_several_gateways_at_once_are_all_kept(nodes: Cluster) -
             await until_wants(node, raw, {mine, yours})
 
 
-async def test_a_client_listens_where_it_came_last(nodes: Cluster) -> None:
+async def test_newest_stream_replaces_the_one_at_another_gateway(nodes: Cluster) -> None:
     here, there = nodes.nodes
-    async with wanderer(here) as raw:
+    async with roaming_client(here) as raw:
         old = Stream(raw)
         await until_listens(here, raw)
-        new = Stream(beside(raw, there))
+        new = Stream(client_at(raw, there))
         try:
             await until_listens(there, raw)
             await until(lambda: old.over)
@@ -260,10 +260,10 @@ async def test_a_client_listens_where_it_came_last(nodes: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-async def test_a_session_that_was_ended_is_over_everywhere(nodes: Cluster, seen: bool) -> None:
+async def test_ended_session_is_over_at_every_gateway(nodes: Cluster, seen: bool) -> None:
     here, there = nodes.nodes
-    async with wanderer(here) as raw:
-        other = beside(raw, there)
+    async with roaming_client(here) as raw:
+        other = client_at(raw, there)
         if seen:
             assert not await ended(other)
         assert (await raw.http.delete(raw.url, headers=raw.headers())).status_code == 204
@@ -274,21 +274,21 @@ async def test_a_session_that_was_ended_is_over_everywhere(nodes: Cluster, seen:
         assert (await other.http.delete(other.url, headers=other.headers())).status_code == 404
 
 
-async def test_what_was_missed_is_in_the_record(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No news come, and the gateway knows that it hears none."""
+async def test_missed_session_end_is_read_from_the_database(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No messages arrive, and the gateway knows that it gets none."""
     here, there = nodes.nodes
     assert there.replica.sessions is not None
     monkeypatch.setitem(there.replica.change_feed._message_handlers, shared.SESSION_MESSAGE_KIND, lambda news: None)
-    async with wanderer(here) as raw:
-        other = beside(raw, there)
+    async with roaming_client(here) as raw:
+        other = client_at(raw, there)
         assert not await ended(other)
         await raw.http.delete(raw.url, headers=raw.headers())
-        assert not await ended(other)  # nobody told
+        assert not await ended(other)  # no message
         there.replica.sessions.on_gap()
         assert await ended(other)
 
 
-async def test_sessions_go_on_while_the_record_does_not_answer(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sessions_continue_while_the_database_is_down(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*given: Any) -> Any:
         raise OSError("no record")
 
@@ -297,20 +297,20 @@ async def test_sessions_go_on_while_the_record_does_not_answer(nodes: Cluster, m
         assert node.replica.sessions is not None
         monkeypatch.setattr(node.replica.sessions._store, "load_many", fails)
         monkeypatch.setattr(node.replica.sessions._store, "update", fails)
-    async with wanderer(here, "server/modern") as raw:
-        assert not await ended(beside(raw, there))
+    async with roaming_client(here, "server/modern") as raw:
+        assert not await ended(client_at(raw, there))
         assert (await raw.say("logging/setLevel", {"level": "error"})).result == {}
         monkeypatch.setattr(there.replica.sessions, "_database_retry_at", 0.0)
 
 
-async def test_a_request_is_cancelled_from_another_gateway(nodes: Cluster, web: FullHttp) -> None:
+async def test_request_is_cancelled_from_another_gateway(nodes: Cluster, web: FullHttp) -> None:
     here, there = nodes.nodes
     web.server.stats.cancelled.clear()
-    async with wanderer(here) as raw:
+    async with roaming_client(here) as raw:
         before = web.server.stats.calls.get("hold", 0)
         held = asyncio.create_task(raw.post(call("hold"), raw.headers()))
         await until(lambda: web.server.stats.calls.get("hold", 0) > before)
-        other = beside(raw, there)
+        other = client_at(raw, there)
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "call"}}
         assert (await other.post(notice, other.headers())).status == 202
         async with asyncio.timeout(10):
@@ -319,7 +319,7 @@ async def test_a_request_is_cancelled_from_another_gateway(nodes: Cluster, web: 
         await until(lambda: web.server.stats.cancelled)
 
 
-async def break_off(raw: Wanderer, name: str, arguments: Json) -> str:
+async def break_off(raw: RoamingClient, name: str, arguments: Json) -> str:
     """Call, and leave after the first event; its id."""
     async with raw.http.stream(
         "POST", raw.url, content=json.dumps(call(name, arguments)), headers=raw.headers()
@@ -330,7 +330,7 @@ async def break_off(raw: Wanderer, name: str, arguments: Json) -> str:
     raise AssertionError("nothing came")
 
 
-async def resumed(raw: Wanderer, last: str) -> list[Json]:
+async def resumed(raw: RoamingClient, last: str) -> list[Json]:
     fields = {**raw.headers(), "last-event-id": last}
     async with asyncio.timeout(30), raw.http.stream("GET", raw.url, headers=fields) as response:
         assert response.status_code == 200
@@ -338,44 +338,44 @@ async def resumed(raw: Wanderer, last: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("when", ["while it runs", "after its end"])
-async def test_the_rest_of_a_stream_comes_at_another_gateway(nodes: Cluster, when: str) -> None:
+async def test_broken_stream_resumes_at_another_gateway(nodes: Cluster, when: str) -> None:
     for here, there in (nodes.nodes, nodes.nodes[::-1]):
-        async with wanderer(here) as raw:
+        async with roaming_client(here) as raw:
             last = await break_off(raw, "progress", {"n": 4, "seconds": 0.2})
             if when == "after its end":
                 await until_quiet(here)
-            rest = await resumed(beside(raw, there), last)
+            rest = await resumed(client_at(raw, there), last)
             assert [each["params"]["progress"] for each in rest[:-1]] == [2, 3, 4]
             assert rest[-1]["id"] == "call" and rest[-1]["result"]["content"][0]["text"] == "4 steps"
 
 
-async def test_the_rest_is_for_its_own_session_alone_and_what_is_gone_is_an_ordinary_stream(nodes: Cluster) -> None:
+async def test_stream_resumes_only_for_its_own_session(nodes: Cluster) -> None:
     here, there = nodes.nodes
-    async with wanderer(here) as raw, wanderer(there) as stranger:
+    async with roaming_client(here) as raw, roaming_client(there) as stranger:
         last = await break_off(raw, "progress", {"n": 2, "seconds": 0.1})
         await until_quiet(here)
-        for who, event in ((stranger, last), (beside(raw, there), "0badcafe.1-1"), (beside(raw, there), "x.y-z")):
+        for who, event in ((stranger, last), (client_at(raw, there), "0badcafe.1-1"), (client_at(raw, there), "x.y-z")):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await resumed(who, event)
-        assert (await resumed(beside(raw, there), last))[-1]["id"] == "call"
+        assert (await resumed(client_at(raw, there), last))[-1]["id"] == "call"
 
 
-async def test_a_large_answer_is_resumed_whole(nodes: Cluster) -> None:
+async def test_large_answer_is_resumed_whole(nodes: Cluster) -> None:
     """Larger than what NATS takes at once, and than what is passed on in notes."""
     here, there = nodes.nodes
-    async with wanderer(here) as raw:
+    async with roaming_client(here) as raw:
         await raw.say("ping")
-        session = living(here, raw)
+        session = find_session(here, raw)
         assert session is not None
         tape = session.replay_buffers.create()
         text = "ä" * 500_000
         tape.append(json.dumps({"jsonrpc": "2.0", "id": "call", "result": {"text": text}}).encode(), last=True)
-        found = await resumed(beside(raw, there), f"{tape.name}-0")
+        found = await resumed(client_at(raw, there), f"{tape.name}-0")
         assert [each["id"] for each in found] == ["call"] and found[0]["result"]["text"] == text
 
 
-async def test_what_is_posted_elsewhere_comes_to_its_stream(nodes: Cluster) -> None:
+async def test_message_posted_elsewhere_reaches_its_sse_stream(nodes: Cluster) -> None:
     """`/sse` of 2024-11-05."""
     here, there = nodes.nodes
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
@@ -411,7 +411,7 @@ async def _data(lines: AsyncIterator[str]) -> str:
 
 
 @pytest.mark.parametrize("shared_nodes", ["http"], indirect=True)
-async def test_node_requests_are_accepted_from_nodes_alone_and_once(nodes: Cluster) -> None:
+async def test_node_request_is_accepted_from_nodes_only_and_once(nodes: Cluster) -> None:
     here, there = nodes.nodes
     assert here.replica.member is not None and here.replica.member.epoch is not None
     key, fence = new_call_key(), here.replica.member.epoch

@@ -21,7 +21,7 @@ from toolway.cluster.routing.call_cipher import split_request
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=1, max_value=2000))
-def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: bytes, payload: int) -> None:
+def test_chunks_reassemble_and_fit_the_payload_limit(data: bytes, payload: int) -> None:
     parts = list(frames.split_chunks(data, payload))
     assert len(parts) == frames.chunk_count(data, payload)
     assert all(len(part) <= max(payload, 32) for part in parts)
@@ -33,7 +33,7 @@ def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: byt
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**15), st.binary(max_size=40)), min_size=1, max_size=5))
-def test_what_is_packed_is_unpacked(some: list[tuple[int, bytes]]) -> None:
+def test_batch_round_trips(some: list[tuple[int, bytes]]) -> None:
     packed = frames.encode_batch([str(id_) for id_, _ in some], [frame for _, frame in some])
     assert frames.decode_batch(packed) == [(str(id_), frame) for id_, frame in some]
     assert (
@@ -63,13 +63,13 @@ def test_what_is_packed_is_unpacked(some: list[tuple[int, bytes]]) -> None:
         b"1 " + b"9" * 5000 + b"\nx",
     ],
 )
-def test_of_several_frames_all_are_taken_or_none(wrong: bytes) -> None:
+def test_invalid_batch_is_rejected_as_a_whole(wrong: bytes) -> None:
     with pytest.raises(frames.InvalidFrame):
         frames.decode_batch(frames.BATCH_FRAME + wrong)
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_frame_errors(data: bytes) -> None:
     for read in (split_request, frames.Reassembly(100).add, frames.decode_ids, _unpacked):
         try:
             read(data)
@@ -82,7 +82,7 @@ def _unpacked(data: bytes) -> object:
 
 
 @given(st.randoms(use_true_random=False))
-def test_pieces_may_come_again_and_a_little_out_of_order(dice: Random) -> None:
+def test_repeated_and_reordered_chunks_reassemble(dice: Random) -> None:
     data = bytes(range(256)) * 20
     parts = list(frames.split_chunks(data, frames.FRAME_OVERHEAD_BYTES + 100))
     order = sorted(range(len(parts)), key=lambda number: number + dice.random() * (frames.MAX_EARLY_CHUNKS - 1))
@@ -93,7 +93,7 @@ def test_pieces_may_come_again_and_a_little_out_of_order(dice: Random) -> None:
     assert gathering.message == data
 
 
-def test_pieces_that_are_missing_or_too_many_are_refused() -> None:
+def test_missing_or_excess_chunks_are_rejected() -> None:
     parts = list(frames.split_chunks(b"x" * 2000, frames.FRAME_OVERHEAD_BYTES + 100))
     for wrong in (parts[frames.MAX_EARLY_CHUNKS + 1], b"C0\nx", b"C1\n", b"C-1\nx", b"C1\n" + b"x" * 1901):
         gathering = frames.Reassembly(2000)
@@ -116,11 +116,11 @@ def test_pieces_that_are_missing_or_too_many_are_refused() -> None:
     ],
 )
 @pytest.mark.attack("held-79")
-def test_answers_go_to_subjects_for_replies_alone(subject: str) -> None:
+def test_other_subjects_are_not_reply_subjects(subject: str) -> None:
     assert frames.Subjects("toolway.a").parse_reply_subject(subject) is None
 
 
-def test_what_is_said_about_a_call_names_it() -> None:
+def test_reply_subject_names_node_and_call() -> None:
     subjects = frames.Subjects("toolway.a")
     assert subjects.parse_reply_subject(subjects.reply_prefix("node-1") + "17") == ("node-1", "17")
     assert subjects.parse_reply_subject(subjects.reply_prefix("node-1") + frames.CONTROL_ID_PREFIX + "17") == (
@@ -129,7 +129,7 @@ def test_what_is_said_about_a_call_names_it() -> None:
     )
 
 
-def test_answers_are_kept_for_a_while_and_not_more_than_fit() -> None:
+def test_cached_replies_expire_and_are_bounded() -> None:
     kept = ReplyCache()
     kept.add("a", b"1", 100.0)
     kept.add("b", b"x" * (MAX_CACHED_REPLY_BYTES + 1), 100.0)
@@ -154,7 +154,7 @@ async def _transfer(transfer: ChunkedTransfer, sent: list[bytes], size: int) -> 
 
 
 @pytest.mark.anyio
-async def test_few_pieces_are_under_way_and_whoever_takes_none_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_transfer_frees_the_window_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.cluster.nats_rpc.frames.ACK_TIMEOUT_S", 0.2)
     window = asyncio.Semaphore(MAX_UNACKED_CHUNKS)
     deaf, good = ChunkedTransfer(window), ChunkedTransfer(window)

@@ -1,4 +1,4 @@
-"""Owners in processes of their own that are killed or stopped while they work for others."""
+"""Owners in their own processes that are killed or stopped while they work for others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolway.cluster.nats_rpc.rpc_client import NatsTransport
 from toolway.types import Certainty
 from toolway.upstream.transport import TransportError
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="nats-server is not installed")]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,10 +39,10 @@ async def _lost(link: NatsTransport, pid: int, end: signal.Signals) -> None:
     for _ in range(20):
         with pytest.raises(TransportError) as absent:
             await link.request(call())
-        assert absent.value.certainty is Certainty.NOT_SENT  # nothing is sent to whom we know to be lost
+        assert absent.value.certainty is Certainty.NOT_SENT  # nothing is sent to an owner known to be lost
 
 
-async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_another_works_on() -> None:
+async def test_dead_or_hung_owner_is_detected_and_others_continue() -> None:
     async with nats_server() as server, caller(server) as way, AsyncExitStack() as stack:
         starting = [owner_process(server, name) for name in ("killed", "stopped", "well")]
         killed, stopped, _ = await asyncio.gather(*(stack.enter_async_context(each) for each in starting))
@@ -54,8 +54,8 @@ async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_anothe
 
 
 @pytest.mark.slow
-async def test_what_the_way_costs_beside_bare_nats_is_measured() -> None:
-    """`make cluster ARGS=nats-rpc` at its shortest; the goal that counts is that of the long form."""
+async def test_nats_rpc_overhead_is_measured() -> None:
+    """`make cluster ARGS=nats-rpc` at its shortest; the goal that counts is set in the long form."""
     words = (str(ROOT / "scripts" / "cluster_nats_rpc.py"), "--short", "--goal", "0.1")
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()

@@ -11,7 +11,19 @@ import pytest
 from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import nats_server, program
-from tests.cluster.node.nats_lab import ROOT, Ear, answered, call, caller, echo, link_to, never, owner, settled, until
+from tests.cluster.node.nats_lab import (
+    ROOT,
+    RecordingSink,
+    answered,
+    call,
+    caller,
+    echo,
+    link_to,
+    never,
+    owner,
+    settled,
+    until,
+)
 from tests.faults.cluster.echo import LATEST, echoing
 from tests.timing import within
 from toolway.cluster.nats_rpc import frames
@@ -23,14 +35,14 @@ from toolway.protocol import jsonrpc
 from toolway.types import Certainty, Json
 from toolway.upstream.transport import JSONRPCError, TransportError
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="nats-server is not installed")]
 
 
 def _certainty(error: JSONRPCError) -> object:
     return error.data.get("certainty") if isinstance(error.data, dict) else None
 
 
-async def test_a_call_comes_to_its_owner_as_it_is_and_its_answer_back() -> None:
+async def test_call_and_answer_arrive_unchanged() -> None:
     encoded = b'{"content":[], "odd": 1e2}'
 
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> jsonrpc.RawResult:
@@ -47,7 +59,7 @@ async def test_a_call_comes_to_its_owner_as_it_is_and_its_answer_back() -> None:
         assert (link.info().transport, link.info().unmatched_responses) == ("nats", 0)
 
 
-async def test_what_the_owner_refuses_with_is_heard_as_it_is() -> None:
+async def test_owners_error_arrives_unchanged() -> None:
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> Json:
         if request.body["arguments"]["what"] == "bug":
             raise ZeroDivisionError
@@ -67,7 +79,7 @@ async def test_what_the_owner_refuses_with_is_heard_as_it_is() -> None:
         assert failed.value.code == -32603 and "ZeroDivision" not in failed.value.message
 
 
-async def test_nobody_there_is_known_at_once_and_nothing_was_executed() -> None:
+async def test_missing_owner_is_reported_at_once_as_not_sent() -> None:
     async with nats_server() as server, owner(server, echo, epoch=2) as there, caller(server) as way:
         for node, epoch in (("nobody", 1), ("owner", 1)):  # the second is an earlier tenure of a node that is there
             request = call()
@@ -85,7 +97,7 @@ async def test_nobody_there_is_known_at_once_and_nothing_was_executed() -> None:
         assert await (await link_to(way, epoch=3)).request(call())
 
 
-async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_none() -> None:
+async def test_parallel_calls_are_batched_and_each_gets_its_answer() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link, nobody = await link_to(way), await link_to(way, "nobody")
         before = there.client.stats["in_msgs"] if there.client is not None else 0
@@ -99,7 +111,7 @@ async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_non
         assert there.client is not None and there.client.stats["in_msgs"] - before < 120
 
 
-async def test_calls_that_come_back_together_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_returning_together_are_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.cluster.nats_rpc.rpc_client.SILENCE_CHECK_INTERVAL_S", 0.7)
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link = await link_to(way)
@@ -111,12 +123,12 @@ async def test_calls_that_come_back_together_leave_together(monkeypatch: pytest.
             await asyncio.gather(*(link.request(call()) for _ in range(16)))
             taken.append((there.client.stats["in_msgs"] - before[0], way.client.stats["in_msgs"] - before[1]))
         assert min(taken) == (1, 1)
-        assert not way.can_send_unbatched()  # whoever comes first now may have others behind it
+        assert not way.can_send_unbatched()  # more calls may follow the next one
         await until(way.can_send_unbatched)
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 300_000])  # the last one goes in pieces
-async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer(size: int) -> None:
+async def test_notifications_arrive_in_order_before_the_answer(size: int) -> None:
     count = 3 * MAX_NOTIFICATIONS
 
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> Json:
@@ -128,27 +140,27 @@ async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer(s
         return {"content": "x" * size}
 
     async with nats_server() as server, owner(server, how), caller(server) as way:
-        ear = Ear()
+        sink = RecordingSink()
         request = call()
-        assert await (await link_to(way, ear=ear)).request(request) == {"content": "x" * size}
-        assert [params["progress"] for _, params, _ in ear.heard] == list(range(count))
-        assert all(about is request.call_state for _, _, about in ear.heard)
+        assert await (await link_to(way, sink=sink)).request(request) == {"content": "x" * size}
+        assert [params["progress"] for _, params, _ in sink.heard] == list(range(count))
+        assert all(about is request.call_state for _, _, about in sink.heard)
 
 
-async def test_notifications_that_pile_up_are_left_out_and_the_answer_is_not() -> None:
+async def test_excess_notifications_are_dropped_but_not_the_answer() -> None:
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> Json:
         for number in range(50_000):
             tell("notifications/progress", {"progressToken": 1, "progress": number})
         return {"content": ["done"]}
 
     async with nats_server() as server, owner(server, how), caller(server) as way:
-        ear = Ear()
-        assert await (await link_to(way, ear=ear)).request(call()) == {"content": ["done"]}
-        assert [params["progress"] for _, params, _ in ear.heard] == list(range(MAX_NOTIFICATIONS))
+        sink = RecordingSink()
+        assert await (await link_to(way, sink=sink)).request(call()) == {"content": ["done"]}
+        assert [params["progress"] for _, params, _ in sink.heard] == list(range(MAX_NOTIFICATIONS))
 
 
 @pytest.mark.parametrize("payload", [1024, 1024 * 1024])
-async def test_what_is_larger_than_nats_takes_goes_in_pieces_both_ways(tmp_path: Path, payload: int) -> None:
+async def test_large_messages_are_chunked_both_ways(tmp_path: Path, payload: int) -> None:
     configuration = tmp_path / "nats.conf"
     configuration.write_text(f"max_payload: {payload}\n")
     async with nats_server(configuration) as server, owner(server, echo), caller(server) as way:
@@ -160,7 +172,7 @@ async def test_what_is_larger_than_nats_takes_goes_in_pieces_both_ways(tmp_path:
         assert way.dropped == 0
 
 
-async def test_a_large_answer_does_not_make_others_look_lost() -> None:
+async def test_large_answer_does_not_make_other_calls_look_lost() -> None:
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> Json:
         if request.body["arguments"].get("large"):
             return {"content": "x" * 7_000_000}
@@ -175,7 +187,7 @@ async def test_a_large_answer_does_not_make_others_look_lost() -> None:
         assert await asyncio.gather(*slow) == [{"content": ""}] * 20
 
 
-async def test_an_answer_or_a_call_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_or_answer_over_the_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link = await link_to(way, limit=400_000)
         request = call(text="x" * 500_000)
@@ -195,7 +207,7 @@ async def test_an_answer_or_a_call_beyond_the_limit_is_refused(monkeypatch: pyte
         assert many.value.code == OVERLOADED and len(there.asked) == 1
 
 
-async def test_whoever_gives_up_tells_the_owner() -> None:
+async def test_cancelled_call_is_cancelled_at_the_owner() -> None:
     async with nats_server() as server, owner(server, never) as there, caller(server) as way:
         link = await link_to(way)
         calls = [asyncio.create_task(link.request(call(large="x" * size))) for size in (1, 500_000)]
@@ -207,7 +219,7 @@ async def test_whoever_gives_up_tells_the_owner() -> None:
         assert all(each.cancelled() for each in calls)
 
 
-async def test_what_is_given_up_before_it_began_is_forgotten() -> None:
+async def test_call_cancelled_before_its_start_is_forgotten() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         calls = f"{ROOT}.call.owner.1"
         await way.client.publish(calls, b"Qfiles\n{}", way.reply_subject(7))
@@ -217,12 +229,12 @@ async def test_what_is_given_up_before_it_began_is_forgotten() -> None:
         await until(lambda: entry is not None and entry.active_call_count == 0)
 
 
-async def test_a_node_that_is_away_for_a_moment_finds_its_calls_again() -> None:
+async def test_briefly_absent_caller_keeps_its_calls() -> None:
     async with nats_server() as server, owner(server, never) as there, caller(server) as way:
         waits = asyncio.create_task((await link_to(way)).request(call()))
         await until(lambda: there.asked)
         assert there.client is not None
-        for _ in range(3):  # what NATS says where nobody hears a sign of life
+        for _ in range(3):  # what NATS sends if a subject has no subscriber
             nobody = f"{ROOT}.call.owner.1.{way.reply_subject(1).split('.')[-2]}"
             await there.client.publish(nobody, b"", headers={"Status": "503"})
         await asyncio.sleep(1)
@@ -231,7 +243,7 @@ async def test_a_node_that_is_away_for_a_moment_finds_its_calls_again() -> None:
         await asyncio.gather(waits, return_exceptions=True)
 
 
-async def test_calls_of_a_node_that_is_gone_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_of_a_gone_node_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CALLER_GONE_TIMEOUT_S", 0.5)
     async with nats_server() as server, owner(server, never) as there, caller(server) as other:
         stays = asyncio.create_task((await link_to(other)).request(call()))
@@ -247,7 +259,7 @@ async def test_calls_of_a_node_that_is_gone_are_given_up(monkeypatch: pytest.Mon
         await asyncio.gather(stays, return_exceptions=True)
 
 
-async def test_an_owner_that_ends_says_so() -> None:
+async def test_closing_owner_reports_unknown_outcome() -> None:
     async with nats_server() as server, caller(server) as way:
         link = await link_to(way)
         async with owner(server, never) as there:
@@ -258,7 +270,7 @@ async def test_an_owner_that_ends_says_so() -> None:
         assert (ended.value.code, _certainty(ended.value)) == (OUTCOME_UNKNOWN, "C2")
 
 
-async def test_of_two_that_listen_for_one_node_one_takes_each_call_with_all_its_pieces() -> None:
+async def test_chunked_call_goes_to_one_of_two_listeners() -> None:
     async with nats_server() as server, owner(server, echo) as one, owner(server, echo) as two, caller(server) as way:
         link = await link_to(way)
         requests = [call(text="x" * (1 if number % 5 else 400_000), number=number) for number in range(50)]
@@ -267,7 +279,7 @@ async def test_of_two_that_listen_for_one_node_one_takes_each_call_with_all_its_
         assert len(one.asked) + len(two.asked) == 50 and one.asked and two.asked
 
 
-async def test_junk_is_left_out_and_calls_go_on() -> None:
+async def test_junk_messages_are_ignored_and_calls_continue() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link = await link_to(way)
         stranger = await nats.connect(server.url)
@@ -295,7 +307,7 @@ async def test_junk_is_left_out_and_calls_go_on() -> None:
         await stranger.close()
 
 
-async def test_a_frame_that_comes_again_is_not_executed_again() -> None:
+async def test_repeated_frame_is_not_executed_again() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         seen: list[tuple[str, bytes]] = []
         spy = await nats.connect(server.url)
@@ -315,7 +327,7 @@ async def test_a_frame_that_comes_again_is_not_executed_again() -> None:
         await spy.close()
 
 
-async def test_a_broker_that_says_everything_again_and_in_another_order_changes_nothing() -> None:
+async def test_repeating_and_reordering_broker_changes_nothing() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         async with echoing(server.url) as again:
             link = await link_to(way)
@@ -330,7 +342,7 @@ async def test_a_broker_that_says_everything_again_and_in_another_order_changes_
         assert len(there.asked) == 90
 
 
-async def test_without_nats_nothing_is_sent_and_calls_go_on_when_it_is_back() -> None:
+async def test_calls_without_nats_are_not_sent_and_resume_with_it() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link = await link_to(way)
         server.kill()
@@ -346,7 +358,7 @@ async def test_without_nats_nothing_is_sent_and_calls_go_on_when_it_is_back() ->
 
 
 @pytest.mark.parametrize("seconds", [0.05, 1.0])
-async def test_a_call_outlives_the_nats_server_that_brought_it(seconds: float) -> None:
+async def test_call_survives_a_nats_restart(seconds: float) -> None:
     """It is answered while neither node is connected, or after both are again."""
 
     async def how(server: str, request: jsonrpc.Message, tell: Notify) -> Json:
@@ -363,7 +375,7 @@ async def test_a_call_outlives_the_nats_server_that_brought_it(seconds: float) -
         assert len(there.asked) == 1
 
 
-async def test_a_standstill_of_our_own_is_not_the_silence_of_another() -> None:
+async def test_local_stall_is_not_mistaken_for_a_silent_owner() -> None:
     async with nats_server() as server, owner(server, never) as there, caller(server) as way:
         waits = asyncio.create_task((await link_to(way)).request(call()))
         await until(lambda: there.asked)
@@ -374,7 +386,7 @@ async def test_a_standstill_of_our_own_is_not_the_silence_of_another() -> None:
         await asyncio.gather(waits, return_exceptions=True)
 
 
-async def test_a_late_answer_is_heard_by_whoever_wants_it() -> None:
+async def test_late_answer_is_delivered() -> None:
     async with nats_server() as server, caller(server) as way:
         go = asyncio.Event()
 
@@ -400,7 +412,7 @@ async def test_a_late_answer_is_heard_by_whoever_wants_it() -> None:
             assert late == [{"content": ["late"]}]
 
 
-async def test_half_a_call_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_calls_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CHUNK_TIMEOUT_S", 0.3)
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         first = next(frames.split_chunks(b"x" * 1_000_000, 1_000_000))

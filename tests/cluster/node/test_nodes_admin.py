@@ -62,7 +62,7 @@ async def cluster(engine: AsyncEngine) -> Cluster:
     return made
 
 
-async def test_all_nodes_are_shown_with_what_they_own(cluster: Cluster) -> None:
+async def test_all_nodes_are_shown_with_their_counts(cluster: Cluster) -> None:
     found = await cluster.ask("GET", "nodes")
     assert (found["node"], found["tenant"], found["nats"], found["unowned"]) == ("one-1", "acme", True, 1)
     one, two = found["nodes"]
@@ -80,28 +80,26 @@ async def test_all_nodes_are_shown_with_what_they_own(cluster: Cluster) -> None:
     assert (two["id"], two["address"], two["servers"]) == ("two-1", "", 0)
 
 
-async def test_one_node_is_shown_with_its_servers_by_id_or_by_name(cluster: Cluster) -> None:
+async def test_node_is_shown_with_its_servers_by_id_or_name(cluster: Cluster) -> None:
     for named in ("one-1", "one"):
         found = await cluster.ask("GET", f"nodes/{named}")
         assert found["owns"] == [{"tenant": "acme", "server": "files", "instance": 1}] and not found["more"]
 
 
-async def test_a_node_that_is_drained_says_so_and_the_others_are_told(cluster: Cluster) -> None:
+async def test_drained_node_is_shown_as_draining_and_others_notified(cluster: Cluster) -> None:
     assert await cluster.ask("POST", "nodes/two/drain") == {"draining": "two-1"}
     assert cluster.told == 1
     states = {each["id"]: each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]}
     assert states == {"one-1": "ready", "two-1": "draining"}
 
 
-async def test_a_lease_that_was_not_renewed_in_time_is_seen_before_it_ends(
-    cluster: Cluster, engine: AsyncEngine
-) -> None:
+async def test_overdue_lease_is_shown_as_silent(cluster: Cluster, engine: AsyncEngine) -> None:
     async with engine.begin() as db:
         await db.execute(update(NodeRow).where(NodeRow.id == "two-1").values(lease_until=db_now() + 3))
     assert [each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]] == ["ready", "silent"]
 
 
-async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster) -> None:
+async def test_unknown_or_ambiguous_node_name_is_rejected(cluster: Cluster) -> None:
     with pytest.raises(NotFound, match="unknown node 'three'"):
         await cluster.ask("POST", "nodes/three/drain")
     with pytest.raises(NotFound) as caught:
@@ -113,7 +111,7 @@ async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster)
     assert cluster.told == 0
 
 
-async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leaves_what_was_known(
+async def test_owners_stay_known_while_the_database_is_down(
     cluster: Cluster, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "OWNERS_CACHE_S", 0.0)
@@ -125,12 +123,12 @@ async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leave
         await cluster.ask("GET", "nodes")
 
 
-async def test_there_is_nothing_else(cluster: Cluster) -> None:
+async def test_other_node_routes_do_not_exist(cluster: Cluster) -> None:
     assert find_route("DELETE", "/admin/nodes/one") is None
     assert find_route("GET", "/admin/nodes/one/drain") is None
 
 
-async def test_a_record_that_does_not_answer_is_said_in_four_parts_without_its_password() -> None:
+async def test_unavailable_database_error_hides_the_password() -> None:
     engine = open_engine("postgresql://toolway:word-of-the-database@127.0.0.1:1/x")
     try:
         with pytest.raises(ServerUnavailable) as caught:

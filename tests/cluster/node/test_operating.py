@@ -1,4 +1,4 @@
-"""A cluster as the people see it who look after it: real gateways, a real NATS, a real PostgreSQL, and the commands."""
+"""A cluster as its operators see it: real gateways, a real NATS, a real PostgreSQL, and the commands."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Cluster:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     with postgres_server(programs) as database:
         async with nats_server() as nats:
             yield Cluster(tmp_path, nats.url, database)
@@ -85,7 +85,7 @@ async def metrics(run: Program) -> dict[str, float]:
 
 
 @pytest.mark.slow
-async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cluster) -> None:
+async def test_cluster_is_operated_through_any_gateway(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(cluster.node(name)) for name in ("one", "two")]
 
@@ -125,7 +125,7 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
 
         drained = await cluster.toolway("two", "cluster", "drain", "one")
         assert (drained.returncode, "owns no server and can be stopped" in drained.stderr) == (0, True), drained.stderr
-        assert (await one.get("/readyz"))[0] == 503  # balancers send it nobody new
+        assert (await one.get("/readyz"))[0] == 503  # balancers send it no new clients
         after = {each["id"]: (each["state"], each["servers"]) for each in (await cluster.nodes("two"))["nodes"]}
         assert after[ids["one"]] == ("draining", 0)
 
@@ -144,7 +144,7 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
 
 
 @pytest.mark.slow
-async def test_a_gateway_waits_for_its_record_and_not_for_nats(tmp_path: Path) -> None:
+async def test_gateway_waits_for_its_database_but_not_for_nats(tmp_path: Path) -> None:
     """A file of SQLite in a folder that is not there yet is a database that cannot be reached."""
     cluster = Cluster(tmp_path, "nats://somebody:word-of-nats@127.0.0.1:1", f"sqlite:///{tmp_path}/later/record")
     async with cluster.node("one", ready=False) as one:

@@ -33,13 +33,13 @@ def known(alive: set[str]) -> Peers:
     return Peers(bus, lambda to: f"for {to}", lambda id_: 1 if id_ in alive else None, PROOFS)
 
 
-async def test_a_node_is_one_peer_for_as_long_as_it_lives(known: Peers) -> None:
+async def test_node_keeps_one_peer_while_it_lives(known: Peers) -> None:
     a, b = known.get("a-1", "http://127.0.0.1:1"), known.get("b-1", "http://127.0.0.1:2")
     assert known.get("a-1", "http://127.0.0.1:1") is a and a is not b
     await known.close()
 
 
-async def test_a_node_that_is_gone_is_forgotten_when_another_comes(
+async def test_gone_nodes_are_forgotten_when_others_come(
     known: Peers, alive: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "RETIRED_PEER_TIMEOUT_S", 0.0)
@@ -50,7 +50,7 @@ async def test_a_node_that_is_gone_is_forgotten_when_another_comes(
     await known.close()
 
 
-async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: Peers, alive: set[str]) -> None:
+async def test_peer_of_a_node_taken_for_gone_stays_open(known: Peers, alive: set[str]) -> None:
     a = known.get("a-1", "http://127.0.0.1:1")
     alive.remove("a-1")
     known.get("b-1", "http://127.0.0.1:2")
@@ -59,7 +59,7 @@ async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: P
     assert a.client._closed
 
 
-async def test_a_node_whose_address_a_stranger_answers_at_is_left_alone_for_a_while(
+async def test_node_with_a_misrouted_address_is_avoided_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For long, where it gives no sign of life any more; else the way led astray, and may be right the next time."""

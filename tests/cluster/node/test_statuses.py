@@ -1,4 +1,4 @@
-"""What a node is told is in the sealed body: it judges no status."""
+"""Replies between nodes are in the sealed body: their status says nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 @dataclass
-class Paper:
+class FakeExchange:
     """What was answered."""
 
     request: Any
@@ -43,15 +43,15 @@ async def too_late(token: CallToken, message: Message, notify: Notify) -> RpcRes
 
 
 @pytest.mark.parametrize("refusal", [None, RpcFailure(SHUTTING_DOWN, "it ends", {"executed": "no"})])
-async def test_an_error_for_a_node_has_no_status_by_which_it_could_be_judged(refusal: RpcFailure | None) -> None:
+async def test_node_error_has_status_200_and_a_sealed_body(refusal: RpcFailure | None) -> None:
     asked = call()
     assert asked.cipher is not None
     sealed = asked.cipher.seal_request(encode_request(7, asked.method, asked.params))
     request = SimpleNamespace(path="/node", method="POST", body=join_request(asked.call_token, sealed))
-    paper = Paper(request)
+    exchange = FakeExchange(request)
     verifier = CallTokenVerifier("owner", SEALER, lambda *place: 1, lambda: 0.0, SEALER._now)
-    await NodeEndpoint(verifier, too_late).handle(cast(Exchange, paper), refusal)
-    [(status, body)] = paper.answers
+    await NodeEndpoint(verifier, too_late).handle(cast(Exchange, exchange), refusal)
+    [(status, body)] = exchange.answers
     opened = asked.cipher.open_reply(body)
     assert status == 200 and opened is not None
     answer = msgspec.json.decode(opened)

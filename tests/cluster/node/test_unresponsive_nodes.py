@@ -23,7 +23,7 @@ def stop_beating(nodes: Cluster) -> None:
     beating.cancel()
 
 
-async def test_a_call_at_a_node_that_only_nats_has_lost_goes_on(tmp_path: Path):
+async def test_call_continues_when_only_nats_lost_the_node(tmp_path: Path):
     async with cluster(tmp_path) as nodes, nodes.other().raw("server/full", TOKEN) as raw:
         stop_beating(nodes)
         answer = await raw.call("sleep", {"seconds": 2})
@@ -32,14 +32,12 @@ async def test_a_call_at_a_node_that_only_nats_has_lost_goes_on(tmp_path: Path):
         assert "slept" in str(again.result)
 
 
-async def test_a_call_at_a_node_that_nobody_reaches_is_given_up_in_about_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def nobody(self: peers.Peer, within: float) -> bool:
+async def test_call_to_an_unreachable_node_fails_in_about_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def never_healthy(self: peers.Peer, within: float) -> bool:
         await asyncio.sleep(within)
         return False
 
-    monkeypatch.setattr(peers.Peer, "_probe_health", nobody)
+    monkeypatch.setattr(peers.Peer, "_probe_health", never_healthy)
     async with cluster(tmp_path) as nodes, nodes.other().raw("server/full", TOKEN) as raw:
         calling = asyncio.create_task(raw.call("counter", {"nonce": "n", "seconds": 3}))
         await asyncio.sleep(0.5)

@@ -49,7 +49,7 @@ def placed(tmp_path: Path, name: str) -> ClientConfigFile:
 
 
 def carry_out(place: ClientConfigFile, plan: ExportPlan, backups: Path) -> None:
-    """Make the edit of a plan; do by hand what a person does with the lines for a YAML file."""
+    """Make the edit of a plan; do by hand what a user does with the lines for a YAML file."""
     apply_edit(plan.edit, backups)
     if plan.snippet is None:
         return

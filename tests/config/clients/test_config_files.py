@@ -56,13 +56,13 @@ def test_every_client_has_a_place_on_every_system():
         ("opencode", ".config/opencode/opencode.json", ".config/opencode/opencode.json", None),
     ],
 )
-def test_the_file_of_a_user(client, linux, darwin, win32):
+def test_user_config_path_of_each_client(client, linux, darwin, win32):
     for platform, wanted in (("linux", linux), ("darwin", darwin), ("win32", win32)):
         if wanted:
             assert found(platform, client)[0] == str(HOME / wanted)
 
 
-def test_other_places_that_have_been_seen_are_looked_at_too():
+def test_alternative_config_paths_are_searched():
     assert found("linux", "claude-desktop")[1] == "/home/me/.config/claude/claude_desktop_config.json"
     assert found("linux", "claude-code")[1] == "/home/me/.config/claude-code/mcp.json"
     assert found("darwin", "zed")[1] == "/home/me/Library/Application Support/Zed/settings.json"
@@ -82,7 +82,7 @@ def test_other_places_that_have_been_seen_are_looked_at_too():
         ("goose", "XDG_CONFIG_HOME", "/x/goose/config.yaml"),
     ],
 )
-def test_a_folder_that_a_variable_names_is_used(client, variable, path):
+def test_environment_variable_sets_client_folder(client, variable, path):
     assert found("linux", client, **{variable: "/x"})[0] == path
 
 
@@ -95,7 +95,7 @@ def test_claude_code_has_four_scopes():
     assert str(mine["managed"].path) == "/etc/claude-code/managed-mcp.json"
 
 
-def test_a_projects_file_is_looked_for_upwards_and_no_further_than_the_repository(tmp_path):
+def test_project_file_search_stops_at_repository_root(tmp_path):
     top = tmp_path / "repo"
     deep = top / "a" / "b"
     deep.mkdir(parents=True)
@@ -112,14 +112,14 @@ def test_a_projects_file_is_looked_for_upwards_and_no_further_than_the_repositor
     assert (project.directory, project.exists) == (top, True)
 
 
-def test_at_home_no_file_is_found_twice(tmp_path):
+def test_no_file_is_found_twice_in_home(tmp_path):
     places = find_client_files({"HOME": str(tmp_path)}, tmp_path, "linux")
     for client in ("gemini-cli", "codex", "kiro", "cursor", "factory", "kimi"):
         mine = [place.path for place in places if place.client == client]
         assert len(set(mine)) == len(mine), client
 
 
-def test_a_client_that_is_misspelt_is_guessed():
+def test_misspelled_client_gets_suggestion():
     with pytest.raises(ConfigError) as caught:
         get_client("claudecode")
     assert (caught.value.code, caught.value.hint) == ("E-CLIENT-UNKNOWN", "did you mean 'claude-code'?")

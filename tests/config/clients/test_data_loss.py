@@ -26,7 +26,7 @@ def values(container):
 
 
 @pytest.mark.parametrize("name", EDITED)
-def test_an_added_server_deletes_no_other_and_no_line(name, tmp_path):
+def test_added_server_keeps_other_servers_and_lines(name, tmp_path):
     place = placed(tmp_path, name)
     before, lines = written(place), place.path.read_text().splitlines()
     export = plan_export(place, {"new": new_for(name)})
@@ -40,7 +40,7 @@ def test_an_added_server_deletes_no_other_and_no_line(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", EDITED)
-def test_a_removed_server_takes_no_other_along(name, tmp_path):
+def test_removed_server_keeps_other_servers(name, tmp_path):
     place = placed(tmp_path, name)
     text = place.path.read_bytes()
     apply_edit(plan_export(place, {"new": new_for(name)}).edit, tmp_path / "kept")
@@ -53,7 +53,7 @@ def same_but_commas(one, other):
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*EDITED}))
-def test_a_yaml_file_stays_as_it_is_and_the_lines_to_add_are_given(name, tmp_path):
+def test_yaml_file_is_not_changed_but_snippet_is_given(name, tmp_path):
     place = placed(tmp_path, name)
     text, gone = place.path.read_bytes(), read_client_file(place).entries[0].name
     export = plan_export(place, {"new": new_for(name)}, remove=[gone])
@@ -67,7 +67,7 @@ def test_a_yaml_file_stays_as_it_is_and_the_lines_to_add_are_given(name, tmp_pat
     assert plan_export(place, {}).snippet is None
 
 
-def test_the_lines_for_a_yaml_file_show_no_secret_and_keep_text_text(tmp_path):
+def test_yaml_snippet_masks_secrets_and_quotes_text(tmp_path):
     place = place_of(tmp_path, "goose", "user")
     place.path.parent.mkdir(parents=True)
     place.path.write_text("extensions: {s: {type: stdio, cmd: y, envs: {API_KEY: sk-0123456789abcdefghij}}}")
@@ -80,7 +80,7 @@ def test_the_lines_for_a_yaml_file_show_no_secret_and_keep_text_text(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unknown_keys_of_an_entry_survive_a_change_of_it(name, tmp_path):
+def test_unknown_keys_survive_a_changed_entry(name, tmp_path):
     place = placed(tmp_path, name)
     entry = read_client_file(place).entries[0]
     changed = {**to_portable(entry), "args": [*entry.value.get("args", []), "--more"]}
@@ -98,7 +98,7 @@ def test_unknown_keys_of_an_entry_survive_a_change_of_it(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unknown_keys_survive_an_entry_that_does_not_know_them(name, tmp_path):
+def test_unknown_keys_survive_export_without_extras(name, tmp_path):
     place = placed(tmp_path, name)
     entry = read_client_file(place).entries[0]
     changed = {key: item for key, item in to_portable(entry).items() if key != "extras"}
@@ -108,7 +108,7 @@ def test_unknown_keys_survive_an_entry_that_does_not_know_them(name, tmp_path):
     assert found.value.get("extras") == entry.value.get("extras")
 
 
-def test_what_the_client_does_not_know_is_given_back_to_the_one_who_does(tmp_path):
+def test_client_specific_keys_survive_a_round_trip(tmp_path):
     vscode = placed(tmp_path, "vscode.project.json")
     entry = next(each for each in read_client_file(vscode).entries if each.name == "perplexity")
     cursor = place_of(tmp_path, "cursor", "user")
@@ -123,14 +123,14 @@ def test_what_the_client_does_not_know_is_given_back_to_the_one_who_does(tmp_pat
 
 
 @pytest.mark.parametrize("client", ["claude-code", "cursor", "vscode", "gemini-cli", "codex", "goose", "zed"])
-def test_a_server_of_a_project_keeps_the_projects_directory(client, tmp_path):
+def test_project_server_gets_project_directory(client, tmp_path):
     place = place_of(tmp_path, client, "project")
     carry_out(place, plan_export(place, {"s": {"command": "./run.sh"}}), tmp_path / "kept")
     entry = read_client_file(place_of(tmp_path, client, "project")).entries[0]
     assert to_portable(entry)["cwd"] == str(folders(tmp_path)[1])
 
 
-def test_it_keeps_it_when_it_is_imported_from_a_folder_below(tmp_path):
+def test_import_from_subfolder_gets_project_directory(tmp_path):
     project = folders(tmp_path)[1]
     (project / ".mcp.json").write_text('{"mcpServers": {"s": {"command": "./run.sh"}}}')
     below = project / "src" / "deep"
@@ -140,13 +140,13 @@ def test_it_keeps_it_when_it_is_imported_from_a_folder_below(tmp_path):
     assert to_portable(read_client_file(place).entries[0])["cwd"] == str(project)
 
 
-def test_a_directory_that_is_relative_is_the_projects(tmp_path):
+def test_relative_cwd_is_resolved_in_project(tmp_path):
     place = placed(tmp_path, "vscode.project.json")
     place.path.write_text('{"servers": {"s": {"type": "stdio", "command": "x", "cwd": "sub"}}}')
     assert to_portable(read_client_file(place).entries[0])["cwd"] == str(folders(tmp_path)[1] / "sub")
 
 
-def test_a_directory_that_the_client_ignores_is_not_believed(tmp_path):
+def test_cwd_ignored_by_client_is_not_used(tmp_path):
     """Claude Code starts servers in the project's directory, whatever `cwd` says."""
     place = place_of(tmp_path, "claude-code", "project")
     place.path.write_text('{"mcpServers": {"s": {"command": "x", "cwd": "/elsewhere"}}}')
@@ -155,7 +155,7 @@ def test_a_directory_that_the_client_ignores_is_not_believed(tmp_path):
     assert plan_export(place, {"s": to_portable(entry)}).edit.diff() == ""
 
 
-def test_a_directory_that_the_client_cannot_be_told_is_named(tmp_path):
+def test_unsupported_cwd_is_reported(tmp_path):
     place = place_of(tmp_path, "claude-code", "user")
     export = plan_export(place, {"s": {"command": "x", "cwd": "/srv/x"}})
     (loss,) = export.unsupported
@@ -163,7 +163,7 @@ def test_a_directory_that_the_client_cannot_be_told_is_named(tmp_path):
     assert "cwd" in loss.message and "directory" in loss.detail
 
 
-def test_the_folder_of_the_workspace_is_written_out_for_others(tmp_path):
+def test_workspace_folder_variable_is_expanded(tmp_path):
     project = folders(tmp_path)[1]
     place = placed(tmp_path, "vscode.project.json")
     entry = next(each for each in read_client_file(place).entries if each.name == "perplexity")
@@ -177,7 +177,7 @@ def test_the_folder_of_the_workspace_is_written_out_for_others(tmp_path):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_file_that_cannot_be_read_is_a_problem_and_is_never_overwritten(client, tmp_path):
+def test_unreadable_file_is_reported_and_never_overwritten(client, tmp_path):
     place = place_of(tmp_path, client, "user")
     place.path.parent.mkdir(parents=True, exist_ok=True)
     place.path.write_text('{"half": [\n')
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_is_never_overwritten(client
     assert caught.value.code == "E-CONFIG-SYNTAX"
 
 
-def test_what_stands_where_servers_should_is_not_overwritten(tmp_path):
+def test_servers_key_of_wrong_type_is_not_overwritten(tmp_path):
     place = place_of(tmp_path, "cursor", "user")
     place.path.parent.mkdir(parents=True)
     place.path.write_text('{"mcpServers": ["something", "else"]}')
@@ -199,7 +199,7 @@ def test_what_stands_where_servers_should_is_not_overwritten(tmp_path):
     assert caught.value.code == "E-EDIT-SHAPE"
 
 
-def test_servers_of_another_project_and_of_the_user_stay(tmp_path):
+def test_other_projects_and_user_servers_are_kept(tmp_path):
     place = placed(tmp_path, "claude-code.local.json")
     before = ConfigDocument(place.path).value
     apply_edit(plan_export(place, {"new": NEW}, remove=["here"]).edit, tmp_path / "kept")
@@ -210,8 +210,8 @@ def test_servers_of_another_project_and_of_the_user_stay(tmp_path):
     assert after == before
 
 
-def test_a_secret_that_cannot_be_told_does_not_delete_what_the_client_has(tmp_path):
-    """The client asks a person for it, we keep it in our store: an export must not take it away."""
+def test_untranslatable_secret_keeps_the_clients_value(tmp_path):
+    """The client asks a user for it, we keep it in our store: an export must not take it away."""
     place = placed(tmp_path, "vscode.project.json")
     entry = next(each for each in read_client_file(place).entries if each.name == "perplexity")
     ours = {**to_portable(entry), "args": ["other"]}
@@ -220,7 +220,7 @@ def test_a_secret_that_cannot_be_told_does_not_delete_what_the_client_has(tmp_pa
     assert written(place)["perplexity"]["env"]["PERPLEXITY_API_KEY"] == "${input:perplexity-key}"
 
 
-def test_our_own_file_is_changed_as_carefully(tmp_path):
+def test_toolway_file_keeps_its_comments(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text('{\n  // mine\n  "mcpServers": {\n    "a": {"command": "x", "maxRetries": 2} // keep\n  },\n}\n')
     place = toolway_file(path)
@@ -232,7 +232,7 @@ def test_our_own_file_is_changed_as_carefully(tmp_path):
     assert [entry.name for entry in read_client_file(toolway_file(path)).entries] == ["a", "b"]
 
 
-def test_the_diff_of_an_export_shows_no_secret(tmp_path):
+def test_export_diff_masks_secrets(tmp_path):
     place = place_of(tmp_path, "cursor", "user")
     entry = {"command": "x", "env": {"API_KEY": "sk-0123456789abcdefghij"}, "args": ["--token", "canary-0123456789"]}
     web = {"url": "https://u:canary-pass@x.example/mcp", "headers": {"Authorization": "Bearer canary-bearer-1"}}
@@ -242,7 +242,7 @@ def test_the_diff_of_an_export_shows_no_secret(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_http_api_is_not_written_as_a_server_of_mcp(name, tmp_path):
+def test_openapi_server_is_not_exported(name, tmp_path):
     place = placed(tmp_path, name)
     api = {"type": "openapi", "url": "https://api.example", "openapi": {"url": "https://api.example/openapi.json"}}
     export = plan_export(place, {"pets": api})

@@ -31,14 +31,14 @@ def put(tmp_path, client, text, scope="user"):
         ("claude-desktop", {"command": "x", "url": None}, {"command": "x"}),
     ],
 )
-def test_older_and_other_spellings_mean_the_same_and_stay_as_they_are(client, written, value, tmp_path):
+def test_spelling_variants_are_read_and_left_unchanged(client, written, value, tmp_path):
     place = put(tmp_path, client, {"mcpServers": {"s": written}})
     entry = read_client_file(place).entries[0]
     assert {key: item for key, item in entry.value.items() if key != "extras"} == value
     assert plan_export(place, {"s": to_portable(entry)}).edit.diff() == ""
 
 
-def test_zed_once_had_a_command_in_parts(tmp_path):
+def test_old_zed_command_object_is_read(tmp_path):
     written = {"command": {"path": "x", "args": ["a"], "env": {"K": "v"}}, "settings": {}}
     place = put(tmp_path, "zed", {"context_servers": {"s": written}})
     entry = read_client_file(place).entries[0]
@@ -46,7 +46,7 @@ def test_zed_once_had_a_command_in_parts(tmp_path):
     assert plan_export(place, {"s": to_portable(entry)}).edit.diff() == ""
 
 
-def test_newer_opencode_has_its_servers_one_level_deeper(tmp_path):
+def test_nested_opencode_servers_are_read(tmp_path):
     place = put(tmp_path, "opencode", {"mcp": {"servers": {"s": {"type": "local", "command": ["x", "y"]}}}})
     entry = read_client_file(place).entries[0]
     assert (entry.name, entry.value["args"]) == ("s", ["y"])
@@ -54,13 +54,13 @@ def test_newer_opencode_has_its_servers_one_level_deeper(tmp_path):
     assert json.loads(export.edit.after)["mcp"]["servers"].keys() == {"s", "t"}
 
 
-def test_a_server_of_opencode_may_be_called_servers(tmp_path):
+def test_opencode_server_may_be_named_servers(tmp_path):
     place = put(tmp_path, "opencode", {"mcp": {"servers": {"type": "local", "command": ["x"]}}})
     assert [entry.name for entry in read_client_file(place).entries] == ["servers"]
 
 
 @pytest.mark.parametrize("root", ["mcpServers", "mcp_servers", "context_servers"])
-def test_a_wrong_root_key_is_told_and_the_servers_are_found(root, tmp_path):
+def test_wrong_root_key_is_reported_and_servers_are_found(root, tmp_path):
     place = put(tmp_path, "vscode", {root: {"s": {"command": "x"}}})
     imported = read_client_file(place)
     assert [entry.name for entry in imported.entries] == ["s"]
@@ -68,7 +68,7 @@ def test_a_wrong_root_key_is_told_and_the_servers_are_found(root, tmp_path):
     assert imported.issues[0].hint == f"rename '{root}' to 'servers'"
 
 
-def test_what_lives_inside_of_a_client_is_no_server_for_others(tmp_path):
+def test_builtin_extension_is_not_imported(tmp_path):
     place = put(tmp_path, "goose", "extensions:\n  developer:\n    type: builtin\n    enabled: true\n")
     imported = read_client_file(place)
     assert imported.entries == ()
@@ -77,14 +77,14 @@ def test_what_lives_inside_of_a_client_is_no_server_for_others(tmp_path):
     ]
 
 
-def test_one_bad_entry_does_not_hide_the_others(tmp_path):
+def test_invalid_entry_does_not_hide_others(tmp_path):
     place = put(tmp_path, "cursor", {"mcpServers": {"a": 5, "b": {"command": "x"}, "c": {"args": []}}})
     imported = read_client_file(place)
     assert [entry.name for entry in imported.entries] == ["b"]
     assert [problem.server for problem in imported.issues] == ["a", "c"]
 
 
-def test_what_looks_like_a_variable_and_is_none_is_told_and_stays_literal(tmp_path):
+def test_unsupported_variable_is_reported_and_kept_literal(tmp_path):
     place = put(tmp_path, "claude-desktop", {"mcpServers": {"s": {"command": "x", "env": {"T": "${TOKEN}"}}}})
     imported = read_client_file(place)
     assert imported.entries[0].value["env"] == {"T": "$${TOKEN}"}
@@ -94,7 +94,7 @@ def test_what_looks_like_a_variable_and_is_none_is_told_and_stays_literal(tmp_pa
 @pytest.mark.attack("held-63")
 @pytest.mark.parametrize("client", ["claude-desktop", "cursor"])
 @pytest.mark.parametrize("reference", ["${command:touch /tmp/x}", "${keyring:gh.TOKEN}", "${file:/etc/passwd}"])
-def test_a_reference_of_ours_in_a_foreign_file_is_text(reference, client, tmp_path):
+def test_secret_reference_in_client_file_is_literal_text(reference, client, tmp_path):
     place = put(tmp_path, client, {"mcpServers": {"s": {"command": "x", "env": {"T": reference}}}})
     [entry] = read_client_file(place).entries
     server = parse_entry(to_portable(entry), {})
@@ -102,14 +102,14 @@ def test_a_reference_of_ours_in_a_foreign_file_is_text(reference, client, tmp_pa
 
 
 @pytest.mark.parametrize("command", ["cmd", "cmd.exe", "CMD"])
-def test_the_shell_that_windows_needs_is_taken_off(command, tmp_path):
+def test_windows_shell_wrapper_is_removed(command, tmp_path):
     place = put(tmp_path, "cursor", {"mcpServers": {"s": {"command": command, "args": ["/c", "npx", "-y", "x"]}}})
     entry = read_client_file(place).entries[0]
     assert (to_portable(entry)["command"], to_portable(entry)["args"]) == ("npx", ["-y", "x"])
     assert plan_export(place, {"s": to_portable(entry)}).edit.diff() == ""
 
 
-def test_a_byte_order_mark_and_comments_do_no_harm(tmp_path):
+def test_byte_order_mark_and_comments_are_accepted(tmp_path):
     text = '\ufeff{\r\n  // c\r\n  "mcpServers": {"s": {"command": "x",},},\r\n}\r\n'
     place = put(tmp_path, "cursor", "")
     place.path.write_bytes(text.encode())
@@ -118,14 +118,14 @@ def test_a_byte_order_mark_and_comments_do_no_harm(tmp_path):
     assert after.startswith("\ufeff{\r\n  // c\r\n") and "\n" not in after.replace("\r\n", "")
 
 
-def test_a_file_that_is_empty_has_no_servers_and_gets_some(tmp_path):
+def test_empty_file_has_no_servers_and_accepts_some(tmp_path):
     for client in ("cursor", "codex", "goose"):
         place = put(tmp_path, client, "")
         assert read_client_file(place).entries == ()
         assert plan_export(place, {"s": {"command": "x"}}).changed == ("s",)
 
 
-def test_an_input_of_vs_code_is_described_where_it_is_used(tmp_path):
+def test_vscode_input_is_declared_where_used(tmp_path):
     place = put(tmp_path, "vscode", {"servers": {}})
     export = plan_export(place, {"s": {"command": "x", "env": {"K": "${input:key}"}}})
     assert json.loads(export.edit.after)["inputs"] == [
@@ -134,7 +134,7 @@ def test_an_input_of_vs_code_is_described_where_it_is_used(tmp_path):
     assert plan_export(place, {"s": {"command": "x", "env": {"K": "${env:K}"}}}).edit.after.count(b"inputs") == 0
 
 
-def test_a_duration_is_in_the_unit_of_the_client(tmp_path):
+def test_duration_uses_the_clients_unit(tmp_path):
     entry = {"command": "x", "timeout": "90s", "startTimeout": 2500}
     codex = plan_export(place_of(tmp_path, "codex", "user"), {"s": entry}).edit.after.decode()
     assert "tool_timeout_sec = 90\nstartup_timeout_sec = 2.5\n" in codex
@@ -142,14 +142,14 @@ def test_a_duration_is_in_the_unit_of_the_client(tmp_path):
     assert gemini["mcpServers"]["s"]["timeout"] == 90000
 
 
-def test_what_is_our_affair_alone_is_not_exported_and_not_mentioned(tmp_path):
+def test_toolway_only_settings_are_dropped_silently(tmp_path):
     entry = {"command": "x", "maxRetries": 2, "lazy": True, "limits": {"maxConcurrent": 2}}
     export = plan_export(place_of(tmp_path, "cursor", "user"), {"s": entry})
     assert json.loads(export.edit.after)["mcpServers"] == {"s": {"command": "x"}}
     assert export.unsupported == ()
 
 
-def test_of_a_docker_catalog_only_what_is_on_is_taken(tmp_path):
+def test_disabled_docker_catalog_servers_are_skipped(tmp_path):
     place = placed(tmp_path, "docker-mcp.user.yaml")
     switch_on(place, "stripe")
     assert [entry.name for entry in read_client_file(place).entries] == ["stripe"]

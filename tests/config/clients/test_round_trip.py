@@ -9,16 +9,16 @@ from tests.config.clients.fixtures import NAMES, carry_out, place_of, placed, sw
 from toolway.config.clients import CLIENTS, plan_export, read_client_file, to_portable
 from toolway.config.editing.document import ConfigDocument
 
-# No servers for others: they live inside of their client.
+# No servers for others: they live inside their client.
 INSIDE = {("zed", "built-in"), ("goose", "developer")}
 
 
-def test_there_is_a_file_of_every_client():
+def test_every_client_has_a_fixture():
     assert {name.split(".")[0] for name in NAMES} == CLIENTS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_imported_is_there_already_when_it_is_exported(name, tmp_path):
+def test_exporting_imported_servers_changes_nothing(name, tmp_path):
     place = placed(tmp_path, name)
     imported = read_client_file(place)
     assert imported.entries
@@ -29,7 +29,7 @@ def test_what_was_imported_is_there_already_when_it_is_exported(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
+def test_export_to_new_file_writes_the_same_entries(name, tmp_path):
     imported = read_client_file(placed(tmp_path / "old", name))
     client, scope, _ = name.split(".")
     before = ConfigDocument(imported.file.path, imported.file.format).get(imported.file.root)
@@ -43,7 +43,7 @@ def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_lost_on_the_way_back(name, tmp_path):
+def test_nothing_is_unsupported_on_the_way_back(name, tmp_path):
     place = placed(tmp_path, name)
     imported = read_client_file(place)
     export = plan_export(place, {entry.name: entry.value for entry in imported.entries})
@@ -51,7 +51,7 @@ def test_nothing_is_lost_on_the_way_back(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_entries_know_their_file_and_line(name, tmp_path):
+def test_entries_have_file_and_line(name, tmp_path):
     place = placed(tmp_path, name)
     lines = place.path.read_text().splitlines()
     for entry in read_client_file(place).entries:
@@ -84,7 +84,7 @@ def everything(tmp_path_factory):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_another_client_cannot_be_told_is_named_field_by_field(client, everything, tmp_path):
+def test_fields_lost_in_another_client_are_reported(client, everything, tmp_path):
     place = place_of(tmp_path, client, "user")
     export = plan_export(place, everything)
     carry_out(place, export, tmp_path / "backups")

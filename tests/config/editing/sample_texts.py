@@ -1,4 +1,4 @@
-"""Files as people keep them, made up at random: comments, unknown keys, odd spacing.
+"""Files as users keep them, made up at random: comments, unknown keys, odd spacing.
 
 Each text knows where everything in it stands, because marks are written around every member and taken out again. So a
 test can say what an edit may touch without asking the code that makes the edit.

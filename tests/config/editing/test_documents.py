@@ -1,4 +1,4 @@
-"""What an edit makes of a file that a person keeps, to be read."""
+"""What an edit makes of a file that a user keeps, to be read."""
 
 from textwrap import dedent
 
@@ -62,7 +62,7 @@ def changed(found, *, without=(), put=()):
     return gone, new
 
 
-def test_json_gets_a_member_behind_the_last_and_its_comment_stays_with_it(tmp_path):
+def test_json_member_is_added_after_last_and_its_comment(tmp_path):
     found = document(tmp_path, "f.json", JSON)
     assert changed(found, put=(("mcpServers", "c"), {"command": "z"})) == (
         [],
@@ -70,24 +70,24 @@ def test_json_gets_a_member_behind_the_last_and_its_comment_stays_with_it(tmp_pa
     )
 
 
-def test_json_loses_a_member_with_the_comment_on_its_line_alone(tmp_path):
+def test_json_member_is_removed_with_its_line_comment(tmp_path):
     found = document(tmp_path, "f.json", JSON)
     assert changed(found, without=("mcpServers", "a")) == (['    "a": {"command": "x"}, // first'], [])
 
 
-def test_json_loses_its_last_member_and_the_comma_before_it(tmp_path):
+def test_last_json_member_is_removed_with_its_comma(tmp_path):
     found = document(tmp_path, "f.json", JSON)
     gone, new = changed(found, without=("mcpServers", "b"))
     assert new == ['    "a": {"command": "x"} // first']
     assert "    /* the second */" not in gone
 
 
-def test_json_gets_an_item_among_comments(tmp_path):
+def test_json_item_is_added_among_comments(tmp_path):
     found = document(tmp_path, "f.json", JSON)
     assert changed(found, put=(("mcpServers", "b", "args"), ["-v", "-q"])) == ([], ['        "-q",'])
 
 
-def test_toml_gets_a_table_of_its_own(tmp_path):
+def test_toml_gets_a_new_table(tmp_path):
     found = document(tmp_path, "f.toml", TOML)
     new = {"command": "z", "env": {"K": "v"}}
     assert changed(found, put=(("mcp_servers", "c"), new)) == (
@@ -96,7 +96,7 @@ def test_toml_gets_a_table_of_its_own(tmp_path):
     )
 
 
-def test_toml_loses_a_table_and_keeps_the_comment_about_the_next(tmp_path):
+def test_toml_table_removal_keeps_comment_of_next_table(tmp_path):
     found = document(tmp_path, "f.toml", TOML)
     changed(found, without=("mcp_servers", "a"))
     assert found.text == dedent("""\
@@ -110,7 +110,7 @@ def test_toml_loses_a_table_and_keeps_the_comment_about_the_next(tmp_path):
         """)
 
 
-def test_toml_changes_inside_of_an_inline_table(tmp_path):
+def test_toml_inline_table_is_edited(tmp_path):
     found = document(tmp_path, "f.toml", TOML)
     assert changed(found, put=(("mcp_servers", "a", "env"), {"B": "3", "C": "4"})) == (
         ['env = { A = "1", B = "2" }'],
@@ -118,7 +118,7 @@ def test_toml_changes_inside_of_an_inline_table(tmp_path):
     )
 
 
-def test_a_yaml_file_is_read_and_never_edited(tmp_path):
+def test_yaml_file_is_never_edited(tmp_path):
     found = document(tmp_path, "f.yaml", YAML)
     assert found.key_lines(("extensions",)) == {"a": 4, "b": 8}
     with pytest.raises(ConfigError) as caught:
@@ -136,7 +136,7 @@ def test_a_yaml_file_is_read_and_never_edited(tmp_path):
         ("f.yaml", "a: 1\na: 2\n", 2),
     ],
 )
-def test_a_file_that_is_not_understood_is_named_with_its_line(name, text, line, tmp_path):
+def test_syntax_error_has_file_and_line(name, text, line, tmp_path):
     with pytest.raises(ConfigError) as caught:
         document(tmp_path, name, text)
     assert (caught.value.code, caught.value.line) == ("E-CONFIG-SYNTAX", line)

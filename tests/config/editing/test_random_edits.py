@@ -60,7 +60,7 @@ def expected(value, path, new):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_nothing_but_the_intended_change_differs(format):
+def test_random_edit_changes_only_its_target(format):
     kind = import_module(f"toolway.config.editing.{MODULES.get(format, format)}")
 
     @settings(
@@ -117,7 +117,7 @@ def check_replaced(before, behind, after):
 
 def check_dropped(before, behind, after, format):
     """The rest of its line goes with it if that is a comment, and one comma. A map that lost all says so in its place:
-    `{}`, or a header of its own."""
+    `{}`, or its own header."""
     candidates = [after]
     if format == "toml":
         headers = re.finditer("(?:^|(?<=\ufeff))\\[mcp_servers[^\n]*\\]\r?\n", after, re.MULTILINE)

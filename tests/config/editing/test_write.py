@@ -1,4 +1,4 @@
-"""Making an edit: all or nothing, whatever ends the writer; nobody else's change is lost."""
+"""Making an edit: all or nothing, whatever ends the writer; no one else's change is lost."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def beside(path):
     return sorted(each.name for each in path.parent.iterdir() if each != path)
 
 
-def test_an_edit_is_made_and_what_was_before_is_kept(file, tmp_path):
+def test_edit_is_written_and_backup_is_kept(file, tmp_path):
     copy = apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert copy is not None
     assert file.read_bytes() == NEW
@@ -37,7 +37,7 @@ def test_an_edit_is_made_and_what_was_before_is_kept(file, tmp_path):
     assert beside(file) == []
 
 
-def test_a_file_that_was_changed_meanwhile_is_left_alone(file, tmp_path):
+def test_concurrently_changed_file_is_not_overwritten(file, tmp_path):
     edit = Edit(file, OLD, NEW)
     file.write_bytes(b"theirs")
     with pytest.raises(ConfigError) as caught:
@@ -47,13 +47,13 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(file, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_file_that_has_come_into_being_meanwhile_is_left_alone(file, tmp_path):
+def test_concurrently_created_file_is_not_overwritten(file, tmp_path):
     with pytest.raises(ConfigError, match="changed by another program"):
         apply_edit(Edit(file, None, NEW), tmp_path / "kept")
     assert file.read_bytes() == OLD
 
 
-def test_a_new_file_is_for_its_owner_alone_and_its_folder_is_made(tmp_path):
+def test_new_file_is_private_and_its_folder_is_created(tmp_path):
     path = tmp_path / "a" / "b" / "mcp.json"
     assert apply_edit(Edit(path, None, NEW), tmp_path / "kept") is None
     assert path.read_bytes() == NEW
@@ -61,13 +61,13 @@ def test_a_new_file_is_for_its_owner_alone_and_its_folder_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o400])
-def test_the_mode_of_the_file_stays(file, mode, tmp_path):
+def test_file_mode_is_kept(file, mode, tmp_path):
     file.chmod(mode)
     apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert stat.S_IMODE(file.stat().st_mode) == mode
 
 
-def test_copies_are_for_their_owner_alone(file, tmp_path):
+def test_backups_are_private(file, tmp_path):
     file.chmod(0o644)
     copy = apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert copy is not None
@@ -75,7 +75,7 @@ def test_copies_are_for_their_owner_alone(file, tmp_path):
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
 
 
-def test_a_link_stays_a_link(file, tmp_path):
+def test_symlink_stays_a_symlink(file, tmp_path):
     link = tmp_path / "link.json"
     link.symlink_to(file)
     apply_edit(Edit(link, OLD, NEW), tmp_path / "kept")
@@ -83,14 +83,14 @@ def test_a_link_stays_a_link(file, tmp_path):
     assert file.read_bytes() == NEW
 
 
-def test_an_edit_that_changes_nothing_writes_nothing(file, tmp_path):
+def test_edit_without_changes_writes_nothing(file, tmp_path):
     before = file.stat().st_mtime_ns
     assert apply_edit(Edit(file, OLD, OLD), tmp_path / "kept") is None
     assert file.stat().st_mtime_ns == before
     assert not (tmp_path / "kept").exists()
 
 
-def test_what_a_killed_writer_left_is_cleared_away(file, tmp_path):
+def test_leftover_of_killed_writer_is_removed(file, tmp_path):
     left = file.with_name(".mcp.json.4711.toolway-new")
     left.write_bytes(NEW[:100])
     other = file.with_name(".other.json.4711.toolway-new")
@@ -99,7 +99,7 @@ def test_what_a_killed_writer_left_is_cleared_away(file, tmp_path):
     assert beside(file) == [other.name]
 
 
-def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path):
+def test_unwritable_file_is_reported_with_reason(tmp_path):
     path = tmp_path / "plain" / "mcp.json"
     (tmp_path / "plain").write_text("a file where a folder should be")
     with pytest.raises(ConfigError) as caught:
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path):
     assert "nothing was changed" in caught.value.detail
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(file, tmp_path, monkeypatch):
+def test_full_disk_leaves_old_file_and_no_leftover(file, tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(file, tmp_path, m
     assert beside(file) == []
 
 
-def test_only_so_many_copies_are_kept_newest_first(file, tmp_path):
+def test_newest_backups_are_kept_up_to_limit(file, tmp_path):
     for number in range(document.MAX_BACKUPS + 5):
         document.save_backup(file, str(number).encode(), tmp_path)
     found = document.list_backups(file, tmp_path)
@@ -133,7 +133,7 @@ def test_only_so_many_copies_are_kept_newest_first(file, tmp_path):
     assert found[0].created > found[1].created
 
 
-def test_a_diff_shows_the_change_without_secrets():
+def test_diff_masks_secrets():
     edit = Edit(
         Path("f"), b'{"TOKEN": "s\\u00e9cret-1"}\n', b'{"TOKEN": "s\\u00e9cret-1", "x": 1}\n', frozenset({"sécret-1"})
     )
@@ -185,7 +185,7 @@ while True:
 """
 
 
-def test_a_writer_that_is_killed_at_any_line_leaves_the_old_or_the_new_file(file, tmp_path):
+def test_writer_killed_at_any_line_leaves_old_or_new_file(file, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(OLD)
     new.write_bytes(NEW)
@@ -212,7 +212,7 @@ for number in itertools.count(1):
 """
 
 
-def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path):
+def test_writer_killed_at_any_time_leaves_intact_file(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"0::0")
     numbers = set()
@@ -233,7 +233,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path):
     assert len(numbers) > 2  # it was really killed while it wrote
 
 
-def test_two_writers_do_not_lose_each_others_changes(tmp_path):
+def test_concurrent_writers_keep_each_others_changes(tmp_path):
     """Each adds a line a hundred times, and begins anew when the other was faster."""
     path = tmp_path / "f"
     path.write_bytes(b"")
@@ -259,7 +259,7 @@ for number in range(100):
     assert sorted(lines) == sorted(f"{name} {number}" for name in "ab" for number in range(100))
 
 
-def test_root_keeps_the_owner_of_a_file(file, tmp_path):
+def test_root_keeps_file_owner(file, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can write for others")
     os.chown(file, 12345, 12345)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.faults.cluster.node_process import Replica
-from tests.gateway.load_clients import Connection, Failed, Lost, ModernRider
+from tests.gateway.load_clients import Connection, Failed, Lost, ModernLoadClient
 
 Json = dict[str, Any]
 PAUSE: Final = 0.005  # seconds between two looks
@@ -20,7 +20,7 @@ QUOTA: Final = -31004
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds from the answer to whoever made or revoked a key until the last replica knew."""
+    """Seconds from the answer that a key was made or revoked until the last replica knew."""
 
     opened: float
     revoked: float
@@ -34,7 +34,7 @@ class Spent:
     passed: int
     refused: int
     seconds: float
-    waits: tuple[float, ...]  # what the refused were told
+    waits: tuple[float, ...]  # the reported waits of rejected calls
 
 
 async def make_key(replica: Replica, name: str, **more: Any) -> Json:
@@ -61,7 +61,7 @@ async def revocation(replicas: Sequence[Replica], number: int = 0) -> Span:
 
 
 async def missed(replicas: Sequence[Replica], number: int = 0, seconds: float = 3.0) -> float:
-    """Seconds in which a replica that stood still while a key was revoked takes it, after it goes on."""
+    """Seconds in which a replica that stood still while a key was revoked takes it, after it continues."""
     first, second = (replicas[(number + each) % len(replicas)] for each in range(2))
     made = await make_key(first, f"m{number}")
     await _until(replicas, made["token"], opens=True)
@@ -92,7 +92,7 @@ async def _one_until(replica: Replica, token: str, opens: bool) -> None:
         client.close()
 
 
-async def _opens(client: ModernRider) -> bool:
+async def _opens(client: ModernLoadClient) -> bool:
     """On a connection that is kept: what its head has shown before must be forgotten too."""
     try:
         await client.request("server/discover", {})
@@ -106,7 +106,7 @@ async def _opens(client: ModernRider) -> bool:
 
 
 async def _stream_ends(replica: Replica, token: str) -> float:
-    """When a stream has ended that would go on for as long as the key is good."""
+    """When a stream has ended that would continue for as long as the key is good."""
     client = _client(replica, token)
     connection: Connection = await client.begin(
         1, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}
@@ -123,8 +123,8 @@ async def _stream_ends(replica: Replica, token: str) -> float:
     return time.monotonic()
 
 
-def _client(replica: Replica, token: str) -> ModernRider:
-    client = ModernRider(replica.port, token)
+def _client(replica: Replica, token: str) -> ModernLoadClient:
+    client = ModernLoadClient(replica.port, token)
     client.host = replica.seat.host
     return client
 
@@ -143,7 +143,7 @@ async def spending(replicas: Sequence[Replica], tool: str, rate: str, seconds: f
     return Spent(sum(passed for passed, _ in found), len(waits), took, waits)
 
 
-async def _spend(client: ModernRider, tool: str, until: float, pause: float) -> tuple[int, list[float]]:
+async def _spend(client: ModernLoadClient, tool: str, until: float, pause: float) -> tuple[int, list[float]]:
     passed, waits = 0, []
     try:
         while time.monotonic() < until:

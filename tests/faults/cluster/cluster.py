@@ -39,7 +39,7 @@ class Cluster:
     servers: list[str]
     watcher: Watcher
     strikes: list[Strike] = field(default_factory=list)
-    took: dict[str, list[float]] = field(default_factory=dict)  # seconds of what is told in the report
+    took: dict[str, list[float]] = field(default_factory=dict)  # seconds of what the report shows
 
     @property
     def effects(self) -> Path:
@@ -103,7 +103,7 @@ async def cluster(
     more: Mapping[str, Any] = NOTHING,
     settings: Mapping[str, Any] = NOTHING,
 ) -> AsyncIterator[Cluster]:
-    """`apart` puts replicas into namespaces of their own. `more` are entries of further servers.
+    """`apart` puts replicas into their own namespaces. `more` are entries of more servers.
 
     `settings` is the block `toolway` of the configuration file.
     """
@@ -126,7 +126,7 @@ async def cluster(
 
 
 def free_port_at(host: str) -> int:
-    """In a namespace of its own every port is free."""
+    """In its own namespace every port is free."""
     return free_port(host) if host == "127.0.0.1" else 8300
 
 
@@ -144,7 +144,7 @@ def common_to(
         name: {**entry(name, effects, ERAS[number % 2]), "maxRestarts": TIRELESS} for number, name in enumerate(names)
     }
     config, key = folder / "mcp.json", folder / "cluster-key"
-    # Clients use the token of the replicas' machine, from a network namespace with an address of its own.
+    # Clients use the token of the replicas' machine, from a network namespace with its own address.
     # A node is public, so its servers would run in `guard`, where they do not see the processes that are counted here.
     gateway = {"sandbox": "auto", **settings.get("gateway", {}), "localTokenFrom": [TEST_NETWORKS]}
     config.write_text(json.dumps({"mcpServers": {**entries, **more}, "toolway": {**settings, "gateway": gateway}}))

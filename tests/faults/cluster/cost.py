@@ -1,4 +1,4 @@
-"""What a cluster costs: a call through a replica that does not own its server, and replicas beside a gateway alone.
+"""What a cluster costs: a call through a replica that does not own its server, and replicas next to a single gateway.
 
 Measured side by side in turns, with the load generator of the benchmark; of all turns the median counts.
 """
@@ -58,7 +58,7 @@ async def hop(folder: Path, turns: int, seconds: float) -> Report:
 
 
 async def _hop_turn(made: Cluster, width: int, seconds: float) -> dict[tuple[str, int], Figure]:
-    """At the owner, and through another; nothing, where the server has moved meanwhile."""
+    """At the owner, and through another; nothing if the server has moved."""
     owner = made.owner("h")
     if owner is None:
         await asyncio.sleep(1)
@@ -84,7 +84,7 @@ def _hop_report(found: dict[tuple[str, int], Figure]) -> Report:
 
 
 async def stateless(folder: Path, turns: int, seconds: float) -> Report:
-    """HTTP servers of the modern era, before one gateway alone and before three replicas at once. Beside it what says
+    """HTTP servers of the modern era, before one gateway alone and before three replicas at once. Next to it what says
     where a difference comes from: one of the replicas while the others rest, and three gateways of no cluster."""
     build_tools()
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Somebody on the same NATS who says everything again: later, in another order, more than once."""
+"""A NATS client that repeats every message: later, in another order, more than once."""
 
 from __future__ import annotations
 

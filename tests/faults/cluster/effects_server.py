@@ -1,4 +1,4 @@
-"""The fake stdio server, whose lines in the file of effects also say who wrote them, below which gateway, and when.
+"""The fake stdio server, whose lines in the file of effects also record the process, its gateway, and the time.
 
 Run by its path, like the fake itself: the first argument is the folder of the package `toolway`.
 """
@@ -22,8 +22,8 @@ def entry(name: str, effects: str, era: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": words}
 
 
-def _know_the_fakes(folder: str) -> None:
-    """Make the packages around the fakes known by name only, so that nothing of them is run."""
+def _stub_packages(folder: str) -> None:
+    """Make the packages around the fakes known by name only, so nothing of them is run."""
     for name, path in (("toolway", folder), ("toolway.testing", os.path.join(folder, "testing"))):
         package = ModuleType(name)
         package.__path__ = [path]
@@ -36,18 +36,18 @@ def _parent_of(pid: int) -> int:
 
 
 def main() -> None:
-    _know_the_fakes(sys.argv.pop(1))
+    _stub_packages(sys.argv.pop(1))
     from toolway.testing import command_line
     from toolway.testing.server import FakeServer
 
     gateway = _parent_of(_parent_of(os.getppid()))  # ours is the reaper, which is two processes
 
-    class Telling(FakeServer):
+    class RecordingServer(FakeServer):
         def record_effect(self, call: Any) -> int:
             call.arguments["call"] = f"{self.info['name']} {gateway} {os.getpid()} {time.monotonic():.6f}"
             return super().record_effect(call)
 
-    command_line.FakeServer = Telling  # type: ignore[attr-defined]
+    command_line.FakeServer = RecordingServer  # type: ignore[attr-defined]
     command_line.main()
 
 

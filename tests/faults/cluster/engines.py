@@ -24,8 +24,8 @@ CONNECTIONS: Final = 200
 def missing_engines() -> str | None:
     """What is not there; None where all is."""
     if nats_server.program() is None:
-        return "there is no nats-server here"
-    return None if binaries() is not None else "there is no PostgreSQL here"
+        return "nats-server is not installed"
+    return None if binaries() is not None else "PostgreSQL is not installed"
 
 
 def free_port(host: str) -> int:
@@ -71,7 +71,7 @@ class NatsNode:
 
 
 class Postgres:
-    """Listens on TCP, so that the way to it can be cut."""
+    """Listens on TCP, so the way to it can be cut."""
 
     def __init__(self, programs: Path, folder: Path, host: str) -> None:
         self._programs = programs
@@ -103,7 +103,7 @@ class Postgres:
         await self._do("pg_ctl", "stop", "-w", "-s", "-m", how)
 
     def pause(self) -> None:
-        """It answers nobody, and connections to it stay open."""
+        """It does not answer, and connections to it stay open."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

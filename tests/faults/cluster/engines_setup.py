@@ -1,6 +1,6 @@
-"""Where the parts of a cluster stand: on one loopback, or each replica in a network namespace of its own.
+"""Where the parts of a cluster stand: on one loopback, or each replica in its own network namespace.
 
-In namespaces each part has an address, so that the way between any two can be cut: what is sent leaves and reaches
+In namespaces each part has an address, so the way between any two can be cut: what is sent leaves and reaches
 nobody, nobody is told, and connections that were open stay open. It takes root and the program `ip`, and nothing else:
 packets go out to a neighbour that does not exist, and those that come in meet a rule that drops them.
 """

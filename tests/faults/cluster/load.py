@@ -15,16 +15,16 @@ from random import Random
 from typing import Any, Final
 
 from tests.faults.cluster.node_process import TOKEN, Replica
-from tests.gateway.load_clients import Failed, HandshakeRider, Lost, Rider, rider
+from tests.gateway.load_clients import Failed, LegacyLoadClient, LoadClient, Lost, load_client
 from toolway.testing import History
 from toolway.testing.history import GRACE_S, Outcome
 
 Json = dict[str, Any]
 ERAS: Final = ("modern", "legacy")
 LIMIT: Final = 5.0  # seconds for a call: less than a server may be without an owner
-LONG: Final = 20.0  # the same, where nobody should notice anything but a delay
+LONG: Final = 20.0  # the same, where callers should notice only a delay
 PATIENCE: Final = 0.8 * GRACE_S  # of a client, beyond that: then the answer is lost, and not late
-REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
+REST: Final = 0.1  # seconds at most before the next call, after one that did not run
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
 NEVER: Final = 1e9
@@ -59,7 +59,7 @@ class Trip:
     began: float
     keyed: bool
     ended: float = NEVER
-    executed: str = ""  # what the client was told: yes, no, unknown
+    executed: str = ""  # as reported to the client: yes, no, unknown
     how: str = ""  # "ok", "lost", or the code and message of an error
 
 
@@ -108,7 +108,7 @@ class Load:
             await asyncio.sleep(self._dice.random() * REST)
 
     async def call(self, client: Client, server: str, order: Order) -> bool:
-        """Make a call and write it down. Whether it was executed."""
+        """Make a call and write it down. Whether it ran."""
         nonce = self._history.start_call(
             unsafe=order.effect,
             time_limit=TRIES * (self.limit + GRACE_S + REST) if order.keyed else self.limit,
@@ -144,7 +144,7 @@ class Client:
         self._load = load
         self._replicas = replicas
         self._at = number % len(replicas)
-        self._rider: Rider = rider(ERAS[number // len(replicas) % 2], 0, TOKEN)
+        self._load_client: LoadClient = load_client(ERAS[number // len(replicas) % 2], 0, TOKEN)
         self._settle()
 
     @property
@@ -156,12 +156,12 @@ class Client:
         self._settle()
 
     def close(self) -> None:
-        self._rider.close()
+        self._load_client.close()
 
     def _settle(self) -> None:
-        self._rider.close()
-        self._rider.connection = None
-        self._rider.host, self._rider.port = self.replica.seat.host, self.replica.port
+        self._load_client.close()
+        self._load_client.connection = None
+        self._load_client.host, self._load_client.port = self.replica.seat.host, self.replica.port
 
     async def try_once(self, nonce: str, server: str, order: Order) -> tuple[Trip, str | None]:
         """The try, and the nonce that its answer carried."""
@@ -183,7 +183,7 @@ class Client:
         carried = None
         try:
             async with asyncio.timeout(limit + PATIENCE):
-                result = await self._rider.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
+                result = await self._load_client.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
         except TimeoutError:
             trip.executed, trip.how = "unknown", NO_ANSWER
             self.move()
@@ -203,10 +203,10 @@ class Client:
 
     def _look_at(self, failed: Failed) -> None:
         if failed.closes:
-            self._rider.close()
-        if failed.status == 404 and isinstance(self._rider, HandshakeRider):
+            self._load_client.close()
+        if failed.status == 404 and isinstance(self._load_client, LegacyLoadClient):
             self._load.sessions_lost += 1
-            self._rider.session = ""
+            self._load_client.session = ""
             raise _Elsewhere
         if failed.code == -31013 and failed.closes:  # it is about to end: a balancer asks the next
             raise _Elsewhere

@@ -1,4 +1,4 @@
-"""The end of a login: how soon three whole gateways refuse the tokens of a person, whichever of them was told."""
+"""The end of a login: how soon three whole gateways reject the tokens of a user, whichever of them ended the login."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.node_process import Replica
 from tests.faults.cluster.runs import Report
-from tests.gateway.load_clients import Failed, Lost, Rider, rider
+from tests.gateway.load_clients import Failed, LoadClient, Lost, load_client
 from tests.parts.identity.issuer import AUDIENCE, Issuer
 from tests.parts.identity.test_process import published
 
@@ -40,7 +40,7 @@ async def _end_once(made: Cluster, issuer: Issuer, number: int, report: Report) 
     person = f"person-{number}"
     issuer.now = time.time()
     token = issuer.token(sub=person)
-    clients = [rider(("modern", "legacy")[number % 2], replica.port, token) for replica in made.replicas]
+    clients = [load_client(("modern", "legacy")[number % 2], replica.port, token) for replica in made.replicas]
     tool = f"{made.servers[number % len(made.servers)]}__echo"
     for client in clients:
         assert (await client.call(tool, {"text": "x"})).raw["content"]
@@ -62,7 +62,7 @@ async def _end_once(made: Cluster, issuer: Issuer, number: int, report: Report) 
     return taken
 
 
-async def _until_refused(client: Rider, tool: str) -> None:
+async def _until_refused(client: LoadClient, tool: str) -> None:
     while True:
         try:
             await client.call(tool, {"text": "x"})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.faults.cluster.engines_setup import Seat
-from tests.gateway.load_clients import Connection, Lost, rider
+from tests.gateway.load_clients import Connection, Lost, load_client
 
 Json = dict[str, Any]
 READY: Final = 60.0  # seconds to the first answer
@@ -27,7 +27,7 @@ class Common:
 
     folder: Path
     config: Path
-    nats: str  # empty: each is a gateway of its own
+    nats: str  # empty: each is its own gateway
     database: str
     key: Path
 
@@ -123,7 +123,7 @@ class Replica:
 
     async def listed(self) -> set[str]:
         """The servers of which it lists tools."""
-        client = rider("modern", self.port, TOKEN)
+        client = load_client("modern", self.port, TOKEN)
         client.host = self.seat.host
         try:
             found = await client.request("tools/list", {})

@@ -122,7 +122,7 @@ def _complaints(cluster: Cluster, marks: dict[str, int]) -> Iterator[str]:
 
 
 def _life(cluster: Cluster, server: str) -> str:
-    """Who owned a server and what was done to whom, in order, in seconds since the first of it."""
+    """Owners and strikes in order, in seconds since the first one."""
     strikes = [(strike.since, f"{strike.what} of {','.join(strike.replicas)}") for strike in cluster.strikes]
     owners = [(each.since, f"{each.node} for {each.until - each.since:.1f}") for each in cluster.watcher.tenures]
     own = [
@@ -133,7 +133,7 @@ def _life(cluster: Cluster, server: str) -> str:
 
 
 def _times(cluster: Cluster, load: Load, report: Report) -> None:
-    """How long what was struck was without an owner, and how soon callers at others were told."""
+    """How long struck servers had no owner, and how soon callers at other replicas got an error."""
     lease = [
         (seconds, server)
         for strike in cluster.strikes

@@ -111,7 +111,7 @@ def cut_from_each_other(seconds: float) -> Act:
 
 
 def rolling_restart() -> Act:
-    """Each replica ends in order and is started again, one after the other. It is no strike: nothing may be lost."""
+    """Each replica ends in order and is started again, one after the other. It is not a strike: nothing may be lost."""
 
     async def act(cluster: Cluster) -> None:
         for replica in cluster.replicas:

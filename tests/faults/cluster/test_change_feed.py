@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-async def test_what_one_gateway_knows_all_know_in_a_second_and_without_nats_a_little_later(tmp_path: Path) -> None:
+async def test_changes_reach_all_gateways_within_seconds(tmp_path: Path) -> None:
     web = FakeHttp(name="web")
     async with web, cluster(tmp_path, 1, apart=False, more={"web": {"url": web.url, "maxRetries": 0}}) as made:
         for number in range(3):

@@ -37,7 +37,7 @@ def need_engines() -> None:
 
 
 async def dial(seat: Seat, host: str, port: int) -> str:
-    """What somebody at `seat` finds who connects to that address."""
+    """What a connection from `seat` to that address finds."""
     words = [*seat.inside, sys.executable, "-c", DIAL, host, str(port)]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()
@@ -53,7 +53,7 @@ async def listen_at(seat: Seat) -> tuple[asyncio.subprocess.Process, int]:
     return process, int(await process.stdout.readline())
 
 
-async def test_a_way_that_is_cut_is_silent_and_the_others_stay_open():
+async def test_cut_route_is_silent_while_other_routes_stay_open():
     if why := why_no_namespaces():
         pytest.skip(why)
     with namespaces(["a", "b", "c"]) as ground:
@@ -76,8 +76,8 @@ async def test_a_way_that_is_cut_is_silent_and_the_others_stay_open():
                 await process.communicate(b"\n")
 
 
-async def heard(ground: Ground) -> bool:
-    """Whether what is told at one NATS server arrives at another, after the third was killed."""
+async def messages_pass(ground: Ground) -> bool:
+    """Whether messages pass from one NATS server to another after the third was killed."""
     async with nats_cluster(ground) as nodes:
         ears = await nats.connect(nodes[0].url)
         mouth = await nats.connect(nodes[1].url)
@@ -100,12 +100,12 @@ async def heard(ground: Ground) -> bool:
 
 
 @pytest.mark.usefixtures("need_engines")
-async def test_two_of_three_nats_servers_carry_the_news():
-    assert await heard(Loopback())
+async def test_two_of_three_nats_servers_deliver_messages():
+    assert await messages_pass(Loopback())
 
 
 @pytest.mark.usefixtures("need_engines")
-async def test_a_database_that_crashed_comes_back_with_what_it_promised():
+async def test_database_keeps_committed_rows_after_crash():
     async with postgres(Loopback()) as server:
         async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as db:
             await db.execute("CREATE TABLE kept (number int)")

@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_gateways_that_share_nothing_are_found_to_be_two_owners(tmp_path: Path, count: int):
+async def test_unconnected_gateways_are_reported_as_two_owners(tmp_path: Path, count: int):
     common = common_to(tmp_path, ["s00", "s01"])
     seats = [Loopback().seat(name) for name in ("one", "two")[:count]]
     replicas = [Replica(seat, free_port(seat.host), common) for seat in seats]

@@ -1,6 +1,6 @@
-"""What a run of a cluster must show, from three books: what clients were told, what servers did, who owned what.
+"""What a run of a cluster must show, from three logs: reported outcomes, effects of servers, and owners.
 
-Beside I1 to I4 (`toolway.testing.history`):
+Besides I1 to I4 (`toolway.testing.history`):
 
     lost     an answer is lost only where the replica that was asked was struck
     unknown  an outcome is unknown only where a struck replica was asked, or owned the server; or where a call that
@@ -91,7 +91,7 @@ class Owners:
 def wrong_answers(
     trips: Sequence[Trip], strikes: Sequence[Strike], owners: Owners, *, busy: bool = False
 ) -> Iterator[str]:
-    struck: set[str] = set()  # keys whose outcome is unknown for a reason, so that it stays unknown
+    struck: set[str] = set()  # keys whose outcome is unknown for a reason, so it stays unknown
     for trip in sorted(trips, key=lambda trip: trip.began):
         near = owners.within(trip.server, trip.began - BLUR, trip.ended)
         lost = trip.how.startswith("lost")
@@ -99,8 +99,8 @@ def wrong_answers(
             continue
         if (
             any(strike.concerns(trip, frozenset() if lost else near) for strike in strikes)
-            or (not lost and any(waited_in_vain(trip, strike, owners) for strike in strikes))
-            or (busy and is_of_slowness(trip, owners))
+            or (not lost and any(waited_without_answer(trip, strike, owners) for strike in strikes))
+            or (busy and is_explained_by_slowness(trip, owners))
         ):
             struck.add(trip.nonce)
         elif not (trip.keyed and trip.nonce in struck and not lost):
@@ -108,7 +108,7 @@ def wrong_answers(
             yield f"{kind}: {trip.nonce} to {trip.server} of {','.join(near) or 'nobody'} by {trip.entry}: {trip.how}"
 
 
-def waited_in_vain(trip: Trip, strike: Strike, owners: Owners) -> bool:
+def waited_without_answer(trip: Trip, strike: Strike, owners: Owners) -> bool:
     """Whether its time was over just after its server had another owner than one that was struck."""
     if not owners.within(trip.server, strike.since, strike.since) & strike.replicas:
         return False
@@ -116,7 +116,7 @@ def waited_in_vain(trip: Trip, strike: Strike, owners: Owners) -> bool:
     return "E-TIMEOUT" in trip.how and trip.began < begun < trip.ended and begun < strike.until + MOVES
 
 
-def is_of_slowness(trip: Trip, owners: Owners) -> bool:
+def is_explained_by_slowness(trip: Trip, owners: Owners) -> bool:
     """Whether nothing is wrong but that the machine was slow: a call, or the renewal of its owner's lease, was late.
 
     A node that could not renew its lease closes its servers. In the record they stay its own if nobody else was faster.

@@ -1,4 +1,4 @@
-"""A server on a host of its own: a network namespace, reached by a cable that can be pulled."""
+"""A server on its own host: a network namespace, reached by a cable that can be pulled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FarHost:
         return f"http://{self._host}:{self.port}{self._path}"
 
     def pull_the_cable(self) -> None:
-        """From now on nothing arrives, and nobody is told."""
+        """From now on nothing arrives, without any notice."""
         _ip("netns", "exec", self._name, "ip", "link", "set", "far", "down")
 
     def plug_it_in(self) -> None:

@@ -1,4 +1,4 @@
-"""HTTP servers for the rows of B: behind a proxy that breaks connections, and in a process of their own."""
+"""HTTP servers for the rows of B: behind a proxy that breaks connections, and in its own process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def lose_connections(proxy: FaultProxy) -> None:
 
 
 class Apart:
-    """A fake server in a process of its own, which can be killed and started again on the same port."""
+    """A fake server in its own process, which can be killed and started again on the same port."""
 
     def __init__(self, era: str, effects: str) -> None:
         self.port = 0
@@ -91,6 +91,6 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def calm_down(bench: Bench, server: str = "bad") -> None:
-    """Good calls of the tool that fails, so that no breaker opens where another fault is the point."""
+    """Good calls of the tool that fails, so no breaker opens where another fault is the point."""
     for tool in ("bad", "bad_read", "bad"):
         (await bench.call(f"{server}.{tool}", {"effect": True})).expect(None)

@@ -1,4 +1,4 @@
-"""A7-A9, A13-A15: what a server writes that is no answer, or not the right one."""
+"""A7-A9, A13-A15: what a server writes that is not an answer, or not the right one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from toolway.testing import fake_server
 pytestmark = pytest.mark.anyio
 
 
-async def spoils_only_itself(bench: Bench, mode: str) -> None:
-    """The answer fails its own call at once; a call that shares the pipe and the link itself go on."""
+async def check_fails_only_its_call(bench: Bench, mode: str) -> None:
+    """The answer fails its own call at once; a call that shares the pipe and the link itself continue."""
     beside = bench.start("bad.sleep", {"seconds": 0.1})
     spoiled = (await bench.call("bad.bad", {"mode": mode, "effect": True})).expect(ProtocolError, "unknown")
     assert spoiled.seconds < within(1)
@@ -28,7 +28,7 @@ async def spoils_only_itself(bench: Bench, mode: str) -> None:
 
 @ERAS
 @pytest.mark.row("A7")
-async def test_text_between_messages_changes_nothing_and_is_kept_for_people(era: str) -> None:
+async def test_text_between_messages_is_ignored_and_kept_in_stderr(era: str) -> None:
     async with lab({"bad": fake_server("garbage", era=era)}) as bench:
         for _ in range(3):
             (await bench.call("bad.bad", {"effect": True})).expect(None)
@@ -40,17 +40,17 @@ async def test_text_between_messages_changes_nothing_and_is_kept_for_people(era:
 
 @ERAS
 @pytest.mark.row("A8")
-async def test_bytes_that_are_no_text_spoil_their_own_line(era: str) -> None:
+async def test_invalid_bytes_fail_only_their_own_line(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         for mode in ("bom", "nul", "bad_utf8=inside"):
-            await spoils_only_itself(bench, mode)
+            await check_fails_only_its_call(bench, mode)
         (await bench.call("bad.bad", {"mode": "bad_utf8=stray", "effect": True})).expect(None)
         assert bench.hub.status()["bad"].restarts == 0
 
 
 @ERAS
 @pytest.mark.row("A8", "A15")
-async def test_a_read_whose_answers_are_spoiled_is_tried_three_times(era: str) -> None:
+async def test_read_with_spoiled_answers_is_tried_three_times(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         spoiled = await bench.call("bad.bad_read", {"mode": "nul", "effect": True})
         spoiled.expect(ProtocolError, "unknown")
@@ -60,14 +60,14 @@ async def test_a_read_whose_answers_are_spoiled_is_tried_three_times(era: str) -
 
 @ERAS
 @pytest.mark.row("A9")
-async def test_an_answer_cut_short_fails_its_call_at_once_where_its_id_can_be_read(era: str) -> None:
+async def test_truncated_answer_with_readable_id_fails_its_call(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
-        await spoils_only_itself(bench, "truncated")
+        await check_fails_only_its_call(bench, "truncated")
 
 
 @ERAS
 @pytest.mark.row("A9")
-async def test_an_answer_cut_before_its_id_lets_its_call_end_at_the_deadline(era: str) -> None:
+async def test_answer_truncated_before_its_id_times_out(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         cut = await bench.call("bad.bad", {"mode": "truncated=noid", "effect": True}, timeout=0.5)
         cut.expect(CallTimeout, "unknown")
@@ -78,7 +78,7 @@ async def test_an_answer_cut_before_its_id_lets_its_call_end_at_the_deadline(era
 @ERAS
 @pytest.mark.row("A13")
 @pytest.mark.parametrize("mode", ["twice", "unknown_id"])
-async def test_answers_nobody_waits_for_are_dropped_and_counted(mode: str, era: str) -> None:
+async def test_unexpected_answers_are_dropped_and_counted(mode: str, era: str) -> None:
     async with lab({"bad": fake_server(mode, era=era)}) as bench:
         calls = [bench.start("bad.bad", {"effect": True}) for _ in range(10)]
         for call in calls:
@@ -90,7 +90,7 @@ async def test_answers_nobody_waits_for_are_dropped_and_counted(mode: str, era: 
 
 @ERAS
 @pytest.mark.row("A13")
-async def test_an_id_of_the_other_json_type_fails_its_call(era: str) -> None:
+async def test_answer_id_of_other_json_type_fails_its_call(era: str) -> None:
     async with lab({"bad": fake_server("foreign_id_type", era=era)}) as bench:
         calls = [bench.start("bad.bad", {"effect": True}) for _ in range(10)]
         for call in calls:
@@ -100,8 +100,8 @@ async def test_an_id_of_the_other_json_type_fails_its_call(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("A14")
-async def test_an_answer_with_an_id_of_another_link_reaches_nobody(era: str) -> None:
-    """All links count their ids from one, so the same ids are under way on the link beside it."""
+async def test_answer_with_id_of_another_link_is_dropped(era: str) -> None:
+    """All links count their ids from one, so the same ids are in use on the other link."""
     servers = {"bad": fake_server("wrong_id", era=era), "other": fake_server(era=era)}
     async with lab(servers) as bench:
         others = [bench.start("other.sleep", {"seconds": 0.8}) for _ in range(50)]
@@ -114,10 +114,10 @@ async def test_an_answer_with_an_id_of_another_link_reaches_nobody(era: str) -> 
 
 @ERAS
 @pytest.mark.row("A15")
-async def test_json_beyond_the_limits_fails_its_own_call(era: str) -> None:
+async def test_json_beyond_limits_fails_only_its_own_call(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         for mode in ("deep=10000", "duplicate_keys", "nan", "huge_number", "huge_keys"):
-            await spoils_only_itself(bench, mode)
+            await check_fails_only_its_call(bench, mode)
 
 
 @ERAS
@@ -135,7 +135,7 @@ async def test_twenty_unreadable_messages_in_a_minute_end_the_link(era: str) -> 
 
 @ERAS
 @pytest.mark.row("A15")
-async def test_an_answer_made_to_be_slow_to_check_holds_up_nobody(era: str) -> None:
+async def test_answer_slow_to_validate_delays_no_other_call(era: str) -> None:
     async with lab({"bad": odd_server("digits", era=era)}, memory=64) as bench:
         (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(None)
 
@@ -143,7 +143,7 @@ async def test_an_answer_made_to_be_slow_to_check_holds_up_nobody(era: str) -> N
 @pytest.mark.alone
 @pytest.mark.row("A15")
 @pytest.mark.parametrize(("value", "era"), [("{}", "modern"), ("1", "legacy"), ('""', "modern"), ("[]", "legacy")])
-async def test_an_answer_of_a_million_values_holds_up_nobody(value: str, era: str) -> None:
+async def test_answer_with_a_million_values_delays_no_other_call(value: str, era: str) -> None:
     async with lab({"bad": odd_server(f"many_values={value}", era=era)}, memory=256) as bench:
         outcome = (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(ProtocolError, "unknown")
         assert outcome.error is not None

@@ -1,4 +1,4 @@
-"""A10-A12, A16, A18: too much, too slowly, or nothing more."""
+"""A10-A12, A16, A18: too much, too slowly, or nothing at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAD = "x" * 200_000  # more than a pipe holds
 @ERAS
 @pytest.mark.row("A10")
 @pytest.mark.parametrize("tool", ["bad", "bad_read"])
-async def test_half_a_message_and_then_silence_restarts_the_link(
+async def test_half_message_then_silence_restarts_the_link(
     tool: str, era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
@@ -39,7 +39,7 @@ async def test_half_a_message_and_then_silence_restarts_the_link(
 
 @ERAS
 @pytest.mark.row("A11")
-async def test_a_line_just_over_the_limit_fails_its_call_and_the_link_lives(era: str) -> None:
+async def test_line_just_over_the_limit_fails_its_call_only(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         over = await bench.call("bad.bad", {"mode": "line_mb=8.39", "effect": True}, timeout=20)
         over.expect(ProtocolError, "unknown")
@@ -49,14 +49,14 @@ async def test_a_line_just_over_the_limit_fails_its_call_and_the_link_lives(era:
 
 @ERAS
 @pytest.mark.row("A11")
-async def test_a_line_just_below_the_limit_is_an_answer_and_holds_up_nobody(era: str) -> None:
+async def test_line_just_below_the_limit_is_accepted_without_delay(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}, memory=64) as bench:
         (await bench.call("bad.bad", {"mode": "line_mb=8.38", "effect": True}, timeout=20)).expect(None)
 
 
 @ERAS
 @pytest.mark.row("A11")
-async def test_a_line_of_fifty_megabytes_is_read_over_without_being_kept(era: str) -> None:
+async def test_fifty_megabyte_line_is_skipped_and_link_survives(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         over = await bench.call("bad.bad", {"mode": "line_mb=50", "effect": True}, timeout=30)
         over.expect(ProtocolError, "unknown")
@@ -66,7 +66,7 @@ async def test_a_line_of_fifty_megabytes_is_read_over_without_being_kept(era: st
 
 @ERAS
 @pytest.mark.row("A11")
-async def test_a_line_without_end_fails_its_call_and_then_its_link(era: str) -> None:
+async def test_endless_line_fails_its_call_and_then_its_link(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         over = await bench.call("bad.bad", {"mode": "endless_line=300", "effect": True}, timeout=30)
         over.expect(ProtocolError, "unknown")
@@ -76,14 +76,14 @@ async def test_a_line_without_end_fails_its_call_and_then_its_link(era: str) -> 
 
 @pytest.mark.alone
 @pytest.mark.row("A11")
-async def test_a_flood_of_heavy_lines_is_read_no_faster_than_it_is_decoded() -> None:
+async def test_flood_of_heavy_lines_stays_within_memory_limit() -> None:
     async with lab({"bad": odd_server("heavy_lines=25")}, memory=48) as bench:
         (await bench.call("bad.bad", {"effect": True}, timeout=60)).expect(None)
 
 
 @ERAS
 @pytest.mark.row("A12")
-async def test_an_answer_byte_by_byte_is_not_waited_for(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_arriving_byte_by_byte_fails_its_call(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert message_stream.MIN_MESSAGE_RATE == (10 * 1024, 10.0)
     monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
     async with lab({"bad": fake_server("one_byte_per_second=0.05", era=era)}) as bench:
@@ -94,9 +94,7 @@ async def test_an_answer_byte_by_byte_is_not_waited_for(era: str, monkeypatch: p
 
 @ERAS
 @pytest.mark.row("A16")
-async def test_a_call_that_a_server_did_not_read_whole_goes_to_the_next_process(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_not_fully_read_is_sent_to_the_next_process(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Timeout().write == 10
     monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
     async with lab({"bad": server("stops_reading", era=era, timeout=Timeout(30, write=0.7))}) as bench:
@@ -113,9 +111,7 @@ async def test_a_call_that_a_server_did_not_read_whole_goes_to_the_next_process(
 
 @ERAS
 @pytest.mark.row("A16")
-async def test_calls_to_a_server_that_does_not_read_wait_in_line_and_then_are_refused(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_to_non_reading_server_queue_then_are_rejected(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
     limits, timeout = Limits(max_concurrent=2, max_queued=3), Timeout(30, write=0.7)
     async with lab({"bad": server("stops_reading", era=era, limits=limits, timeout=timeout)}) as bench:
@@ -131,7 +127,7 @@ async def test_calls_to_a_server_that_does_not_read_wait_in_line_and_then_are_re
 @ERAS
 @pytest.mark.alone
 @pytest.mark.row("A18")
-async def test_a_gigabyte_on_stderr_blocks_nobody_and_its_end_is_kept(era: str) -> None:
+async def test_gigabyte_on_stderr_delays_no_call_and_tail_is_kept(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         before = rss()
         flooded = bench.start("bad.bad", {"mode": "stderr_flood=1074", "effect": True}, timeout=60)

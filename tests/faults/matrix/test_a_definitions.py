@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @ERAS
 @pytest.mark.row("A25")
-async def test_no_call_is_sent_under_a_definition_that_changed_with_a_restart(era: str, tmp_path: Path) -> None:
+async def test_no_call_is_sent_under_definition_changed_by_restart(era: str, tmp_path: Path) -> None:
     async with lab({}) as bench:
         bench.hub._core.lists.use_pins(tmp_path / "pins", lambda server: "hold")
         await bench.add("bad", odd_server(f"changed_after_restart={tmp_path / 'started'}", era=era))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.row("A19")
-async def test_a_server_that_ignores_every_request_to_end_is_gone_in_six_seconds() -> None:
+async def test_server_ignoring_shutdown_is_killed_in_six_seconds() -> None:
     ways = {"deaf": ("ignore_eof",), "stubborn": ("ignore_eof", "ignore_sigterm")}
     servers = {f"{name}-{era}": fake_server(*ways[name], era=era) for name in ways for era in ("modern", "legacy")}
     async with lab(servers) as bench:
@@ -40,7 +40,7 @@ async def family(bench: Bench) -> list[int]:
 
 @ERAS
 @pytest.mark.row("A20")
-async def test_children_and_daemons_of_a_server_end_with_it_when_it_is_stopped(era: str) -> None:
+async def test_children_and_daemons_end_when_server_is_stopped(era: str) -> None:
     async with lab({"bad": fake_server("leaves_child", "leaves_setsid", era=era)}) as bench:
         pids = await family(bench)
         await bench.hub.remove_server("bad")
@@ -49,7 +49,7 @@ async def test_children_and_daemons_of_a_server_end_with_it_when_it_is_stopped(e
 
 @ERAS
 @pytest.mark.row("A20")
-async def test_children_and_daemons_of_a_server_end_with_it_when_it_ends_by_itself(era: str) -> None:
+async def test_children_and_daemons_end_when_server_exits(era: str) -> None:
     async with lab({"bad": fake_server("leaves_child", "leaves_setsid", era=era)}) as bench:
         pids = await family(bench)
         await bench.call("bad.crash", {"code": 0})
@@ -59,7 +59,7 @@ async def test_children_and_daemons_of_a_server_end_with_it_when_it_ends_by_itse
 
 @ERAS
 @pytest.mark.row("A24")
-async def test_orphans_of_a_server_are_reaped_in_a_second_and_its_zombies_with_it(era: str) -> None:
+async def test_orphans_and_zombies_of_a_server_are_reaped(era: str) -> None:
     async with lab({"bad": fake_server("zombies=20", era=era)}) as bench:
         server = bench.pid("bad")
         (await bench.call("bad.bad", {"effect": True})).expect(None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 @needs_bubblewrap
 @pytest.mark.row("A21")
 @pytest.mark.parametrize("kind", ["fork", "memory"])
-async def test_a_fork_bomb_and_a_memory_hog_end_at_the_limits_of_their_sandbox(kind: str) -> None:
+async def test_fork_bomb_and_memory_hog_stop_at_sandbox_limits(kind: str) -> None:
     async with lab({}):
         found = await asyncio.to_thread(lambda: attack(kind, 40, 256 * MIB, as_user=True))
     got = int(found["got"].split()[0]) if found["got"] else 0

@@ -17,8 +17,8 @@ from toolway.testing import fake_server
 pytestmark = pytest.mark.anyio
 
 
-async def are_given_up(bench: Bench, *names: str) -> None:
-    """Bad servers fail for good after six starts, and one that starts beside them does not wait for them."""
+async def check_fail_for_good(bench: Bench, *names: str) -> None:
+    """Bad servers fail for good after six starts, and a server that starts with them does not wait for them."""
     await bench.add("good", fake_server())
     (await bench.call("good.counter", timeout=5)).expect(None)
     await bench.until(lambda: all(bench.hub.status()[name].lifecycle == "failed" for name in names), 15)
@@ -31,9 +31,7 @@ async def are_given_up(bench: Bench, *names: str) -> None:
 
 @pytest.mark.row("A1")
 @pytest.mark.parametrize(("fault", "code"), [("missing", "E-STDIO-ENOENT"), ("not executable", "E-STDIO-EACCES")])
-async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_rarely(
-    fault: str, code: str, tmp_path: Path
-) -> None:
+async def test_unrunnable_command_fails_after_six_starts(fault: str, code: str, tmp_path: Path) -> None:
     program = tmp_path / "program"
     if fault == "not executable":
         program.write_text("#!/bin/sh\n")
@@ -41,7 +39,7 @@ async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_ra
         await bench.add("bad", Server(command=str(program)))
         early = (await bench.call("bad.counter", timeout=10)).expect(ServerUnavailable, "no")
         assert early.seconds < within(5)
-        await are_given_up(bench, "bad")
+        await check_fail_for_good(bench, "bad")
         late = (await bench.call("bad.counter")).expect(ServerUnavailable, "no")
         assert late.error is not None
         assert late.error.code == code
@@ -49,12 +47,12 @@ async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_ra
 
 
 @pytest.mark.row("A2")
-async def test_a_server_that_ends_before_its_first_answer_is_given_up_and_its_last_words_are_told() -> None:
+async def test_server_exiting_at_start_fails_with_its_last_stderr() -> None:
     async with lab({}) as bench:
         await bench.add("ends-0", fake_server("exit_at_start=0", era="modern"))
         await bench.add("ends-1", fake_server("exit_at_start=1", era="legacy"))
         (await bench.call("ends-0.counter", timeout=10)).expect(ServerUnavailable, "no")
-        await are_given_up(bench, "ends-0", "ends-1")
+        await check_fail_for_good(bench, "ends-0", "ends-1")
         for code in (0, 1):
             error = (await bench.call(f"ends-{code}.counter")).expect(ServerUnavailable, "no").error
             assert f"exit code {code}" in str(error)
@@ -63,7 +61,7 @@ async def test_a_server_that_ends_before_its_first_answer_is_given_up_and_its_la
 
 @ERAS
 @pytest.mark.row("A3")
-async def test_a_server_that_never_answers_is_killed_when_its_time_to_start_is_over(era: str) -> None:
+async def test_silent_server_is_killed_after_start_timeout(era: str) -> None:
     assert Timeout().start == 30
     async with lab({}) as bench:
         before = descendants(bench.keeper())
@@ -79,11 +77,11 @@ async def test_a_server_that_never_answers_is_killed_when_its_time_to_start_is_o
 
 
 @pytest.mark.row("A23")
-async def test_a_crash_loop_ends_and_a_failed_server_costs_no_time_of_ours() -> None:
+async def test_crash_loop_ends_and_failed_server_uses_no_cpu() -> None:
     async with lab({}) as bench:
         for era in ("modern", "legacy"):
             await bench.add(era, fake_server("crash_every=0.2", era=era))
-        await are_given_up(bench, "modern", "legacy")
+        await check_fail_for_good(bench, "modern", "legacy")
         async with bench.neighbour.silent():
             spent, began = time.process_time(), time.monotonic()
             await asyncio.sleep(1.5)

@@ -1,4 +1,4 @@
-"""A26-A28: notices, reports and requests that nobody asked for."""
+"""A26-A28: unrequested notifications, progress and requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.alone
 @pytest.mark.row("A26")
-async def test_a_hundred_thousand_notices_of_change_lead_to_one_list_a_second() -> None:
+async def test_flood_of_list_changes_causes_one_list_per_second() -> None:
     eras = ("modern", "legacy")
     async with lab({era: fake_server(era=era) for era in eras}) as bench:
         began = time.monotonic()
@@ -39,7 +39,7 @@ async def lists(bench: Bench, server: str) -> int:
 
 @ERAS
 @pytest.mark.row("A27")
-async def test_progress_for_tokens_nobody_gave_is_dropped(era: str) -> None:
+async def test_progress_for_unknown_tokens_is_dropped(era: str) -> None:
     async with lab({"bad": fake_server("progress_flood=10000", era=era)}) as bench:
         heard: list[float] = []
         (
@@ -51,8 +51,8 @@ async def test_progress_for_tokens_nobody_gave_is_dropped(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("A27")
-async def test_progress_for_other_calls_reaches_each_at_a_bounded_rate_and_never_after_its_end(era: str) -> None:
-    """The server reports for every token it can guess. Tokens belong to a link, so it meets calls of its own only."""
+async def test_progress_is_rate_limited_and_stops_with_its_call(era: str) -> None:
+    """The server reports for every token it can guess. Tokens belong to a link, so it reaches only its own calls."""
     async with lab({"bad": odd_server("token_flood=20000", era=era)}) as bench:
         heard: dict[str, int] = {"other": 0, "over": 0}
 
@@ -76,7 +76,7 @@ async def test_progress_for_other_calls_reaches_each_at_a_bounded_rate_and_never
 
 @ERAS
 @pytest.mark.row("A28")
-async def test_requests_nobody_allowed_are_refused_or_ignored_as_the_era_says(era: str) -> None:
+async def test_unrequested_server_requests_are_rejected_or_ignored(era: str) -> None:
     async with lab({"bad": fake_server("unasked_requests=0.3", era=era)}) as bench:
         reply = (await bench.call("bad.bad", {"effect": True})).expect(None).reply
         assert reply is not None

@@ -34,7 +34,7 @@ def sending(data: bytes, *, ends: str = "") -> React:
 
 
 @pytest.mark.row("B4")
-async def test_a_reset_costs_one_of_fifty_calls() -> None:
+async def test_reset_fails_only_its_own_call_of_fifty() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         await asyncio.sleep(0.05)
@@ -53,7 +53,7 @@ async def test_a_reset_costs_one_of_fifty_calls() -> None:
 
 
 @pytest.mark.row("B4")
-async def test_a_read_that_was_cut_off_is_made_again() -> None:
+async def test_read_is_repeated_after_reset() -> None:
     async def react(turn: Turn) -> None:
         if turn.number < 2:
             turn.conn.reset()
@@ -66,7 +66,7 @@ async def test_a_read_that_was_cut_off_is_made_again() -> None:
 
 
 @pytest.mark.row("B5")
-async def test_a_connection_that_was_closed_between_calls_costs_none() -> None:
+async def test_connection_closed_between_calls_fails_no_call() -> None:
     async def react(turn: Turn) -> None:
         await turn.answer_well()
         turn.conn.writer.close()
@@ -80,7 +80,7 @@ async def test_a_connection_that_was_closed_between_calls_costs_none() -> None:
 
 
 @pytest.mark.row("B13", "B14")
-async def test_a_stream_of_events_is_an_answer_when_it_has_ended_and_not_before() -> None:
+async def test_event_stream_counts_as_answer_only_when_complete() -> None:
     whole = EVENTS + chunk(EVENT) + chunk(EVENT) + b"0\r\n\r\n"
     async with api(sending(whole)) as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
@@ -99,7 +99,7 @@ async def test_a_stream_of_events_is_an_answer_when_it_has_ended_and_not_before(
 
 
 @pytest.mark.row("B15", "B16")
-async def test_a_stream_or_a_body_beyond_the_limit_is_not_taken_in() -> None:
+async def test_stream_or_body_over_the_limit_is_rejected() -> None:
     async def flood(turn: Turn) -> None:
         turn.take_effect()
         await turn.conn.send(EVENTS)
@@ -119,7 +119,7 @@ async def test_a_stream_or_a_body_beyond_the_limit_is_not_taken_in() -> None:
 
 
 @pytest.mark.row("B16")
-async def test_a_body_that_is_no_good_costs_its_own_call() -> None:
+async def test_bad_body_fails_only_its_own_call() -> None:
     good = b'{"nonce": "x"}'
     bodies = {
         "cut": HEAD + b"Content-Length: 100\r\n\r\n" + good,
@@ -154,7 +154,7 @@ async def test_a_body_that_is_no_good_costs_its_own_call() -> None:
 
 
 @pytest.mark.row("B16")
-async def test_what_follows_an_answer_is_never_the_next_answer() -> None:
+async def test_bytes_after_an_answer_are_not_the_next_answer() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         surplus = [b"", b"x", b"\r\n\r\n", json_response({"nonce": "forged"}), response(200)][turn.number % 5]
@@ -169,7 +169,7 @@ async def test_what_follows_an_answer_is_never_the_next_answer() -> None:
 
 @pytest.mark.row("B16", "B26")
 @pytest.mark.usefixtures("short_limits")
-async def test_bodies_and_heads_that_crawl_are_given_up() -> None:
+async def test_slow_bodies_and_heads_fail_their_calls() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         body = turn.arguments.get("word") == "body"
@@ -188,7 +188,7 @@ async def test_bodies_and_heads_that_crawl_are_given_up() -> None:
 
 
 @pytest.mark.row("B17")
-async def test_a_coding_that_was_not_asked_for_is_refused_and_a_bomb_too() -> None:
+async def test_unrequested_encoding_and_gzip_bomb_are_rejected() -> None:
     bomb = gzip.compress(b" " * 200_000_000, 9)
     async with api() as server, lab({"bad": server.entry(), "packed": server.entry(limits={"compression": True})}) as b:
         server.effects = str(b.effects)

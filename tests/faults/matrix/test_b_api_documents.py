@@ -38,7 +38,7 @@ WHERE = ("id", "q", "X-Word", "c")
 
 @pytest.mark.row("B27")
 @pytest.mark.parametrize("place", WHERE)
-async def test_a_value_stays_in_its_place_or_is_refused_unsent(place: str) -> None:
+async def test_value_stays_in_its_parameter_or_is_rejected_unsent(place: str) -> None:
     async with api() as server, lab({"bad": server.entry(headers={"X-Ours": "canary"})}) as bench:
         sent = 0
         for value in EVIL:
@@ -66,7 +66,7 @@ async def test_a_value_stays_in_its_place_or_is_refused_unsent(place: str) -> No
 
 
 @pytest.mark.row("B27")
-async def test_no_argument_replaces_what_the_operator_set() -> None:
+async def test_argument_never_replaces_configured_header() -> None:
     """Neither by its name nor by its value, in whatever case."""
     parameters = [
         {"name": name, "in": "header", "schema": {"type": "string"}}
@@ -115,7 +115,7 @@ def entry_of(shop: Peer, server: Api, path: str) -> dict[str, Any]:
     return found
 
 
-async def why_not(bench: Bench, entry: dict[str, Any], seconds: float = 20) -> CallError:
+async def rejection_of(bench: Bench, entry: dict[str, Any], seconds: float = 20) -> CallError:
     """The error of a server that does not come up; the call to it was not sent."""
     await bench.add("bad", entry)
     outcome = (await bench.call("bad.act", timeout=seconds)).expect(ServerUnavailable, "no")
@@ -131,7 +131,7 @@ def yaml_bomb() -> bytes:
 
 
 @pytest.mark.row("B28")
-async def test_a_document_that_is_made_to_hurt_is_refused_in_time_and_hurts_nobody() -> None:
+async def test_hostile_document_is_rejected_in_time() -> None:
     whole = json.dumps(DOCUMENT)
     documents = {
         "/large": whole[:-1].encode() + b', "x-long": "' + b"a" * 50_000_000 + b'"}',
@@ -148,16 +148,16 @@ async def test_a_document_that_is_made_to_hurt_is_refused_in_time_and_hurts_nobo
     }
     async with library(documents) as shop, api() as server, lab({}, memory=160, calm=False) as bench:
         for path in documents:
-            error = await why_not(bench, entry_of(shop, server, path))
+            error = await rejection_of(bench, entry_of(shop, server, path))
             assert error.code == "E-OPENAPI-DOCUMENT", (path, error)
             assert error.hint and len(str(error)) < 2000
-        missing = await why_not(bench, entry_of(shop, server, "/missing"))
+        missing = await rejection_of(bench, entry_of(shop, server, "/missing"))
         assert "404" in str(missing)
         assert not server.turns
 
 
 @pytest.mark.row("B28")
-async def test_references_to_other_documents_are_never_followed_and_circles_are_no_matter() -> None:
+async def test_external_refs_are_ignored_and_circular_refs_work() -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("another document was fetched")
 
@@ -188,7 +188,7 @@ async def test_references_to_other_documents_are_never_followed_and_circles_are_
 
 
 @pytest.mark.row("B28")
-async def test_a_large_document_disturbs_nobody() -> None:
+async def test_large_document_delays_no_other_call() -> None:
     paths = {f"/p{n}": {"get": DOCUMENT["paths"]["/look"]["get"] | {"operationId": f"p{n}"}} for n in range(900)}
     document = {**DOCUMENT, "paths": {**DOCUMENT["paths"], **paths}}
     documents = {"/doc": json.dumps(document, indent=4).encode()}
@@ -200,7 +200,7 @@ async def test_a_large_document_disturbs_nobody() -> None:
 
 
 @pytest.mark.row("B20", "B28")
-async def test_a_document_that_is_elsewhere_is_not_fetched_from_there() -> None:
+async def test_document_redirect_to_other_origin_is_not_followed() -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")
 
@@ -210,13 +210,13 @@ async def test_a_document_that_is_elsewhere_is_not_fetched_from_there() -> None:
             await conn.send(response(302, Location=other.url))
 
         async with peer(reacting(moved)) as shop, lab({}) as bench:
-            error = await why_not(bench, entry_of(shop, server, "/doc"))
+            error = await rejection_of(bench, entry_of(shop, server, "/doc"))
             assert "redirects to" in str(error)
         assert other.connections == 0
 
 
 @pytest.mark.row("B20")
-async def test_credentials_do_not_follow_a_document_to_another_origin() -> None:
+async def test_credentials_are_not_sent_to_documents_other_origin() -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("the credential was sent to where the document points")
 
@@ -226,16 +226,16 @@ async def test_credentials_do_not_follow_a_document_to_another_origin() -> None:
             entry = entry_of(shop, server, "/doc")
             del entry["url"]
             entry["openapi"]["security"] = {"type": "http", "token": "canary-token"}
-            error = await why_not(bench, entry)
+            error = await rejection_of(bench, entry)
             assert error.code == "E-OPENAPI-SERVER" and '"url":' in error.hint
         assert other.connections == 0
 
 
 @pytest.mark.row("B1")
-async def test_a_document_or_an_api_whose_name_is_not_found_ends_in_time() -> None:
+async def test_unresolvable_document_or_api_host_fails_in_time() -> None:
     async with api() as server, lab({}) as bench:
         there = {**server.entry(), "url": "http://nowhere.invalid/api"}
         fetched = {"type": "openapi", "url": server.url, "openapi": {"url": "http://nowhere.invalid/openapi.json"}}
         for entry in (there, fetched):
-            error = await asyncio.wait_for(why_not(bench, entry), 10)
+            error = await asyncio.wait_for(rejection_of(bench, entry), 10)
             assert error.code == "E-HTTP-DNS"

@@ -34,7 +34,7 @@ def failing(status: int, times: int = 10**6, *, effect: bool = True, body: bytes
 
 
 async def calm_down(server: Api, bench: Any) -> None:
-    """Good calls, so that no breaker opens where another fault is the point."""
+    """Good calls, so no breaker opens where another fault is the point."""
     react, server.react = server.react, failing(200, 0)
     for name in ("act", "mend", "look"):
         (await bench.call(f"bad.{name}", {"effect": True})).expect(None)
@@ -43,7 +43,7 @@ async def calm_down(server: Api, bench: Any) -> None:
 
 @pytest.mark.row("B7", "B8")
 @pytest.mark.parametrize("name", ["act", "mend"])
-async def test_an_api_that_failed_may_have_done_what_cannot_be_done_twice(name: str) -> None:
+async def test_failed_unsafe_operation_is_unknown_and_not_repeated(name: str) -> None:
     async with api() as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
         for status in (500, 501, 502, 503, 504, 507, 599, 408, 425):
@@ -57,7 +57,7 @@ async def test_an_api_that_failed_may_have_done_what_cannot_be_done_twice(name: 
 
 @pytest.mark.row("B7", "B8")
 @pytest.mark.parametrize("name", ["look", "put", "drop"])
-async def test_what_may_be_repeated_is_by_its_method_alone(name: str) -> None:
+async def test_idempotent_methods_are_repeated_after_failure(name: str) -> None:
     async with api() as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
         for status in (500, 502, 503, 504):
@@ -70,7 +70,7 @@ async def test_what_may_be_repeated_is_by_its_method_alone(name: str) -> None:
 
 
 @pytest.mark.row("B8")
-async def test_an_api_that_says_when_to_come_back_has_done_nothing_yet() -> None:
+async def test_status_503_with_retry_after_is_retried() -> None:
     async with api(failing(503, 1, effect=False, Retry_After="1")) as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
         outcome = (await bench.call("bad.act", {"effect": True})).expect(None)
@@ -84,7 +84,7 @@ async def test_an_api_that_says_when_to_come_back_has_done_nothing_yet() -> None
 
 
 @pytest.mark.row("B9")
-async def test_an_api_that_wants_fewer_requests_is_waited_for_as_long_as_it_asks() -> None:
+async def test_status_429_is_retried_after_the_requested_wait() -> None:
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     until = format_datetime(now + dt.timedelta(seconds=1), usegmt=True)
     ways: list[Any] = [{"Retry_After": "1"}, {"Date": format_datetime(now, usegmt=True), "Retry_After": until}]
@@ -95,14 +95,14 @@ async def test_an_api_that_wants_fewer_requests_is_waited_for_as_long_as_it_asks
             calls = [bench.start("bad.act", {"effect": True}) for _ in range(5)]
             for call in calls:
                 (await call).expect(None)
-            # Those that came after it waited too: the API was asked again by nobody before its time.
+            # Later calls waited too: no request was sent before the wait was over.
             refused, *taken = server.turns
             assert min(turn.at for turn in taken if turn.at - refused.at > 0.3) - refused.at >= 0.99
 
 
 @pytest.mark.row("B9")
 @pytest.mark.parametrize("value", ["soon", "-5", "1e3", "9" * 400])
-async def test_a_wait_that_cannot_be_read_is_not_kept(value: str) -> None:
+async def test_unreadable_retry_after_is_ignored(value: str) -> None:
     react = failing(429, 1, effect=False, Retry_After=value)
     async with api(react) as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
@@ -111,7 +111,7 @@ async def test_a_wait_that_cannot_be_read_is_not_kept(value: str) -> None:
 
 
 @pytest.mark.row("B9")
-async def test_a_wait_of_years_is_told_at_once() -> None:
+async def test_retry_after_of_years_fails_at_once() -> None:
     react = failing(429, effect=False, Retry_After="1000000000")
     async with api(react) as server, lab({"bad": server.entry()}) as bench:
         outcome = (await bench.call("bad.act")).expect(Overloaded, "no")
@@ -119,7 +119,7 @@ async def test_a_wait_of_years_is_told_at_once() -> None:
 
 
 @pytest.mark.row("B7")
-async def test_a_no_of_the_api_is_an_answer_that_the_caller_reads() -> None:
+async def test_client_error_status_is_returned_as_tool_error() -> None:
     problem = b'{"title": "out of stock", "detail": "try blue"}'
     async with api() as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
@@ -137,7 +137,7 @@ async def test_a_no_of_the_api_is_an_answer_that_the_caller_reads() -> None:
 
 
 @pytest.mark.row("B7")
-async def test_a_request_that_was_not_looked_at_was_not_executed() -> None:
+async def test_rejected_request_reports_not_executed() -> None:
     kinds: dict[int, type[Any]] = {401: AccessDenied, 403: AccessDenied}
     async with api() as server, lab({"bad": server.entry()}) as bench:
         for status in (401, 403, 405, 406, 413, 415, 421):
@@ -149,7 +149,7 @@ async def test_a_request_that_was_not_looked_at_was_not_executed() -> None:
 
 
 @pytest.mark.row("B19")
-async def test_what_is_no_answer_is_none() -> None:
+async def test_invalid_success_body_is_unknown() -> None:
     page = response(200, b"<html>log in</html>", Content_Type="text/html")
     torn = response(200, b'{"nonce": ', Content_Type="application/json")
     async with api() as server, lab({"bad": server.entry()}) as bench:
@@ -167,7 +167,7 @@ async def test_what_is_no_answer_is_none() -> None:
 
 
 @pytest.mark.row("B19")
-async def test_an_answer_that_breaks_the_promise_of_the_document_was_executed() -> None:
+async def test_answer_violating_output_schema_counts_as_executed() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         await turn.conn.send(json_response({"nonce": 7}))
@@ -182,7 +182,7 @@ async def test_an_answer_that_breaks_the_promise_of_the_document_was_executed() 
 
 
 @pytest.mark.row("B2")
-async def test_an_api_that_is_not_there_has_done_nothing() -> None:
+async def test_unreachable_api_reports_not_executed() -> None:
     async with api() as server, lab({"bad": server.entry(retryDelayMs=10)}) as bench:
         server.effects = str(bench.effects)
         (await bench.call("bad.act", {"effect": True})).expect(None)
@@ -196,7 +196,7 @@ async def test_an_api_that_is_not_there_has_done_nothing() -> None:
 
 
 @pytest.mark.row("B20")
-async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once() -> None:
+async def test_same_origin_redirect_is_followed_with_one_effect() -> None:
     async def react(turn: Turn) -> None:
         if turn.request.target.startswith("/api/v1"):
             moved = turn.request.target.replace("/api/v1", "/else")
@@ -216,7 +216,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once()
 
 @pytest.mark.row("B20")
 @pytest.mark.attack("held-44")
-async def test_a_redirect_elsewhere_is_not_followed_and_no_credential_leaves() -> None:
+async def test_cross_origin_redirect_is_not_followed() -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")
 
@@ -238,7 +238,7 @@ async def test_a_redirect_elsewhere_is_not_followed_and_no_credential_leaves() -
 
 
 @pytest.mark.row("B20")
-async def test_a_redirect_in_a_circle_ends() -> None:
+async def test_redirect_loop_ends() -> None:
     async with api(failing(307, effect=False, Location="/api/v1/act")) as server, lab({"bad": server.entry()}) as bench:
         (await bench.call("bad.act")).expect(ProtocolError, "no")
         assert len(server.turns) == 4

@@ -1,4 +1,4 @@
-"""B16-B18, B26: bodies that are too long, too short, too slow, compressed, or somebody else's."""
+"""B16-B18, B26: bodies that are too long, too short, too slow, compressed, or another call's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 @ERAS
 @pytest.mark.row("B16")
-async def test_a_body_that_is_no_good_costs_its_own_call(era: str) -> None:
+async def test_bad_body_fails_only_its_own_call(era: str) -> None:
     modes = {
         "cut_body": OutcomeUnknown,
         "chunk_error": ProtocolError,
@@ -48,7 +48,7 @@ async def test_a_body_that_is_no_good_costs_its_own_call(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B16")
-async def test_a_body_beyond_the_limit_is_not_taken_in(era: str) -> None:
+async def test_body_over_the_limit_is_rejected(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}, memory=24) as bench:
         for mode in ("body_mb=9", "body_mb=100"):
             outcome = await bench.call("bad.bad", {"mode": mode}, timeout=20)
@@ -58,14 +58,14 @@ async def test_a_body_beyond_the_limit_is_not_taken_in(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B16")
-async def test_a_large_body_within_the_limit_disturbs_nobody(era: str) -> None:
+async def test_large_body_within_the_limit_delays_no_other_call(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}, memory=96) as bench:
         (await bench.call("bad.bad", {"mode": "body_mb=7"}, timeout=20)).expect(None)
 
 
 @ERAS
 @pytest.mark.row("B16", "B18")
-async def test_what_follows_an_answer_is_never_the_next_answer(era: str) -> None:
+async def test_bytes_after_an_answer_are_not_the_next_answer(era: str) -> None:
     """Bytes after the end of a response could be taken for the response to the next request on that connection."""
 
     async def react(turn: Turn) -> None:
@@ -85,7 +85,7 @@ async def test_what_follows_an_answer_is_never_the_next_answer(era: str) -> None
 @ERAS
 @pytest.mark.row("B16", "B26")
 @pytest.mark.usefixtures("short_limits")
-async def test_bodies_and_heads_that_crawl_are_given_up(era: str) -> None:
+async def test_slow_bodies_and_heads_fail_their_calls(era: str) -> None:
     async with lab({"bad": FakeHttp(era=era)}) as bench:
         modes = ("slow_body=0.1", "slow_head=0.1", "wrong_length=10")
         calls = [bench.start("bad.bad", {"mode": mode, "effect": True}, timeout=20) for mode in modes]
@@ -98,7 +98,7 @@ async def test_bodies_and_heads_that_crawl_are_given_up(era: str) -> None:
 @ERAS
 @pytest.mark.row("B26")
 @pytest.mark.usefixtures("short_limits")
-async def test_a_head_without_an_end_is_given_up(era: str) -> None:
+async def test_endless_head_fails_its_call(era: str) -> None:
     async def endless_lines(turn: Turn) -> None:
         turn.take_effect()
         await turn.conn.send(HEAD)
@@ -123,7 +123,7 @@ def with_and_without(url: str) -> dict[str, Server]:
 
 @ERAS
 @pytest.mark.row("B17")
-async def test_a_bomb_does_not_go_off(era: str) -> None:
+async def test_gzip_bomb_is_rejected_within_memory_limit(era: str) -> None:
     async with apart(era) as server, lab(with_and_without(server.url), memory=24) as bench:
         for name in ("plain", "packed"):
             outcome = await bench.call(f"{name}.bad", {"mode": "gzip_bomb=200"}, timeout=20)
@@ -134,7 +134,7 @@ async def test_a_bomb_does_not_go_off(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("B17")
-async def test_codings_that_are_not_understood_are_refused(era: str) -> None:
+async def test_unsupported_encodings_are_rejected(era: str) -> None:
     once = gzip.compress(b" " * (4 << 20), 9)
     twice = gzip.compress(once)
     codings = {"br": once, "zstd": once, "gzip, gzip": twice, "deflate, gzip": twice}
@@ -154,7 +154,7 @@ async def test_codings_that_are_not_understood_are_refused(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("B18")
-async def test_an_answer_with_the_id_of_another_call_reaches_nobody(era: str) -> None:
+async def test_answer_with_id_of_another_call_fails_its_own_call(era: str) -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         if turn.number == 0:  # answered well, but only after the others have been answered with its id
@@ -177,7 +177,7 @@ async def test_an_answer_with_the_id_of_another_call_reaches_nobody(era: str) ->
 
 @ERAS
 @pytest.mark.row("B18")
-async def test_ids_that_are_no_ids_are_nobodys(era: str) -> None:
+async def test_invalid_answer_ids_fail_their_calls(era: str) -> None:
     ids = (None, True, 1.5, [7], {"id": 7}, "", 10**30, -1)
 
     async def react(turn: Turn) -> None:
@@ -186,5 +186,5 @@ async def test_ids_that_are_no_ids_are_nobodys(era: str) -> None:
 
     async with scripted(era, react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
-        for tool in ["act", "look"] * (len(ids) // 2):  # in turns, so that the breaker of neither opens
+        for tool in ["act", "look"] * (len(ids) // 2):  # in turns, so the breaker of neither opens
             (await bench.call(f"bad.{tool}", {"effect": True}, max_attempts=1)).expect(ProtocolError, "unknown")

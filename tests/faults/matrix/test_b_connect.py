@@ -1,4 +1,4 @@
-"""B1, B2: names that lead nowhere, and addresses where nobody answers. Whatever fails here was not sent."""
+"""B1, B2: names that lead nowhere, and addresses where no server answers. Calls that fail here were not sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 
 @TYPES
 @pytest.mark.row("B1")
-async def test_a_name_that_is_not_found_is_said_at_once(kind: str, names: Names) -> None:
+async def test_unresolvable_host_fails_at_once(kind: str, names: Names) -> None:
     async with lab({}) as bench:
         for code in (socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL):
             names.failure = socket.gaierror(code, "not found")
@@ -63,7 +63,7 @@ async def test_a_name_that_is_not_found_is_said_at_once(kind: str, names: Names)
 
 
 @pytest.mark.row("B1")
-async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_anything(names: Names) -> None:
+async def test_hanging_resolver_costs_one_connect_timeout(names: Names) -> None:
     names.awake.clear()
     server = Server(url=f"http://{HOST}/mcp", timeout=Timeout(total=20, connect=1))
     async with lab({}) as bench:
@@ -76,7 +76,7 @@ async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_any
 
 @WAYS
 @pytest.mark.row("B1")
-async def test_a_name_that_stops_resolving_while_the_server_runs_fails_calls_unsent(era: str, names: Names) -> None:
+async def test_host_no_longer_resolving_fails_calls_unsent(era: str, names: Names) -> None:
     async with behind_proxy(era) as (fake, proxy):
         url = f"http://{HOST}:{proxy.port}{fake.endpoint.path}"
         server = Server(url=url, timeout=Timeout(total=20, connect=1), network_policy=NetworkPolicy((HOST,)))
@@ -101,7 +101,7 @@ def unused_port() -> int:
 
 @TYPES
 @pytest.mark.row("B2")
-async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the_fifth(kind: str) -> None:
+async def test_refused_connections_open_the_breaker_at_the_fifth(kind: str) -> None:
     async with lab({"bad": {"url": f"http://127.0.0.1:{unused_port()}/mcp", "type": kind}}) as bench:
         codes = []
         for _ in range(6):
@@ -113,7 +113,7 @@ async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the
 
 
 @pytest.mark.row("B2")
-async def test_a_black_holed_server_opens_the_breaker_at_the_fifth_and_comes_back() -> None:
+async def test_black_holed_server_opens_the_breaker_and_recovers() -> None:
     async with behind_proxy("both") as (fake, proxy):
         server = Server(url=proxy.url_for("/mcp"), timeout=Timeout(total=20, connect=0.3))
         async with lab({"bad": server}) as bench:
@@ -136,7 +136,7 @@ async def test_a_black_holed_server_opens_the_breaker_at_the_fifth_and_comes_bac
 
 @WAYS
 @pytest.mark.row("B2")
-async def test_a_server_that_goes_and_comes_back_is_tried_again(era: str) -> None:
+async def test_server_that_comes_back_is_used_again(era: str) -> None:
     fake = web(era)
     async with lab({"bad": Served(fake)}) as bench:
         (await bench.call("bad.counter")).expect(None)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize(("era", "answer"), [*product(("modern", "legacy"), ("json", "sse")), ("sse", "sse")])
 @pytest.mark.row("B4")
-async def test_one_reset_among_fifty_calls_costs_one_call(era: str, answer: str) -> None:
+async def test_one_reset_among_fifty_calls_fails_one_call(era: str, answer: str) -> None:
     async with lab({"bad": web(era, answer=answer)}) as bench:
         work = [bench.start("bad.sleep", {"seconds": 0.2}) for _ in range(48)]
         lost = bench.start("bad.bad", {"mode": "reset_before_response", "effect": True})
@@ -39,7 +39,7 @@ async def test_one_reset_among_fifty_calls_costs_one_call(era: str, answer: str)
 
 @WAYS
 @pytest.mark.row("B4")
-async def test_a_read_that_met_a_reset_is_made_again(era: str) -> None:
+async def test_read_is_repeated_after_reset(era: str) -> None:
     fake = web(era, modes=["reset_before_response;on=bad_read;times=2"])
     async with lab({"bad": fake}) as bench:
         read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
@@ -48,7 +48,7 @@ async def test_a_read_that_met_a_reset_is_made_again(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B4")
-async def test_a_connection_reset_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
+async def test_reset_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
         fake.server.effects_path = str(bench.effects)
         proxy.set_faults(lambda number: _reset_somewhere(dice) if number % 2 else Fault())
@@ -73,7 +73,7 @@ def _reset_somewhere(dice: random.Random) -> Fault:
 
 @WAYS
 @pytest.mark.row("B5")
-async def test_a_connection_closed_between_calls_is_not_used_again(era: str) -> None:
+async def test_connection_closed_between_calls_is_not_reused(era: str) -> None:
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
         fake.server.effects_path = str(bench.effects)
         for _ in range(10):
@@ -84,8 +84,8 @@ async def test_a_connection_closed_between_calls_is_not_used_again(era: str) -> 
 
 @WAYS
 @pytest.mark.row("B5")
-async def test_a_call_that_meets_a_closing_connection_is_not_made_twice(era: str, dice: random.Random) -> None:
-    """Closed by the server in the very moment of the call: nobody can know, so nobody pretends to."""
+async def test_call_on_a_closing_connection_is_not_sent_twice(era: str, dice: random.Random) -> None:
+    """Closed by the server at the moment of the call: the outcome cannot be known, so it is unknown."""
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
         fake.server.effects_path = str(bench.effects)
         for _ in range(20):
@@ -100,16 +100,14 @@ async def test_a_call_that_meets_a_closing_connection_is_not_made_twice(era: str
 
 @ERAS
 @pytest.mark.row("B5", "B6")
-async def test_a_connection_idle_for_longer_than_the_limit_carries_no_call(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_idle_over_the_limit_carries_no_call(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert http_link.NEW_CONNECTION_MAX_IDLE_S <= 2.0
     monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
         fake.server.effects_path = str(bench.effects)
         (await bench.call("bad.counter")).expect(None)
         await asyncio.sleep(0.3)
-        proxy.freeze()  # the kept connections lead nowhere, and nothing tells us
+        proxy.freeze()  # the kept connections lead nowhere, without any notice
         for tool in ("counter", "echo"):
             assert (await bench.call(f"bad.{tool}", timeout=5)).expect(None).seconds < within(2)
         await proxy.cut_connections()
@@ -117,9 +115,7 @@ async def test_a_connection_idle_for_longer_than_the_limit_carries_no_call(
 
 @ERAS
 @pytest.mark.row("B6")
-async def test_a_peer_that_falls_silent_in_the_middle_of_a_call_costs_that_call_its_deadline(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_peer_fails_its_call_at_the_deadline(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
         fake.server.effects_path = str(bench.effects)
@@ -133,7 +129,7 @@ async def test_a_peer_that_falls_silent_in_the_middle_of_a_call_costs_that_call_
 
 
 @pytest.mark.row("B6")
-def test_a_vanished_peer_is_noticed_within_a_minute() -> None:
+def test_vanished_peer_is_detected_within_a_minute() -> None:
     limits = {name: value for name, value in dialer._KEEPALIVE_OPTIONS if hasattr(socket, name)}
     assert limits["TCP_KEEPIDLE"] + limits["TCP_KEEPINTVL"] * limits["TCP_KEEPCNT"] <= 60
     assert dialer._USER_TIMEOUT[1] <= 60_000
@@ -141,7 +137,7 @@ def test_a_vanished_peer_is_noticed_within_a_minute() -> None:
 
 @WAYS
 @pytest.mark.row("B6")
-async def test_the_network_itself_can_vanish(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vanished_network_is_detected_and_recovers(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with the limits in seconds instead of tens of them, and a real host behind a cable that is pulled."""
     short = tuple((name, 1 if name != "TCP_KEEPCNT" else 2) for name, _ in dialer._KEEPALIVE_OPTIONS)
     monkeypatch.setattr(dialer, "_KEEPALIVE_OPTIONS", short)

@@ -1,4 +1,4 @@
-"""B24: servers that change the era they speak, that speak a version nobody knows, and that do not say."""
+"""B24: servers that change the era they speak, that speak an unknown version, and that do not say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def restarted(bench: Bench) -> None:
 
 @ERAS
 @pytest.mark.row("B24")
-async def test_a_server_that_changes_its_era_executes_nothing_until_it_is_asked_again(era: str) -> None:
+async def test_era_change_executes_nothing_until_renegotiated(era: str) -> None:
     fake = FakeHttp(era=era)
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.counter")).expect(None)
@@ -42,7 +42,7 @@ async def test_a_server_that_changes_its_era_executes_nothing_until_it_is_asked_
 
 @ERAS
 @pytest.mark.row("B24")
-async def test_the_era_of_a_link_stays_while_calls_come_back_well(era: str) -> None:
+async def test_era_is_kept_while_calls_succeed(era: str) -> None:
     """A server of both eras is spoken to in the one that was agreed on, whatever else it understands."""
     fake = FakeHttp(era=era)
     async with lab({"bad": fake}) as bench:
@@ -55,7 +55,7 @@ async def test_the_era_of_a_link_stays_while_calls_come_back_well(era: str) -> N
 
 
 @pytest.mark.row("B24")
-async def test_a_refusal_of_the_version_leads_to_a_new_probe() -> None:
+async def test_version_rejection_triggers_a_new_probe() -> None:
     """The server was updated: it no longer speaks our version, and says which ones it speaks now."""
 
     async def react(turn: Turn) -> None:
@@ -76,7 +76,7 @@ async def test_a_refusal_of_the_version_leads_to_a_new_probe() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_a_server_that_agrees_to_a_version_and_refuses_it_in_every_call_is_not_asked_for_ever() -> None:
+async def test_server_rejecting_its_own_version_is_not_asked_forever() -> None:
     async def react(turn: Turn) -> None:
         error = {"code": UNSUPPORTED, "message": "Unsupported protocol version", "data": {"supported": ["2026-07-28"]}}
         message: Json = {"jsonrpc": "2.0", "id": turn.request.json["id"], "error": error}
@@ -89,7 +89,7 @@ async def test_a_server_that_agrees_to_a_version_and_refuses_it_in_every_call_is
 
 
 @pytest.mark.row("B24")
-async def test_a_server_that_speaks_only_what_nobody_knows_is_said_so() -> None:
+async def test_server_with_only_unknown_versions_is_unavailable() -> None:
     class Future(Scripted):
         def _protocol(self, message: Json) -> bytes:
             data = {"supported": ["2099-01-01"], "requested": "2026-07-28"}
@@ -103,7 +103,7 @@ async def test_a_server_that_speaks_only_what_nobody_knows_is_said_so() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> None:
+async def test_handshake_with_unknown_version_is_unavailable() -> None:
     class Past(Scripted):
         def _protocol(self, message: Json) -> bytes:
             if message["method"] != "initialize":
@@ -118,7 +118,7 @@ async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> N
 
 
 @pytest.mark.row("B24")
-async def test_a_probe_that_is_never_answered_ends_in_the_older_era() -> None:
+async def test_unanswered_probe_falls_back_to_legacy_era() -> None:
     fake = FakeHttp(era="legacy", modes=["probe_hang"])
     async with lab({"bad": Served(fake, {"startTimeout": "10s"})}) as bench:
         (await bench.call("bad.counter", timeout=10)).expect(None)
@@ -126,7 +126,7 @@ async def test_a_probe_that_is_never_answered_ends_in_the_older_era() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_a_failure_that_passes_is_not_taken_for_an_era() -> None:
+async def test_temporary_failure_does_not_change_the_era() -> None:
     modes = [
         "discover_status=503;times=1",
         "discover_status=429;times=1",
@@ -141,7 +141,7 @@ async def test_a_failure_that_passes_is_not_taken_for_an_era() -> None:
 
 @ERAS
 @pytest.mark.row("B24")
-async def test_an_error_of_the_protocol_is_not_a_reason_to_speak_another_era(era: str) -> None:
+async def test_protocol_error_does_not_change_the_era(era: str) -> None:
     async def react(turn: Turn) -> None:
         error = {"code": -32602, "message": "invalid arguments"}
         message: Json = {"jsonrpc": "2.0", "id": turn.request.json["id"], "error": error}

@@ -22,7 +22,7 @@ SECRET = {"headers": {"Authorization": "Bearer canary"}}
 
 @WAYS
 @pytest.mark.row("B20")
-async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(era: str) -> None:
+async def test_same_origin_redirect_is_followed_with_one_effect(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for status in (307, 308):
@@ -34,7 +34,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(e
 
 @WAYS
 @pytest.mark.row("B20")
-async def test_a_redirect_that_would_change_the_method_is_refused_unexecuted(era: str) -> None:
+async def test_method_changing_redirect_is_rejected_unexecuted(era: str) -> None:
     async with lab({"bad": web(era)}) as bench:
         for status in (300, 301, 302, 303, 304, 305):
             outcome = await bench.call("bad.bad", {"mode": f"redirect={status}"})
@@ -45,7 +45,7 @@ async def test_a_redirect_that_would_change_the_method_is_refused_unexecuted(era
 
 @WAYS
 @pytest.mark.row("B20")
-async def test_a_redirect_in_a_circle_ends(era: str) -> None:
+async def test_redirect_loop_ends(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         before = fake.stats.requests["tools/list"]
@@ -57,7 +57,7 @@ async def test_a_redirect_in_a_circle_ends(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B20")
-async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cross_origin_redirect_opens_no_connection(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[Any] = []
     open_ = dialer._connect_address
 
@@ -95,7 +95,7 @@ async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pyte
 
 @WAYS
 @pytest.mark.row("B20")
-async def test_a_redirect_of_the_start_is_not_followed_elsewhere_either(era: str) -> None:
+async def test_cross_origin_redirect_at_start_is_not_followed(era: str) -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")
 

@@ -25,7 +25,7 @@ RECOVERY = 6.0 + 2.0  # the first pause of a breaker with its jitter, and what a
 
 @pytest.mark.row("B21")
 @pytest.mark.parametrize("fake", [{"answer": "json"}, {"answer": "sse"}, {"transport": "sse"}], ids=str)
-async def test_a_forgotten_session_is_begun_anew_once_for_fifty_calls(fake: dict[str, Any]) -> None:
+async def test_forgotten_session_is_renewed_once_for_fifty_calls(fake: dict[str, Any]) -> None:
     await _forgets(FakeHttp(era="legacy", **fake))
 
 
@@ -43,9 +43,7 @@ async def _forgets(fake: FakeHttp) -> None:
 
 @pytest.mark.parametrize("era", ["legacy", "sse"])
 @pytest.mark.row("B21")
-async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_them(
-    era: str, dice: random.Random
-) -> None:
+async def test_session_forgotten_during_fifty_calls_fails_none(era: str, dice: random.Random) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         before = fake.stats.initialize
@@ -61,7 +59,7 @@ async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_th
 
 
 @pytest.mark.row("B21")
-async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> None:
+async def test_server_forgetting_every_session_is_not_asked_forever() -> None:
     async def react(turn: Turn) -> None:
         await turn.conn.send(response(404))
 
@@ -73,7 +71,7 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
 
 @pytest.mark.row("B22")
 async def test_two_entries_of_one_server_never_share_a_session() -> None:
-    """Two entries differ in whom they speak for; the session of one is nothing to the other."""
+    """Two entries act for different users, and never use each other's session."""
     fake = FakeHttp(era="legacy")
     seen: dict[str, set[str]] = {"ann": set(), "ben": set()}
     serve = fake.endpoint.serve
@@ -105,7 +103,7 @@ async def _both(bench: Bench) -> None:
 
 @WAYS
 @pytest.mark.row("B23")
-async def test_a_restart_under_load_is_survived(era: str, tmp_path: Path, dice: random.Random) -> None:
+async def test_restart_under_load_is_survived(era: str, tmp_path: Path, dice: random.Random) -> None:
     effects, timeout = tmp_path / "effects", Timeout(total=10, connect=2)
     async with apart(era, str(effects)) as server, lab({"bad": Server(url=server.url, timeout=timeout)}) as bench:
         bench.effects = effects

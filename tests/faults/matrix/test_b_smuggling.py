@@ -57,7 +57,7 @@ def answers(body: bytes) -> dict[str, bytes]:
 
 @ERAS
 @pytest.mark.row("B29")
-async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(era: str) -> None:
+async def test_ambiguous_http_response_is_rejected(era: str) -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         body = turn.good.partition(b"\r\n\r\n")[2]
@@ -72,13 +72,13 @@ async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(era: str) -> N
             outcome = await bench.call("bad.act", {"how": how, "effect": True}, timeout=5)
             outcome.expect(ProtocolError, "unknown")
             assert outcome.seconds < within(2), how
-            for _ in range(2):  # so that no breaker opens
+            for _ in range(2):  # so no breaker opens
                 (await bench.call("bad.act", {"effect": True})).expect(None)
 
 
 @WAYS
 @pytest.mark.row("B29")
-async def test_what_a_caller_gives_never_becomes_a_header_line(era: str) -> None:
+async def test_argument_never_becomes_a_header_line(era: str) -> None:
     fake = web(era)
     heads: list[dict[str, str]] = []
     serve = fake.endpoint.serve
@@ -104,7 +104,7 @@ async def test_what_a_caller_gives_never_becomes_a_header_line(era: str) -> None
 
 @WAYS
 @pytest.mark.row("B29")
-async def test_a_tool_whose_name_is_no_name_is_never_sent(era: str) -> None:
+async def test_tool_with_invalid_name_is_never_sent(era: str) -> None:
     names = ["x\r\nX-Evil: 1", "x\nX-Evil: 1", "x\0", "naïve", "x" * 200]
     tools = [{"name": name, "inputSchema": {"type": "object"}} for name in [*names, "act"]]
     async with scripted(era, tools=tools) as server, lab({"bad": server.url}) as bench:
@@ -120,7 +120,7 @@ async def test_a_tool_whose_name_is_no_name_is_never_sent(era: str) -> None:
 
 @pytest.mark.parametrize("sse", [False, True])
 @pytest.mark.row("B29")
-async def test_a_configured_header_that_would_change_the_message_stops_the_server(sse: bool) -> None:
+async def test_configured_header_that_breaks_http_fails_the_server(sse: bool) -> None:
     wrong = (
         {"X-A": "b\r\nX-Evil: 1"},
         {"X-A\r\nX-Evil": "1"},
@@ -142,7 +142,7 @@ async def test_a_configured_header_that_would_change_the_message_stops_the_serve
 
 
 @pytest.mark.row("B29")
-async def test_a_session_id_is_sent_back_as_it_came_or_not_at_all() -> None:
+async def test_session_id_is_echoed_unchanged_or_not_at_all() -> None:
     ids = ("caf\xe9", "a\tb", "x" * 5000, "a, b")
     async with AsyncExitStack() as stack:
         servers = [
@@ -157,7 +157,7 @@ async def test_a_session_id_is_sent_back_as_it_came_or_not_at_all() -> None:
 
 
 @pytest.mark.row("B29")
-async def test_an_event_id_that_no_header_can_carry_is_not_resumed_with() -> None:
+async def test_non_ascii_event_id_is_not_used_to_resume() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -14,7 +14,7 @@ from tests.faults.matrix.b_web import behind_proxy, calm_down, often, short_limi
 from tests.faults.matrix.test_b_eras import restarted
 from tests.faults.matrix.test_b_smuggling import answers
 from tests.timing import within
-from tests.upstream.legacy_sse_server import old_sse
+from tests.upstream.legacy_sse_server import serve_legacy_sse
 from tests.upstream.raw_http import Conn, chunk, peer, response
 from toolway import CallTimeout, HealthCheck, OutcomeUnknown, ProtocolError, Server, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
@@ -39,7 +39,7 @@ async def crawling(conn: Conn, data: bytes, step: int = 1) -> None:
 
 
 @pytest.mark.row("B4", "B13")
-async def test_a_stream_cut_at_any_moment_leaves_at_most_one_effect(dice: random.Random) -> None:
+async def test_stream_cut_at_any_moment_leaves_at_most_one_effect(dice: random.Random) -> None:
     fake = web("sse")
     assert isinstance(fake.endpoint, SseEndpoint)
     async with fake, lab({"bad": often(fake.url)}) as bench:
@@ -56,7 +56,7 @@ async def test_a_stream_cut_at_any_moment_leaves_at_most_one_effect(dice: random
 
 
 @pytest.mark.row("B5")
-async def test_a_connection_closed_or_idle_between_calls_carries_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_or_idle_connection_carries_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.1)
     fake = web("sse")
     async with lab({"bad": fake}) as bench:
@@ -73,7 +73,7 @@ async def test_a_connection_closed_or_idle_between_calls_carries_no_call(monkeyp
 
 
 @pytest.mark.row("B6")
-async def test_a_peer_that_falls_silent_costs_a_call_its_deadline_and_is_then_left(
+async def test_silent_peer_fails_its_call_and_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
@@ -91,7 +91,7 @@ async def test_a_peer_that_falls_silent_costs_a_call_its_deadline_and_is_then_le
 
 
 @pytest.mark.row("B13")
-async def test_a_resumption_that_brings_nothing_is_tried_once() -> None:
+async def test_resume_without_result_is_tried_once() -> None:
     async def react(turn: Turn) -> None:
         assert isinstance(turn, SseTurn)
         turn.take_effect()
@@ -108,7 +108,7 @@ async def test_a_resumption_that_brings_nothing_is_tried_once() -> None:
 
 
 @pytest.mark.row("B15")
-async def test_progress_beyond_a_rate_is_not_passed_on() -> None:
+async def test_progress_over_the_rate_is_dropped() -> None:
     reports: list[float] = []
 
     async def react(turn: Turn) -> None:
@@ -128,7 +128,7 @@ async def test_progress_beyond_a_rate_is_not_passed_on() -> None:
 
 
 @pytest.mark.row("B16")
-async def test_an_answer_that_is_no_good_costs_its_own_call() -> None:
+async def test_bad_answer_fails_only_its_own_call() -> None:
     async with lab({"bad": web("sse")}) as bench:
         for mode in SPOILT:
             beside = [bench.start("bad.sleep", {"seconds": 0.05}) for _ in range(3)]
@@ -142,7 +142,7 @@ async def test_an_answer_that_is_no_good_costs_its_own_call() -> None:
 
 @pytest.mark.row("B16", "B26")
 @pytest.mark.usefixtures("short_limits")
-async def test_responses_and_events_that_crawl_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_responses_and_events_fail_their_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse_stream, "MIN_EVENT_RATE", (1024, 1.0))
 
     async def react(turn: Turn) -> None:
@@ -166,7 +166,7 @@ async def test_responses_and_events_that_crawl_are_given_up(monkeypatch: pytest.
 
 @pytest.mark.row("B26")
 @pytest.mark.usefixtures("short_limits")
-async def test_a_stream_whose_head_crawls_is_given_up() -> None:
+async def test_stream_with_slow_head_fails() -> None:
     async def crawl(conn) -> None:
         await conn.request()
         await crawling(conn, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000)
@@ -179,7 +179,7 @@ async def test_a_stream_whose_head_crawls_is_given_up() -> None:
 
 
 @pytest.mark.row("B18")
-async def test_ids_that_are_nobodys_reach_nobody() -> None:
+async def test_answers_with_invalid_ids_are_dropped() -> None:
     ids = (None, True, 1.5, [7], {"id": 7}, "", 10**30, -1, 999_999)
 
     async def react(turn: Turn) -> None:
@@ -196,7 +196,7 @@ async def test_ids_that_are_nobodys_reach_nobody() -> None:
 
 
 @pytest.mark.row("B19")
-async def test_what_only_says_that_a_call_was_taken_is_no_answer() -> None:
+async def test_acknowledgement_without_answer_is_unknown() -> None:
     async with lab({"bad": web("sse")}) as bench:
         page = (await bench.call("bad.bad", {"mode": "html", "effect": True})).expect(ProtocolError, "unknown")
         assert (page.seconds < within(1), bench.happened(page)) == (True, 1)
@@ -208,13 +208,13 @@ async def test_what_only_says_that_a_call_was_taken_is_no_answer() -> None:
 
 
 @pytest.mark.row("B20")
-async def test_an_address_for_messages_elsewhere_is_never_connected_to() -> None:
+async def test_cross_origin_message_endpoint_is_never_connected() -> None:
     async def never(conn) -> None:
         raise AssertionError("another origin was connected to")
 
     async with peer(never) as other, AsyncExitStack() as stack:
         places = (other.url, f"//127.0.0.1:{other.port}/x", "http://169.254.169.254/latest", "https://127.0.0.1/x", "")
-        servers = [await stack.enter_async_context(old_sse(endpoint=place)) for place in places]
+        servers = [await stack.enter_async_context(serve_legacy_sse(endpoint=place)) for place in places]
         secret = {"Authorization": "Bearer canary"}
         async with lab(
             {f"bad-{n}": Server(url=s.url, headers=secret, sse=True) for n, s in enumerate(servers)}
@@ -247,7 +247,7 @@ async def test_two_entries_of_one_server_never_share_a_session() -> None:
 
 @pytest.mark.row("B24")
 @pytest.mark.parametrize("now", ["http", "sse"])
-async def test_a_server_that_changes_its_transport_is_found_again_and_executes_nothing_meanwhile(now: str) -> None:
+async def test_transport_change_is_detected_without_execution(now: str) -> None:
     """At one address: a server that was updated, or put back."""
     fake = FakeHttp()
     kinds = {"http": lambda: Endpoint(fake.server, fake.endpoint.faults, "json"), "sse": lambda: _old(fake)}
@@ -276,8 +276,8 @@ def _old(fake: FakeHttp) -> SseEndpoint:
 
 
 @pytest.mark.row("B24")
-async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> None:
-    async with old_sse() as server, lab({}) as bench:
+async def test_handshake_with_unknown_version_is_unavailable() -> None:
+    async with serve_legacy_sse() as server, lab({}) as bench:
         answer = server.answer
         server.answer = lambda request: {  # type: ignore[method-assign]
             **answer(request),
@@ -289,7 +289,7 @@ async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> N
 
 
 @pytest.mark.row("B29")
-async def test_a_response_that_can_be_read_in_two_ways_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ambiguous_http_response_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "LATE_RESULT_TIMEOUT_S", 0.05)
 
     async def react(turn: Turn) -> None:
@@ -307,12 +307,12 @@ async def test_a_response_that_can_be_read_in_two_ways_is_not_read(monkeypatch: 
             outcome = await bench.call("bad.act", {"how": how, "effect": True}, timeout=0.5)
             # A head that can be read in one way says that the call was taken, whatever follows it.
             outcome.expect(CallTimeout if "chunk" in how.split() and "length" not in how else ProtocolError, "unknown")
-            for _ in range(2):  # so that no breaker opens
+            for _ in range(2):  # so no breaker opens
                 (await bench.call("bad.act", {"effect": True})).expect(None)
 
 
 @pytest.mark.row("B29")
-async def test_an_event_id_that_no_header_can_carry_is_not_resumed_with() -> None:
+async def test_non_ascii_event_id_is_not_used_to_resume() -> None:
     async def react(turn: Turn) -> None:
         assert isinstance(turn, SseTurn)
         turn.take_effect()

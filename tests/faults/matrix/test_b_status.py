@@ -1,4 +1,4 @@
-"""B7, B8, B19, B30: answers that say by their status, or by what they are, that there is no answer."""
+"""B7, B8, B19, B30: answers that say by their status, or by what they are, that they are not an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 @WAYS
 @pytest.mark.row("B7", "B8")
 @pytest.mark.promise("B7")
-async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
+async def test_server_failure_status_is_unknown_and_not_repeated(era: str) -> None:
     async with lab({"bad": web(era)}) as bench:
         for status in (500, 502, 503, 504, 507, 599):
             arguments = {"mode": f"status={status}", "effect": True}
@@ -30,7 +30,7 @@ async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
 @WAYS
 @pytest.mark.row("B7", "B8")
 @pytest.mark.promise("B7")
-async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> None:
+async def test_read_is_repeated_after_server_failure(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for status in (500, 502, 503, 504):
@@ -46,7 +46,7 @@ async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> N
 
 @WAYS
 @pytest.mark.row("B8")
-async def test_a_server_that_says_when_to_come_back_has_done_nothing_yet(era: str) -> None:
+async def test_status_503_with_retry_after_is_retried(era: str) -> None:
     fake = web(era, modes=["status=503;retry_after=1;on=counter;times=1"])
     async with lab({"bad": fake}) as bench:
         outcome = (await bench.call("bad.counter")).expect(None)
@@ -61,7 +61,7 @@ async def test_a_server_that_says_when_to_come_back_has_done_nothing_yet(era: st
 
 @ERAS
 @pytest.mark.row("B7")
-async def test_a_call_that_may_have_run_is_unknown_even_if_its_last_attempt_was_never_sent(era: str) -> None:
+async def test_possibly_executed_call_stays_unknown_after_unsent_retry(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.echo")).expect(None)
@@ -77,7 +77,7 @@ async def test_a_call_that_may_have_run_is_unknown_even_if_its_last_attempt_was_
 
 @ERAS
 @pytest.mark.row("B19")
-async def test_what_is_no_answer_is_none(era: str) -> None:
+async def test_non_answer_response_is_unknown(era: str) -> None:
     modes = ("html", "empty_202", "no_content", "content_type=text/plain", "content_type=application/octet-stream")
     async with lab({"bad": FakeHttp(era=era)}) as bench:
         for mode in modes:
@@ -89,7 +89,7 @@ async def test_what_is_no_answer_is_none(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("B19")
-async def test_a_read_that_brought_no_answer_is_made_again(era: str) -> None:
+async def test_read_without_answer_is_repeated(era: str) -> None:
     fake = FakeHttp(era=era)
     async with lab({"bad": fake}) as bench:
         for mode in ("html", "empty_202", "no_content"):
@@ -104,7 +104,7 @@ REFUSALS = (400, 405, 409, 410, 413, 415, 422)
 @WAYS
 @pytest.mark.row("B30")
 @pytest.mark.promise("B9")
-async def test_a_request_that_the_server_refused_was_not_executed_and_is_not_sent_again(era: str) -> None:
+async def test_rejected_request_is_not_executed_and_not_repeated(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for status in REFUSALS:
@@ -121,7 +121,7 @@ async def test_a_request_that_the_server_refused_was_not_executed_and_is_not_sen
 @WAYS
 @pytest.mark.row("B30")
 @pytest.mark.promise("B9")
-async def test_refused_requests_of_one_caller_close_the_server_for_nobody(era: str) -> None:
+async def test_rejected_requests_do_not_open_the_breaker(era: str) -> None:
     async with lab({"bad": web(era)}) as bench:
         for _ in range(12):
             (await bench.call("bad.bad", {"mode": "status=400"})).expect(ProtocolError, "no")
@@ -133,7 +133,7 @@ async def test_refused_requests_of_one_caller_close_the_server_for_nobody(era: s
 @ERAS
 @pytest.mark.row("B30")
 @pytest.mark.promise("B9")
-async def test_an_address_without_a_server_was_not_called(era: str) -> None:
+async def test_status_404_reports_not_executed(era: str) -> None:
     """To a session, 404 means that the session is over: it is opened anew, and the call made once more."""
     fake = web(era)
     async with lab({"bad": fake}) as bench:

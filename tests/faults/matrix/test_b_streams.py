@@ -21,7 +21,7 @@ OFTEN = {"maxRestarts": 1000}  # where all answers come on one stream, its end i
 
 @WAYS
 @pytest.mark.row("B13")
-async def test_a_stream_that_is_cut_may_have_done_the_work(era: str) -> None:
+async def test_cut_stream_is_unknown_and_reads_are_repeated(era: str) -> None:
     fake = web(era)
     async with lab({"bad": Served(fake, OFTEN)}) as bench:
         for where in CUTS:
@@ -37,7 +37,7 @@ async def test_a_stream_that_is_cut_may_have_done_the_work(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B13")
-async def test_a_cut_stream_with_ids_is_resumed_where_the_era_knows_how(era: str) -> None:
+async def test_cut_stream_with_event_ids_resumes_in_legacy_era(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for number, where in enumerate(CUTS, 1):
@@ -54,7 +54,7 @@ async def test_a_cut_stream_with_ids_is_resumed_where_the_era_knows_how(era: str
 
 
 @pytest.mark.row("B13")
-async def test_a_resumption_that_brings_nothing_is_tried_once() -> None:
+async def test_resume_without_result_is_tried_once() -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         await turn.conn.send(EVENTS + chunk(b"id: 7\n" + event({"jsonrpc": "2.0", "method": "notifications/x"})))
@@ -70,7 +70,7 @@ async def test_a_resumption_that_brings_nothing_is_tried_once() -> None:
 
 @WAYS
 @pytest.mark.row("B14")
-async def test_a_stream_that_ends_in_order_without_an_answer_is_unknown(era: str) -> None:
+async def test_stream_ending_without_answer_is_unknown(era: str) -> None:
     async with lab({"bad": Served(web(era), OFTEN)}) as bench:
         for where in CUTS:
             arguments = {"mode": f"cut_sse={where}", "clean": "1", "effect": True}
@@ -81,7 +81,7 @@ async def test_a_stream_that_ends_in_order_without_an_answer_is_unknown(era: str
 
 @ERAS
 @pytest.mark.row("B14", "B18")
-async def test_an_answer_after_the_end_of_its_stream_reaches_nobody(era: str) -> None:
+async def test_answer_after_the_end_of_its_stream_is_dropped(era: str) -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         if turn.number == 0:
@@ -99,7 +99,7 @@ async def test_an_answer_after_the_end_of_its_stream_reaches_nobody(era: str) ->
 
 @pytest.mark.parametrize("era", ["legacy", "sse"])
 @pytest.mark.row("B14", "B18")
-async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody(era: str) -> None:
+async def test_late_answer_on_session_stream_is_dropped(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         await bench.until(lambda: [s for s in fake.sessions.values() if s.streams], 5)
@@ -110,7 +110,7 @@ async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody(era: st
         other = bench.start("bad.sleep", {"seconds": 0.5})
         (await never).expect(CallTimeout, "unknown")
         forged: dict[str, Any] = {"content": [], "structuredContent": {"nonce": "forged"}}
-        # Where all answers come on one stream, as on a pipe, that of another call under way cannot be told from a true
+        # Where all answers come on one stream, as on a pipe, the id of another running call cannot be told from a true
         # one: such links are never shared by two callers.
         for late in (id_, id_ + 1 if isinstance(id_, int) and era == "legacy" else id_):
             session.send({"jsonrpc": "2.0", "id": late, "result": forged})
@@ -121,8 +121,8 @@ async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody(era: st
 @WAYS
 @pytest.mark.alone
 @pytest.mark.row("B15")
-async def test_comments_and_events_without_measure_disturb_nobody(era: str) -> None:
-    """They come from a process of their own, so that the time it takes to make them is not ours."""
+async def test_huge_comments_and_events_delay_no_other_call(era: str) -> None:
+    """They come from its own process, so the time it takes to make them is not ours."""
     async with apart(era) as server, lab({"bad": server.url}) as bench:
         (await bench.call("bad.bad", {"mode": "sse_comment_flood=8"}, timeout=20)).expect(None)
         for mode in ("sse_event_mb=10", "sse_event_mb=50"):
@@ -136,7 +136,7 @@ async def test_comments_and_events_without_measure_disturb_nobody(era: str) -> N
 @WAYS
 @pytest.mark.alone
 @pytest.mark.row("B15")
-async def test_a_flood_of_progress_disturbs_nobody(era: str) -> None:
+async def test_flood_of_progress_delays_no_other_call(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}) as bench:
         (await bench.call("bad.bad", {"mode": "progress_flood=20000"}, timeout=20)).expect(None)
         endless = await bench.call("bad.bad", {"mode": "progress_flood=100000000"}, timeout=1)
@@ -148,7 +148,7 @@ async def test_a_flood_of_progress_disturbs_nobody(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("B15")
-async def test_progress_beyond_a_rate_is_not_passed_on(era: str) -> None:
+async def test_progress_over_the_rate_is_dropped(era: str) -> None:
     reports: list[float] = []
 
     async def react(turn: Turn) -> None:

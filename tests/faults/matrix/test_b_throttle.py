@@ -43,7 +43,7 @@ class Throttle:
 
 @WAYS
 @pytest.mark.row("B9")
-async def test_a_wait_in_seconds_is_kept_exactly(era: str) -> None:
+async def test_retry_after_in_seconds_is_kept_exactly(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         (await bench.call("bad.act", {"effect": True})).expect(None)
@@ -53,7 +53,7 @@ async def test_a_wait_in_seconds_is_kept_exactly(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B9", "B25")
-async def test_a_wait_until_a_date_is_read_by_the_servers_own_clock(era: str) -> None:
+async def test_retry_after_date_is_read_by_the_servers_clock(era: str) -> None:
     async with scripted(era) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         for clock in (-DAY, dt.timedelta(), DAY):
@@ -66,7 +66,7 @@ async def test_a_wait_until_a_date_is_read_by_the_servers_own_clock(era: str) ->
 
 @ERAS
 @pytest.mark.row("B25")
-async def test_a_clock_that_is_wrong_changes_nothing_else(era: str) -> None:
+async def test_wrong_server_clock_has_no_other_effect(era: str) -> None:
     async def react(turn: Turn) -> None:
         turn.take_effect()
         clock = DAY if turn.number % 2 else -DAY
@@ -84,7 +84,7 @@ UNREADABLE = ("soon", "-5", "", "1e3", "5; 6", "0x10", "Mon, 99 Foo 2026 99:99:9
 
 @WAYS
 @pytest.mark.row("B9")
-async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
+async def test_unreadable_retry_after_is_ignored(era: str) -> None:
     """Without one, the wait is ours: random, up to a second."""
     async with scripted(era) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
@@ -101,7 +101,7 @@ async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
 @WAYS
 @pytest.mark.row("B9")
 @pytest.mark.parametrize(("value", "timeout"), [("1000000000", 60.0), ("30", 5.0)])
-async def test_a_wait_that_is_too_long_is_not_waited_for(era: str, value: str, timeout: float) -> None:
+async def test_retry_after_beyond_timeout_fails_at_once(era: str, value: str, timeout: float) -> None:
     async with scripted(era, Throttle(429, 100, Retry_After=value)) as server, lab({"bad": server.url}) as bench:
         outcome = (await bench.call("bad.act", timeout=timeout)).expect(Overloaded, "no")
         assert outcome.error is not None
@@ -116,7 +116,7 @@ async def test_a_wait_that_is_too_long_is_not_waited_for(era: str, value: str, t
 
 @WAYS
 @pytest.mark.row("B9")
-async def test_new_calls_are_held_back_while_the_wait_runs(era: str) -> None:
+async def test_new_calls_wait_until_retry_after_has_passed(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         first = bench.start("bad.act", {"effect": True})
@@ -131,7 +131,7 @@ async def test_new_calls_are_held_back_while_the_wait_runs(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B9")
-async def test_a_server_that_throttles_is_not_a_server_that_fails(era: str) -> None:
+async def test_throttling_server_does_not_open_the_breaker(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for _ in range(8):
@@ -142,7 +142,7 @@ async def test_a_server_that_throttles_is_not_a_server_that_fails(era: str) -> N
 
 @ERAS
 @pytest.mark.row("B9")
-async def test_a_server_that_asked_for_a_billion_seconds_can_be_used_after_a_restart(era: str) -> None:
+async def test_restart_clears_a_huge_retry_after(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="1000000000")) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         (await bench.call("bad.act")).expect(Overloaded, "no")
@@ -155,7 +155,7 @@ async def test_a_server_that_asked_for_a_billion_seconds_can_be_used_after_a_res
 @WAYS
 @pytest.mark.row("C14")
 @pytest.mark.promise("B28")
-async def test_a_rate_of_ours_is_never_exceeded_and_calls_wait_for_it(era: str) -> None:
+async def test_configured_rate_is_never_exceeded_and_calls_wait(era: str) -> None:
     async with scripted(era, Throttle(429, 0)) as server:
         entry = {"url": server.url, "rateLimit": "3/s", **({"type": "sse"} if era == "sse" else {})}
         async with lab({"bad": entry}) as bench:
@@ -170,7 +170,7 @@ async def test_a_rate_of_ours_is_never_exceeded_and_calls_wait_for_it(era: str) 
 @ERAS
 @pytest.mark.row("C14")
 @pytest.mark.promise("B28")
-async def test_a_call_beyond_the_rate_hears_when_it_is_possible_and_is_not_sent(era: str) -> None:
+async def test_call_beyond_the_rate_is_rejected_with_retry_after(era: str) -> None:
     async with scripted(era, Throttle(429, 0)) as server:
         entry = {"url": server.url, "rateLimit": "100/day", "tools": {"act": {"rateLimit": "2/h"}}}
         async with lab({"bad": entry}) as bench:
@@ -189,7 +189,7 @@ async def test_a_call_beyond_the_rate_hears_when_it_is_possible_and_is_not_sent(
 @WAYS
 @pytest.mark.row("B9")
 @pytest.mark.promise("C7")
-async def test_a_wait_of_an_hour_is_kept_and_said_everywhere(era: str) -> None:
+async def test_retry_after_of_an_hour_is_kept_and_reported(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="3600")) as server, lab({"bad": server.url}) as bench:
         events = bench.hub.events(ServerPaused)
         (await bench.call("bad.act")).expect(Overloaded, "no")

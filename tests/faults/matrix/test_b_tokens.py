@@ -26,7 +26,7 @@ TROUBLES = {
 @ERAS
 @pytest.mark.row("B10")
 @pytest.mark.alone
-async def test_many_calls_with_an_expired_token_make_one_renewal(era: str, tmp_path: Path) -> None:
+async def test_many_calls_with_an_expired_token_cause_one_refresh(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with (
         apart(era=era, effects=effects) as pair,
@@ -46,7 +46,7 @@ async def test_many_calls_with_an_expired_token_make_one_renewal(era: str, tmp_p
 @ERAS
 @pytest.mark.row("B10")
 @pytest.mark.alone
-async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is_sent(era: str, tmp_path: Path) -> None:
+async def test_token_expiring_by_clock_is_refreshed_once_before_calls(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with apart(era=era, effects=effects) as pair:
         await pair.tell("lifetime 2")
@@ -64,7 +64,7 @@ async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is
 
 @ERAS
 @pytest.mark.row("B10")
-async def test_a_second_401_is_final_and_nothing_is_executed(era: str) -> None:
+async def test_second_401_is_final_and_nothing_is_executed(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
@@ -80,9 +80,7 @@ async def test_a_second_401_is_final_and_nothing_is_executed(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("B11")
-async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_nothing(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_issuer_fails_the_call_and_keeps_the_login(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_manager, "REFRESH_TIMEOUT_S", 1.0)
     monkeypatch.setattr(token_manager, "FAILURE_COOLDOWN_S", 0.1)
     async with Issuer() as issuer:
@@ -111,7 +109,7 @@ async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_not
 
 @ERAS
 @pytest.mark.row("B11")
-async def test_a_server_that_names_another_issuer_gets_nothing_of_the_first_one_told(era: str) -> None:
+async def test_new_issuer_receives_no_secret_of_the_first_issuer(era: str) -> None:
     async with Issuer() as issuer, Issuer() as other:
         guarded = Guarded(issuer, era=era)
         async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
@@ -129,7 +127,7 @@ async def test_a_server_that_names_another_issuer_gets_nothing_of_the_first_one_
 
 @ERAS
 @pytest.mark.row("B12")
-async def test_a_scope_that_is_never_enough_is_asked_for_twice_and_then_not_for_a_while(era: str) -> None:
+async def test_insufficient_oauth_scope_is_requested_twice_at_most(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         issuer.scope = "base"
@@ -144,7 +142,7 @@ async def test_a_scope_that_is_never_enough_is_asked_for_twice_and_then_not_for_
 
 @ERAS
 @pytest.mark.row("B12")
-async def test_a_missing_scope_is_asked_for_with_those_there_were_and_the_call_is_made_once(era: str) -> None:
+async def test_missing_oauth_scope_is_added_and_call_made_once(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         guarded.needs = {"counter": "more"}

@@ -29,7 +29,7 @@ def silent(place: str, tool: str, times: int) -> Any:
 @PLACES
 @pytest.mark.row("C12")
 @pytest.mark.promise("A11")
-async def test_a_read_that_hangs_is_tried_again_within_its_deadline(place: str) -> None:
+async def test_hanging_read_is_retried_within_its_deadline(place: str) -> None:
     async with lab({"bad": silent(place, "bad_read", 2)}) as bench:
         read = (await bench.call("bad.bad_read", {"effect": True}, timeout=20, retry=IMPATIENT)).expect(None)
         assert read.reply is not None and read.reply.attempts == 3
@@ -39,7 +39,7 @@ async def test_a_read_that_hangs_is_tried_again_within_its_deadline(place: str) 
 @PLACES
 @pytest.mark.row("C12")
 @pytest.mark.promise("A11")
-async def test_an_unsafe_call_that_hangs_is_unknown_and_not_repeated(place: str) -> None:
+async def test_hanging_unsafe_call_is_unknown_and_not_repeated(place: str) -> None:
     async with lab({"bad": silent(place, "bad", 1)}) as bench:
         lost = (await bench.call("bad.bad", {"effect": True}, timeout=20, retry=IMPATIENT)).expect(
             CallTimeout, "unknown"
@@ -52,7 +52,7 @@ async def test_an_unsafe_call_that_hangs_is_unknown_and_not_repeated(place: str)
 
 @ERAS
 @pytest.mark.row("C12")
-async def test_the_limit_of_an_attempt_begins_when_its_server_runs(era: str) -> None:
+async def test_attempt_timeout_starts_when_the_server_runs(era: str) -> None:
     settings = {"counter": ToolSettings(retry=IMPATIENT)}
     async with lab({}) as bench:
         await bench.add("late", server("slow_start=1", era=era, tools=settings))
@@ -61,7 +61,7 @@ async def test_the_limit_of_an_attempt_begins_when_its_server_runs(era: str) -> 
 
 
 @pytest.mark.row("C12")
-async def test_a_server_is_told_of_an_attempt_that_was_given_up() -> None:
+async def test_abandoned_attempt_is_cancelled_at_the_server() -> None:
     fake = FakeHttp(era="legacy", modes=["never;on=bad_read;times=1"])
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.bad_read", {"effect": True}, timeout=20, retry=IMPATIENT)).expect(None)
@@ -71,7 +71,7 @@ async def test_a_server_is_told_of_an_attempt_that_was_given_up() -> None:
 @WAYS
 @pytest.mark.row("C13")
 @pytest.mark.promise("B35")
-async def test_the_first_read_after_a_start_is_made_again_like_every_other(era: str) -> None:
+async def test_first_read_after_a_start_is_retried(era: str) -> None:
     fake = web(era, modes=["status=500;on=bad_read;times=1"])
     async with fake, lab({}) as bench:
         fake.server.effects_path = str(bench.effects)
@@ -83,7 +83,7 @@ async def test_the_first_read_after_a_start_is_made_again_like_every_other(era: 
 
 @ERAS
 @pytest.mark.row("C13")
-async def test_the_first_unsafe_call_after_a_start_is_not_repeated(era: str) -> None:
+async def test_first_unsafe_call_after_a_start_is_not_repeated(era: str) -> None:
     fake = web(era, modes=["status=500;on=bad;times=1;effect=1"])
     async with fake, lab({}) as bench:
         fake.server.effects_path = str(bench.effects)

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.row("C1")]
 
 
 @asynccontextmanager
-async def ends_of_calls(hub: Hub) -> AsyncIterator[list[tuple[str, str, str]]]:
-    """What is told of the ends of calls to the bad server: (tool, code, executed)."""
+async def reported_ends(hub: Hub) -> AsyncIterator[list[tuple[str, str, str]]]:
+    """The reported ends of calls to the bad server: (tool, code, executed)."""
     told: list[tuple[str, str, str]] = []
 
     async def listen() -> None:
@@ -53,10 +53,10 @@ async def slot_is_back(bench: Bench) -> None:
 
 
 @ERAS
-async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
+async def test_cancelled_queued_call_is_never_sent(era: str) -> None:
     async with (
         lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench,
-        ends_of_calls(bench.hub) as told,
+        reported_ends(bench.hub) as told,
     ):
         first = bench.start("bad.sleep", {"seconds": 0.4})
         await asyncio.sleep(0.05)
@@ -70,10 +70,10 @@ async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
 
 
 @ERAS
-async def test_a_call_under_way_is_cancelled_at_the_server_and_may_have_happened(era: str) -> None:
+async def test_cancelled_sent_call_is_cancelled_at_server_and_unknown(era: str) -> None:
     async with (
         lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench,
-        ends_of_calls(bench.hub) as told,
+        reported_ends(bench.hub) as told,
     ):
         sent = bench.start("bad.sleep", {"seconds": 30})
         await asyncio.sleep(0.1)
@@ -86,8 +86,8 @@ async def test_a_call_under_way_is_cancelled_at_the_server_and_may_have_happened
 
 
 @ERAS
-async def test_a_call_that_has_happened_already_is_told_as_unknown(era: str) -> None:
-    async with lab({"bad": server("never", era=era)}) as bench, ends_of_calls(bench.hub) as told:
+async def test_cancelled_call_with_effect_is_reported_unknown(era: str) -> None:
+    async with lab({"bad": server("never", era=era)}) as bench, reported_ends(bench.hub) as told:
         sent = bench.start("bad.bad", {"effect": True})
         await bench.until(lambda: bench.calls and bench.happened(bench.calls[0]), 2)
         await leave(sent)
@@ -96,7 +96,7 @@ async def test_a_call_that_has_happened_already_is_told_as_unknown(era: str) -> 
 
 
 @ERAS
-async def test_nothing_is_heard_of_a_call_that_was_left_while_it_streamed(era: str) -> None:
+async def test_cancelled_call_reports_no_more_progress(era: str) -> None:
     async with lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench:
         heard: list[float] = []
         arguments = {"n": 1000, "seconds": 0.01}
@@ -109,10 +109,10 @@ async def test_nothing_is_heard_of_a_call_that_was_left_while_it_streamed(era: s
 
 
 @ERAS
-async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> None:
+async def test_call_cancelled_between_attempts_is_not_retried(era: str) -> None:
     patient, world = RetryPolicy(initial_backoff=30, max_backoff=30), HubEnvironment(random=lambda: 0.9)
     servers = {"bad": server(era=era, retry=patient)}
-    async with lab(servers, environment=world) as bench, ends_of_calls(bench.hub) as told:
+    async with lab(servers, environment=world) as bench, reported_ends(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
         await bench.until(lambda: bench.hub._core._upstreams.retry_budgets["bad"].active == 1, 2)
         await leave(call)
@@ -123,10 +123,10 @@ async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> Non
 
 
 @ERAS
-async def test_a_call_left_before_its_second_try_was_sent_may_have_happened_in_its_first(era: str) -> None:
+async def test_call_cancelled_before_second_attempt_is_unknown(era: str) -> None:
     bad = server(era=era, limits=Limits(max_concurrent=1), retry=RetryPolicy(initial_backoff=0.4, max_backoff=0.4))
     world = HubEnvironment(random=lambda: 0.99)
-    async with lab({"bad": bad}, environment=world) as bench, ends_of_calls(bench.hub) as told:
+    async with lab({"bad": bad}, environment=world) as bench, reported_ends(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
         await bench.until(lambda: bench.hub._core._upstreams.retry_budgets["bad"].active == 1, 2)
         first = bench.start("bad.sleep", {"seconds": 1})
@@ -139,7 +139,7 @@ async def test_a_call_left_before_its_second_try_was_sent_may_have_happened_in_i
 @ERAS
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("key", [None, "once"])
-async def test_a_call_whose_time_ended_while_half_of_it_was_written_may_still_happen(key: str | None, era: str) -> None:
+async def test_call_timing_out_half_written_may_still_execute(key: str | None, era: str) -> None:
     """What was begun is written to its end, because half a message would spoil the next one."""
     async with lab({"bad": server(era=era)}) as bench:
         os.kill(bench.pid("bad"), signal.SIGSTOP)

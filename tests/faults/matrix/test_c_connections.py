@@ -1,6 +1,6 @@
-"""C2: connections that say nothing, and others that say it byte by byte, beside callers who work.
+"""C2: connections that say nothing, and others that say it byte by byte, next to callers who work.
 
-500 of them; 10,000 with TOOLWAY_LONG=1 (`make long-tests ARGS=idle`). The gateway is a process of its own, so that
+500 of them; 10,000 with TOOLWAY_LONG=1 (`make long-tests ARGS=idle`). The gateway is its own process, so
 only its side of it is measured.
 """
 
@@ -32,7 +32,7 @@ CALLS = 400
 GREW = 0.050  # seconds that the p99 of a caller may grow by
 EACH = 24 * 1024  # bytes of memory that a connection may cost
 AT_ONCE = 200  # connections being opened
-ADDRESSES = 4  # of ours that they come from, so that ports do not run out
+ADDRESSES = 4  # of ours that they come from, so ports do not run out
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def _enough_files() -> None:
 
 @pytest.mark.row("C2")
 @pytest.mark.timeout(600)
-async def test_connections_that_do_nothing_cost_those_who_call_nothing(tmp_path: Path, dice: random.Random) -> None:
+async def test_idle_and_slow_connections_do_not_slow_down_callers(tmp_path: Path, dice: random.Random) -> None:
     async with program(tmp_path / "gateway", {"fake": fake_server()}) as run, connected(run.port) as caller:
         await _calls(run, caller, 50)
         before, memory = await _calls(run, caller, CALLS), _rss(run.pid)
@@ -56,7 +56,7 @@ async def test_connections_that_do_nothing_cost_those_who_call_nothing(tmp_path:
             during = await _calls(run, caller, CALLS)
             grown = _rss(run.pid) - memory
             open_ = await _connections(run)
-            assert open_ >= COUNT - 2 * SLOW  # those who say nothing may stay
+            assert open_ >= COUNT - 2 * SLOW  # silent connections may stay
         print(
             f"\n{open_} connections, {crowd.trickled} of their bytes: p50 {_at(before, 50) * 1000:.1f} → "
             f"{_at(during, 50) * 1000:.1f} ms, p99 {_at(before, 99) * 1000:.1f} → {_at(during, 99) * 1000:.1f} ms, "
@@ -97,7 +97,7 @@ def _request(run: Program, body: object, fields: dict[str, str]) -> bytes:
 
 
 class Crowd:
-    """Connections of no use to anybody."""
+    """Connections that send nothing useful."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -136,7 +136,7 @@ class Crowd:
 async def _crowd(run: Program, dice: random.Random) -> AsyncIterator[Crowd]:
     crowd = Crowd(run.port)
     head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{run.port}\r\nX: ".encode()
-    body = _request(run, {}, {"Content-Length": "100000", "Mcp-Protocol-Version": MODERN})  # of somebody with a token
+    body = _request(run, {}, {"Content-Length": "100000", "Mcp-Protocol-Version": MODERN})  # from a client with a token
     begins = [head] * SLOW + [body] * SLOW + [b""] * (COUNT - 2 * SLOW)
     dice.shuffle(begins)
     trickling = None

@@ -1,4 +1,4 @@
-"""C5 to C8 and C10: what comes to the gateway's edge and must go no further."""
+"""C5 to C8 and C10: what comes to the gateway's edge and must stop there."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ SPOILED = _spoiled()
 
 @pytest.mark.row("C5")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_request_that_cannot_be_trusted_is_refused_before_any_server_is_asked(
-    tmp_path: Path, era: str, dice: random.Random
-) -> None:
+async def test_untrusted_request_is_rejected_before_any_server(tmp_path: Path, era: str, dice: random.Random) -> None:
     async with edge(tmp_path, servers={"a": FakeHttp(name="a", era=era), "b": FakeHttp(name="b")}) as found:
         assert "result" in await found.call("a__echo", {"text": "x"})
         before = found.contacts()
@@ -104,7 +102,7 @@ async def test_a_request_that_cannot_be_trusted_is_refused_before_any_server_is_
 
 
 @pytest.mark.row("C5")
-async def test_within_a_session_too_a_request_that_cannot_be_trusted_reaches_no_server(tmp_path: Path) -> None:
+async def test_untrusted_request_in_a_session_reaches_no_server(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         session = {"Mcp-Session-Id": await found.initialize(), "Mcp-Protocol-Version": "2025-11-25"}
         text = json.dumps(handshake("tools/call", CALL)).encode()
@@ -128,9 +126,7 @@ async def test_within_a_session_too_a_request_that_cannot_be_trusted_reaches_no_
 
 
 @pytest.mark.row("C6")
-async def test_on_every_route_another_host_or_page_is_refused_even_with_the_token(
-    tmp_path: Path, dice: random.Random
-) -> None:
+async def test_foreign_host_or_origin_is_rejected_on_every_route(tmp_path: Path, dice: random.Random) -> None:
     async with edge(tmp_path) as found:
         before, port = found.contacts(), found.port
         cases = [
@@ -153,16 +149,14 @@ async def test_on_every_route_another_host_or_page_is_refused_even_with_the_toke
 
 
 def _jwt(algorithm: str, **claims: Any) -> str:
-    """A token of somebody who issues them, with a signature that fits nothing."""
+    """A well-formed token whose signature matches no key."""
     parts = [json.dumps(part).encode() for part in ({"alg": algorithm, "typ": "JWT"}, claims)]
     signature = b"" if algorithm == "none" else b"s" * 32
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, signature))
 
 
 @pytest.mark.row("C7")
-async def test_a_token_that_is_not_one_of_ours_opens_no_route_and_makes_nobody_of_anybody(
-    tmp_path: Path, dice: random.Random
-) -> None:
+async def test_invalid_token_gets_401_on_every_route(tmp_path: Path, dice: random.Random) -> None:
     async with edge(tmp_path) as found:
         own = found.key()
         [key] = found.keyring.list_keys()
@@ -194,7 +188,7 @@ async def test_a_token_that_is_not_one_of_ours_opens_no_route_and_makes_nobody_o
 
 @pytest.mark.row("C8")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_state_answers_only_whom_it_was_given_to_and_only_what_was_asked(tmp_path: Path, era: str) -> None:
+async def test_request_state_is_bound_to_its_caller_and_call(tmp_path: Path, era: str) -> None:
     fakes = {"a": FakeHttp(name="a", era=era), "b": FakeHttp(name="b", era=era)}
     async with edge(tmp_path, servers=fakes) as found:
         mine, other = found.key(), found.key()
@@ -227,7 +221,7 @@ async def test_a_state_answers_only_whom_it_was_given_to_and_only_what_was_asked
 
 
 @pytest.mark.row("C8")
-async def test_a_task_exists_only_for_whom_it_was_begun(tmp_path: Path) -> None:
+async def test_task_exists_only_for_its_caller(tmp_path: Path) -> None:
     can: Json = {"extensions": {TASKS_KEY: {}}}
     async with edge(tmp_path, servers={"a": FullHttp("modern")}) as found:
         mine, other = found.key(), found.key()
@@ -251,7 +245,7 @@ async def test_a_task_exists_only_for_whom_it_was_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("C8")
-async def test_a_session_exists_only_for_whom_it_began_and_where(tmp_path: Path) -> None:
+async def test_session_exists_only_for_its_caller_and_endpoint(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         mine, other = found.key(), found.key()
         session = await found.initialize(token=mine)
@@ -273,7 +267,7 @@ async def test_a_session_exists_only_for_whom_it_began_and_where(tmp_path: Path)
 
 
 @pytest.mark.row("C8")
-async def test_a_stream_takes_messages_only_of_whom_it_is_for(tmp_path: Path) -> None:
+async def test_sse_stream_accepts_messages_only_from_its_caller(tmp_path: Path) -> None:
     async with edge(tmp_path) as found, found.connected() as stream:
         mine, other = found.key(), found.key()
         await stream.send(found.request("GET", "/sse", token=mine))
@@ -289,7 +283,7 @@ async def test_a_stream_takes_messages_only_of_whom_it_is_for(tmp_path: Path) ->
 
 
 @pytest.mark.row("C10")
-async def test_a_second_request_with_an_id_that_is_under_way_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_duplicate_id_in_session_is_rejected_and_first_runs_on(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         session = {"Mcp-Session-Id": await found.initialize()}
         slow = handshake("tools/call", {"name": "a__sleep", "arguments": {"seconds": 0.7}}, id=7)
@@ -301,7 +295,7 @@ async def test_a_second_request_with_an_id_that_is_under_way_is_refused_and_the_
         assert found.contacts() == before
         assert "result" in await _echo(found, session, "7")  # which is another
         other = {"Mcp-Session-Id": await found.initialize()}
-        assert "result" in await _echo(found, other, 7)  # and so is that of another session
+        assert "result" in await _echo(found, other, 7)  # and so is the same id in another session
         assert not first.done()
         assert "result" in message_of(await first)
         assert "result" in await _echo(found, session, 7)  # free again
@@ -312,7 +306,7 @@ async def _echo(found: Edge, session: dict[str, str], id_: int | str) -> Json:
 
 
 @pytest.mark.row("C10")
-async def test_on_the_older_pair_of_endpoints_too_an_id_is_used_by_one_at_a_time(tmp_path: Path) -> None:
+async def test_duplicate_id_over_sse_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found, found.connected() as stream:
         await stream.send(found.request("GET", "/sse"))
         await stream.head()
@@ -327,7 +321,7 @@ async def test_on_the_older_pair_of_endpoints_too_an_id_is_used_by_one_at_a_time
 
 
 @pytest.mark.row("C10")
-async def test_ids_of_modern_requests_are_their_own(tmp_path: Path) -> None:
+async def test_modern_requests_with_the_same_id_are_independent(tmp_path: Path) -> None:
     """Every request stands for itself: the answer comes on its own connection, whatever its id."""
     async with edge(tmp_path) as found:
         answers = await asyncio.gather(*(found.call("a__echo", {"text": str(n)}, id=7) for n in range(50)))

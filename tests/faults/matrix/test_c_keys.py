@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.row("C9")]
 
 
 @ERAS
-async def test_fifty_calls_at_once_with_one_key_happen_once(era: str) -> None:
+async def test_fifty_parallel_calls_with_one_key_execute_once(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         calls = [bench.start("bad.counter", {"nonce": "one"}, idempotency_key="k") for _ in range(50)]
         outcomes = [(await call).expect(None) for call in calls]
@@ -29,7 +29,7 @@ async def test_fifty_calls_at_once_with_one_key_happen_once(era: str) -> None:
 
 
 @ERAS
-async def test_calls_one_after_another_with_one_key_happen_once(era: str, dice: random.Random) -> None:
+async def test_sequential_calls_with_one_key_execute_once(era: str, dice: random.Random) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         key = f"{dice.getrandbits(128):x}"
         first = (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key=key)).expect(None)
@@ -44,7 +44,7 @@ async def test_calls_one_after_another_with_one_key_happen_once(era: str, dice: 
 
 @ERAS
 @pytest.mark.parametrize("when", ["while it runs", "afterwards"])
-async def test_a_key_used_for_another_call_is_refused(when: str, era: str) -> None:
+async def test_key_reused_for_another_call_is_rejected(when: str, era: str) -> None:
     async with lab({"bad": fake_server("one_byte_per_second=0.002;on=counter", era=era)}) as bench:
         first = bench.start("bad.counter", {"nonce": "one"}, idempotency_key="k")
         await (asyncio.sleep(0.02) if when == "while it runs" else first)
@@ -57,7 +57,7 @@ async def test_a_key_used_for_another_call_is_refused(when: str, era: str) -> No
 
 
 @ERAS
-async def test_a_key_whose_call_has_no_known_outcome_is_not_used_again(era: str) -> None:
+async def test_key_with_unknown_outcome_is_not_executed_again(era: str) -> None:
     async with lab({"bad": fake_server("exit_mid_call", era=era)}) as bench:
         arguments = {"nonce": "one", "effect": True}
         (await bench.call("bad.bad", arguments, idempotency_key="k")).expect(OutcomeUnknown, "unknown")
@@ -66,7 +66,7 @@ async def test_a_key_whose_call_has_no_known_outcome_is_not_used_again(era: str)
 
 
 @ERAS
-async def test_a_key_whose_call_was_not_made_can_be_used_again(era: str) -> None:
+async def test_key_of_an_unexecuted_call_can_be_used_again(era: str) -> None:
     async with lab({}) as bench:
         await bench.add("bad", {**fake_server(era=era), "command": "/nonexistent"})
         refused = await bench.call("bad.counter", {"nonce": "one"}, idempotency_key="k")
@@ -90,7 +90,7 @@ asyncio.run(main(json.loads(sys.argv[1]), sys.argv[2]))
 """
 
 
-async def test_a_key_used_before_a_crash_of_ours_is_not_used_again(tmp_path: Path) -> None:
+async def test_key_used_before_our_crash_is_not_executed_again(tmp_path: Path) -> None:
     stores = pytest.importorskip("toolway.middleware.idempotency_sqlite")
     store, effects = tmp_path / "keys.db", tmp_path / "effects"
     entry = fake_server(effects=str(effects))

@@ -30,10 +30,10 @@ async def flood(bench: Bench, calls: int) -> list[asyncio.Task[None]]:
 
 @ERAS
 @pytest.mark.row("C4")
-async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) -> None:
+async def test_flooding_caller_leaves_others_their_share(era: str) -> None:
     async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=200))}) as bench:
         flooding = await flood(bench, 60)
-        # It gets the next free slot, and four calls run beside it. At the end of the line of all, 56 would go before.
+        # It gets the next free slot, and four calls run next to it. At the end of the line of all, 56 would go before.
         passed = []
         for _ in range(3):
             before = sum(task.done() for task in flooding)
@@ -45,7 +45,7 @@ async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) 
 
 @ERAS
 @pytest.mark.row("C4")
-async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era: str) -> None:
+async def test_caller_filling_the_queue_does_not_block_others(era: str) -> None:
     async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=20))}) as bench:
         flooding = await flood(bench, 60)
         try:
@@ -58,12 +58,12 @@ async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era:
 
 @ERAS
 @pytest.mark.row("C10")
-async def test_no_two_requests_on_a_link_have_the_same_id(era: str) -> None:
+async def test_request_ids_on_a_link_are_unique(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         for _ in range(6):
             for call in [bench.start("bad.counter") for _ in range(50)]:
                 (await call).expect(None)
-        # The fake writes the id of the request beside the nonce.
+        # The fake writes the id of the request next to the nonce.
         ids = [line.partition("\t")[0] for line in bench.effects.read_text().splitlines()]
         assert len(set(ids)) == len(ids) == 300
 
@@ -71,7 +71,7 @@ async def test_no_two_requests_on_a_link_have_the_same_id(era: str) -> None:
 @ERAS
 @pytest.mark.row("C11")
 @pytest.mark.parametrize("breakers", [True, False])
-async def test_retries_add_no_more_than_a_fifth_to_the_load_of_a_failing_server(
+async def test_retries_add_at_most_a_fifth_to_a_failing_servers_load(
     breakers: bool, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not breakers:  # then only the budget is in the way

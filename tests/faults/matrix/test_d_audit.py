@@ -17,7 +17,7 @@ import pytest
 from tests.audit.log_reader import calls, records
 from tests.faults.fault_lab import lab, server
 from tests.faults.results import results
-from tests.gateway.kill_runs import Slaughter
+from tests.gateway.kill_runs import KillRuns
 from tests.timing import within
 from toolway import Hub, ServerUnavailable
 from toolway.audit.file_sinks import SqliteSink
@@ -50,8 +50,8 @@ def ledger_of(hub: Hub) -> AuditWriter:
 @pytest.mark.row("D3")
 @pytest.mark.dear
 @pytest.mark.parametrize("to", ["sqlite", "jsonl"])
-async def test_what_a_killed_gateway_was_doing_is_accounted_for(to: str, tmp_path: Path, seed: int) -> None:
-    log = Slaughter(tmp_path, seed, to)
+async def test_calls_of_a_killed_gateway_are_accounted_for(to: str, tmp_path: Path, seed: int) -> None:
+    log = KillRuns(tmp_path, seed, to)
     found = [await log.kill_once(1.0) for _ in range(3)]
     assert not [wrong for each in found for wrong in each.wrong]
     assert sum(each.open for each in found), "every call had ended when the gateway was killed"
@@ -59,7 +59,7 @@ async def test_what_a_killed_gateway_was_doing_is_accounted_for(to: str, tmp_pat
 
 
 @pytest.mark.row("D4")
-async def test_a_full_disk_stops_what_changes_something_and_nothing_else(small_disk: Path) -> None:
+async def test_full_disk_stops_unsafe_calls_only(small_disk: Path) -> None:
     log = small_disk / "audit.sqlite"
     async with lab({"bad": server()}, audit_log=log) as bench:
         (await bench.call("bad.counter")).expect(None)
@@ -140,9 +140,7 @@ READ_ONLY = sqlite3.OperationalError("attempt to write a readonly database")
 
 @pytest.mark.row("D4")
 @pytest.mark.parametrize("fault", [BROKEN, READ_ONLY], ids=["io-error", "read-only"])
-async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
-    fault: Exception, disk: type[Disk], tmp_path: Path
-) -> None:
+async def test_failing_disk_rejects_calls_until_it_recovers(fault: Exception, disk: type[Disk], tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
     async with lab({"bad": server()}, audit_log=log) as bench:
         disk.fault = fault
@@ -162,7 +160,7 @@ async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
 
 
 @pytest.mark.row("D4")
-async def test_a_read_only_disk_stops_the_start_and_says_so(small_disk: Path) -> None:
+async def test_read_only_disk_stops_the_start_with_an_error(small_disk: Path) -> None:
     _make_read_only(small_disk)
     with pytest.raises(ConfigError) as caught:
         async with Hub({"s": fake_server()}, audit_log=small_disk / "audit.sqlite"):
@@ -172,7 +170,7 @@ async def test_a_read_only_disk_stops_the_start_and_says_so(small_disk: Path) ->
 
 
 @pytest.mark.row("D4")
-async def test_reads_stop_too_when_nothing_could_be_written_for_long(
+async def test_reads_stop_when_the_log_is_unwritable_for_long(
     disk: type[Disk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.audit.recorder.READ_GRACE_S", 0.5)
@@ -193,9 +191,7 @@ async def test_reads_stop_too_when_nothing_could_be_written_for_long(
 
 
 @pytest.mark.row("D4")
-async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
-    disk: type[Disk], tmp_path: Path
-) -> None:
+async def test_slow_disk_delays_only_calls_logged_before_sending(disk: type[Disk], tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
     async with lab({"bad": server()}, audit_log=log) as bench:
         disk.slow = 5.0
@@ -211,7 +207,7 @@ async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
 
 
 @pytest.mark.row("D4")
-async def test_a_disk_that_never_answers_is_given_up(disk: type[Disk], tmp_path: Path) -> None:
+async def test_hanging_disk_rejects_calls_after_write_timeout(disk: type[Disk], tmp_path: Path) -> None:
     async with lab({"bad": server()}, audit_log=tmp_path / "audit.sqlite") as bench:
         ledger = ledger_of(bench.hub)
         ledger._write_timeout = 0.5
@@ -225,7 +221,7 @@ async def test_a_disk_that_never_answers_is_given_up(disk: type[Disk], tmp_path:
 
 
 @pytest.mark.row("D5")
-async def test_half_a_record_at_the_end_is_set_aside_and_the_log_goes_on(tmp_path: Path) -> None:
+async def test_torn_last_record_is_set_aside_and_log_continues(tmp_path: Path) -> None:
     log = tmp_path / "audit.jsonl"
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter")
@@ -241,7 +237,7 @@ async def test_half_a_record_at_the_end_is_set_aside_and_the_log_goes_on(tmp_pat
 
 
 @pytest.mark.row("D5")
-async def test_a_torn_write_of_the_database_is_undone_and_the_log_goes_on(tmp_path: Path) -> None:
+async def test_torn_database_write_is_undone_and_log_continues(tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
     copy = tmp_path / "copy" / "audit.sqlite"
     copy.parent.mkdir()
@@ -261,7 +257,7 @@ async def test_a_torn_write_of_the_database_is_undone_and_the_log_goes_on(tmp_pa
 
 @pytest.mark.row("D5")
 @pytest.mark.parametrize("name", ["audit.sqlite", "audit.jsonl"])
-async def test_a_flipped_bit_in_the_middle_stops_the_start_and_says_where(name: str, tmp_path: Path, seed: int) -> None:
+async def test_flipped_bit_stops_the_start_and_reports_the_record(name: str, tmp_path: Path, seed: int) -> None:
     log = tmp_path / name
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         for number in range(20):

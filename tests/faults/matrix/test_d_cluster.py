@@ -57,7 +57,7 @@ async def struck(made: Cluster, act: Act, seed: int, limit: float = LIMIT) -> Re
 
 
 @pytest.mark.row("D9")
-async def test_a_database_that_crashes_or_is_slow_costs_no_call_its_truth(made: Cluster, seed: int):
+async def test_crashed_or_slow_database_keeps_outcomes_correct(made: Cluster, seed: int):
     async def slow(made: Cluster) -> None:
         made.postgres.pause()
         await asyncio.sleep(1.5)
@@ -68,7 +68,7 @@ async def test_a_database_that_crashes_or_is_slow_costs_no_call_its_truth(made: 
 
 
 @pytest.mark.row("D9")
-async def test_without_a_database_no_keyed_call_is_made_and_no_replica_becomes_ready(made: Cluster):
+async def test_no_keyed_call_runs_and_no_replica_is_ready_without_db(made: Cluster):
     made.forget()
     history = History(made.effects)
     load = Load(made.replicas, made.servers, history)
@@ -97,7 +97,7 @@ async def test_without_a_database_no_keyed_call_is_made_and_no_replica_becomes_r
 
 @pytest.mark.row("D10")
 @pytest.mark.parametrize("cut", [scenarios.cut_from_postgres, scenarios.cut_from_nats, scenarios.cut_from_each_other])
-async def test_a_replica_that_is_cut_off_and_the_others_never_use_a_server_both(cut: Any, made: Cluster, seed: int):
+async def test_isolated_replica_and_others_never_share_a_server(cut: Any, made: Cluster, seed: int):
     if why := why_no_namespaces():
         pytest.skip(why)
     seconds = 13 if cut is scenarios.cut_from_postgres else 4
@@ -105,29 +105,29 @@ async def test_a_replica_that_is_cut_off_and_the_others_never_use_a_server_both(
 
 
 @pytest.mark.row("D11")
-async def test_of_a_replica_that_is_killed_only_what_was_under_way_is_unknown(made: Cluster, seed: int):
+async def test_killed_replica_leaves_only_running_calls_unknown(made: Cluster, seed: int):
     await struck(made, scenarios.kills(1, 5, seed), seed)
 
 
 @pytest.mark.row("D12")
-async def test_replicas_that_are_restarted_one_after_another_lose_no_answer(made: Cluster, seed: int):
+async def test_rolling_restart_loses_no_answer(made: Cluster, seed: int):
     report = await struck(made, scenarios.rolling_restart(), seed, LONG)
     assert not [name for name in report.outcomes if name.startswith("unknown")], str(report)
 
 
 @pytest.mark.row("D13")
-async def test_a_replica_that_slept_longer_than_its_lease_wakes_up_without_it(made: Cluster, seed: int):
+async def test_replica_paused_past_its_lease_resumes_without_it(made: Cluster, seed: int):
     await struck(made, scenarios.pause(13, seed), seed)
 
 
 @pytest.mark.row("D14")
-async def test_messages_that_come_again_and_in_another_order_call_nothing_twice(made: Cluster, seed: int):
+async def test_repeated_and_reordered_messages_call_nothing_twice(made: Cluster, seed: int):
     async def nothing(made: Cluster) -> None:
         await asyncio.sleep(3)
 
     two = made.named("two")
-    two.hidden = True  # so that what it owns is called over NATS
-    await until_it_owns_something(made, two)
+    two.hidden = True  # so what it owns is called over NATS
+    await until_it_owns_a_server(made, two)
     async with echoing(made.nats[1].url, seed) as echo:
         await struck(made, nothing, seed, LONG)
     assert {effect.gateway for effect in effects_in(made.effects)} & set(two.lives)
@@ -136,7 +136,7 @@ async def test_messages_that_come_again_and_in_another_order_call_nothing_twice(
     await again(made, two)
 
 
-async def until_it_owns_something(made: Cluster, replica: Replica) -> None:
+async def until_it_owns_a_server(made: Cluster, replica: Replica) -> None:
     """What a node should own follows from its id, which is another one with every start: of six servers, sometimes
     none."""
     for _ in range(6):
@@ -154,7 +154,7 @@ async def again(made: Cluster, replica: Replica) -> None:
 
 
 @pytest.mark.row("D16")
-async def test_a_newer_replica_and_two_older_ones_understand_each_other(made: Cluster, seed: int):
+async def test_newer_and_older_replicas_work_together(made: Cluster, seed: int):
     async def upgrade_one(made: Cluster) -> None:
         one = made.replicas[seed % 3]
         for program in ((str(NEWER),), ("-m", "toolway.cli")):

@@ -35,9 +35,7 @@ def jump(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 @pytest.mark.row("D6")
 @pytest.mark.parametrize(("seconds", "era"), [(HOUR, "modern"), (-HOUR, "legacy"), (DAY, "legacy"), (-DAY, "modern")])
-async def test_a_jump_of_the_wall_clock_changes_nothing(
-    seconds: float, era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wall_clock_jump_changes_nothing(seconds: float, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = {"sleep": ToolSettings(effect=Effect.READ, cache=1.0)}
     async with lab({"bad": server(era=era, tools=cached)}) as bench:
         (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key="k")).expect(None)
@@ -68,7 +66,7 @@ def stand_still() -> None:
     time.sleep(2)
 
 
-async def told_of_the_loop(hub: Hub) -> list[Event]:
+async def loop_events(hub: Hub) -> list[Event]:
     """The first two events about the loop itself."""
     told: list[Event] = []
     async for event in hub.events():
@@ -80,7 +78,7 @@ async def told_of_the_loop(hub: Hub) -> list[Event]:
 
 
 @pytest.mark.row("D17")
-async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_was(
+async def test_stalled_event_loop_is_reported_and_calls_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert HubEnvironment().stall_threshold == 5
@@ -88,7 +86,7 @@ async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_wa
     health = HealthCheck(interval=0.3, timeout=1.5)
     servers = {era: server(era=era, health=health) for era in eras}
     async with lab(servers, calm=False, environment=HubEnvironment(stall_threshold=1.0)) as bench:
-        told = asyncio.create_task(told_of_the_loop(bench.hub))
+        told = asyncio.create_task(loop_events(bench.hub))
         calls = [bench.start(f"{eras[n % 2]}.sleep", {"seconds": 0.1 * n}, timeout=20) for n in range(20)]
         calls += [bench.start(f"{eras[n % 2]}.counter", timeout=20) for n in range(20)]
         await asyncio.sleep(0.1)
@@ -160,7 +158,7 @@ async def run_scarce(start: int) -> object:
 
 
 @pytest.mark.row("D7")
-async def test_without_descriptors_a_start_fails_alone_and_comes_back_when_there_are_some() -> None:
+async def test_start_without_file_descriptors_fails_then_recovers() -> None:
     found = await run_scarce(0)
     assert isinstance(found, list)
     assert [each["leaked"] for each in found] == [0] * 8
@@ -174,5 +172,5 @@ async def test_without_descriptors_a_start_fails_alone_and_comes_back_when_there
 
 
 @pytest.mark.row("D7")
-async def test_a_hub_works_with_sixty_four_descriptors() -> None:
+async def test_hub_works_with_64_file_descriptors() -> None:
     assert await run_scarce(64) == "ok"

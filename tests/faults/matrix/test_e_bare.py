@@ -36,7 +36,7 @@ async def works(bench: Bench) -> None:
 
 @pytest.mark.parametrize("way", ["stdio", "http", "websocket"])
 @pytest.mark.row("E1")
-async def test_a_server_that_refuses_the_handshake_is_used_without_it(way: str) -> None:
+async def test_server_rejecting_the_handshake_is_used_without_it(way: str) -> None:
     async with lab({"bad": bare(way)}) as bench:
         calls = [bench.start("bad.counter") for _ in range(20)]
         for call in calls:
@@ -48,7 +48,7 @@ async def test_a_server_that_refuses_the_handshake_is_used_without_it(way: str) 
 
 
 @pytest.mark.row("E2")
-async def test_a_server_that_ignores_the_handshake_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_ignoring_the_handshake_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiation, "DISCOVER_GRACE_S", 0.5)
     async with lab({"bad": fake_server("ignores_unknown", era="bare")}) as bench:
         await works(bench)
@@ -60,7 +60,7 @@ async def test_a_server_that_ignores_the_handshake_is_waited_for_once(monkeypatc
 
 
 @pytest.mark.row("E2")
-async def test_a_server_that_starts_slowly_is_not_taken_for_one_without_a_handshake(
+async def test_slow_start_is_not_mistaken_for_missing_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All questions have been asked when it begins to read; it answers them in turn."""
@@ -73,7 +73,7 @@ async def test_a_server_that_starts_slowly_is_not_taken_for_one_without_a_handsh
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_server_that_has_gained_a_handshake_is_greeted_with_it(era: str, tmp_path: Path) -> None:
+async def test_server_gaining_a_handshake_is_initialized_with_it(era: str, tmp_path: Path) -> None:
     async with lab({"bad": next_time(tmp_path, "bare", era)}) as bench:
         await works(bench)
         (await bench.call("bad.crash", {"code": 1})).expect(OutcomeUnknown, "unknown")
@@ -96,7 +96,7 @@ def _of_era(era: str) -> dict[str, Any]:
 
 
 @pytest.mark.row("E4")
-async def test_an_unsafe_call_whose_bare_server_ended_is_unknown_and_not_repeated() -> None:
+async def test_unsafe_call_is_unknown_when_bare_server_exits() -> None:
     async with lab({"bad": fake_server("exit_mid_call", era="bare")}) as bench:
         lost = (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
         assert bench.happened(lost) == 1
@@ -105,7 +105,7 @@ async def test_an_unsafe_call_whose_bare_server_ended_is_unknown_and_not_repeate
 
 
 @pytest.mark.row("E4")
-async def test_a_read_whose_bare_server_ended_is_made_again(tmp_path: Path) -> None:
+async def test_read_is_repeated_when_bare_server_exits(tmp_path: Path) -> None:
     async with lab({"bad": first_time(tmp_path, "exit_mid_call", era="bare")}) as bench:
         done = (await bench.call("bad.bad_read", {"effect": True}, timeout=15)).expect(None)
         assert bench.happened(done) == 2
@@ -113,7 +113,7 @@ async def test_a_read_whose_bare_server_ended_is_made_again(tmp_path: Path) -> N
 
 
 @pytest.mark.row("E4")
-async def test_an_unsafe_call_whose_connection_to_a_bare_server_was_lost_is_unknown() -> None:
+async def test_unsafe_call_is_unknown_when_bare_connection_is_lost() -> None:
     async with lab({"bad": FakeHttp(era="bare", modes=["reset_before_response"])}) as bench:
         lost = (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
         assert bench.happened(lost) == 1
@@ -121,7 +121,7 @@ async def test_an_unsafe_call_whose_connection_to_a_bare_server_was_lost_is_unkn
 
 
 @pytest.mark.row("E5")
-async def test_text_between_the_answers_of_a_bare_server_changes_nothing() -> None:
+async def test_text_between_bare_answers_is_ignored() -> None:
     async with lab({"bad": fake_server("garbage", era="bare")}) as bench:
         for _ in range(3):
             (await bench.call("bad.bad", {"effect": True})).expect(None)
@@ -131,7 +131,7 @@ async def test_text_between_the_answers_of_a_bare_server_changes_nothing() -> No
 
 
 @pytest.mark.row("E5")
-async def test_a_spoiled_answer_of_a_bare_server_fails_its_own_call() -> None:
+async def test_spoiled_bare_answer_fails_only_its_own_call() -> None:
     async with lab({"bad": fake_server(era="bare")}) as bench:
         for mode in ("nul", "truncated", "deep=10000", "duplicate_keys", "nan", "both_result_and_error"):
             beside = bench.start("bad.sleep", {"seconds": 0.1})
@@ -144,7 +144,7 @@ async def test_a_spoiled_answer_of_a_bare_server_fails_its_own_call() -> None:
 
 @WAYS
 @pytest.mark.row("E6")
-async def test_a_slow_call_of_a_bare_server_is_unknown_and_its_late_answer_reaches_nobody(way: str) -> None:
+async def test_slow_bare_call_is_unknown_and_late_answer_is_dropped(way: str) -> None:
     async with lab({"bad": bare(way)}) as bench:
         slow = await bench.call("bad.counter", {"seconds": 1}, timeout=0.5)
         slow.expect(CallTimeout, "unknown")
@@ -157,7 +157,7 @@ async def test_a_slow_call_of_a_bare_server_is_unknown_and_its_late_answer_reach
 
 
 @pytest.mark.row("E6")
-async def test_a_bare_server_that_stands_still_is_found_by_its_list() -> None:
+async def test_frozen_bare_server_is_detected_by_its_tool_list() -> None:
     health = HealthCheck(interval=0.3, timeout=0.5, failure_threshold=2)
     async with lab({"bad": server("sigstop", era="bare", health=health)}) as bench:
         await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 15)
@@ -170,7 +170,7 @@ async def test_a_bare_server_that_stands_still_is_found_by_its_list() -> None:
 
 @WAYS
 @pytest.mark.row("E7")
-async def test_an_answer_of_a_bare_server_with_a_wrong_id_reaches_nobody(way: str) -> None:
+async def test_bare_answer_with_wrong_id_is_dropped(way: str) -> None:
     fault, error = ("wrong_id", CallTimeout) if way == "stdio" else ("id_of_other", ProtocolError)
     async with lab({"bad": bare(way, fault)}) as bench:
         (await bench.call("bad.bad", {"effect": True}, timeout=1)).expect(error, "unknown")
@@ -181,7 +181,7 @@ async def test_an_answer_of_a_bare_server_with_a_wrong_id_reaches_nobody(way: st
 
 @WAYS
 @pytest.mark.row("E8")
-async def test_a_bare_server_may_answer_with_any_json_value(way: str) -> None:
+async def test_bare_server_may_return_any_json_value(way: str) -> None:
     async with lab({"bad": bare(way)}) as bench:
         for value, text in (("", '["done"]'), ("null", "null"), ("text", '"done"')):
             mode = f"result_not_object={value}"
@@ -191,7 +191,7 @@ async def test_a_bare_server_may_answer_with_any_json_value(way: str) -> None:
 
 
 @pytest.mark.row("E8")
-async def test_an_error_that_a_tool_of_a_bare_server_raised_is_told_as_it_is() -> None:
+async def test_bare_tool_error_is_passed_on_unchanged() -> None:
     async with lab({"bad": Served(FakeHttp(era="bare")), "pipe": fake_server(era="bare")}) as bench:
         for name in ("bad", "pipe"):
             failed = (await bench.call(f"{name}.fail", {"text": "as asked"})).expect(ProtocolError, "unknown")

@@ -43,7 +43,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.mark.row("F28")
 @pytest.mark.dear
-def test_an_agent_that_is_killed_goes_on_and_repeats_no_unsafe_call(seed: int) -> None:
+def test_killed_agent_resumes_and_repeats_no_unsafe_call(seed: int) -> None:
     totals = run_kills([(model, seed, point) for model, points in POINTS.items() for point in points])
     assert totals.problems == []
     assert totals.kills >= 8
@@ -96,7 +96,7 @@ FLOOD = Turn(calls=[ToolUse("s__read", {"id": str(number)}) for number in range(
         "loop",
     ],
 )
-async def test_a_provider_that_misbehaves(
+async def test_misbehaving_provider_ends_as_expected(
     hub: Hub,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -125,7 +125,7 @@ async def test_a_provider_that_misbehaves(
 @pytest.mark.row("F30")
 @pytest.mark.anyio
 @pytest.mark.parametrize("model", FORMATS)
-async def test_a_budget_that_ends_among_parallel_calls(hub: Hub, tmp_path: Path, model: str) -> None:
+async def test_call_budget_is_kept_among_parallel_calls(hub: Hub, tmp_path: Path, model: str) -> None:
     calls = [ToolUse("s__read", {"id": "r", "delay": 0.2}), *(ToolUse("s__pay", {"id": each}) for each in "abc")]
     with FakeLLM([Turn(calls=calls), "Enough."]) as llm:
         agent = Agent(model, hub, base_url=getattr(llm, FORMATS[model]), approve="none", budget=Budget(calls=2))

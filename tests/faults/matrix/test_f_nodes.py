@@ -36,7 +36,7 @@ KEY = b"k" * 32
 def url() -> Iterator[str]:
     programs = binaries()
     if programs is None:
-        pytest.skip("there is no PostgreSQL here")
+        pytest.skip("PostgreSQL is not installed")
     with postgres_server(programs) as server:
         with psycopg.connect(server, autocommit=True) as db:
             db.execute("CREATE DATABASE runs")
@@ -122,7 +122,7 @@ async def end(engine: Workflows, id: str, folder: Path) -> str:
 
 
 @pytest.mark.row("F12")
-async def test_a_node_that_stops_between_intent_and_call_sends_nothing_late(
+async def test_node_stopped_between_intent_and_call_sends_nothing(
     hub: Hub, tmp_path: Path, url: str, seed: int
 ) -> None:
     async with a_node(hub, url, f"stopped{seed}", StopsAfterIntent) as (first, stopped):
@@ -137,7 +137,7 @@ async def test_a_node_that_stops_between_intent_and_call_sends_nothing_late(
 
 
 @pytest.mark.row("F13")
-async def test_the_runs_of_a_dead_node_go_on_at_another(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
+async def test_runs_of_a_dead_node_continue_on_another(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     slow = pay("a", params={"id": "a", "delay_after": 1.0})
     async with a_node(hub, url, f"dead{seed}") as (first, dead):
         run = await first.start({"steps": [slow, pay("b")]})
@@ -152,9 +152,7 @@ async def test_the_runs_of_a_dead_node_go_on_at_another(hub: Hub, tmp_path: Path
 
 
 @pytest.mark.row("F13")
-async def test_a_node_with_a_new_lease_does_not_go_on_from_what_it_knew_under_the_old_one(
-    hub: Hub, tmp_path: Path, url: str, seed: int
-) -> None:
+async def test_node_with_a_new_lease_reloads_its_runs(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     slow = pay("a", params={"id": "a", "delay_after": 1.0})
     async with a_node(hub, url, f"again{seed}") as (engine, node):
         run = await engine.start({"steps": [slow, pay("b")]})
@@ -169,7 +167,7 @@ async def test_a_node_with_a_new_lease_does_not_go_on_from_what_it_knew_under_th
 
 
 @pytest.mark.row("F14")
-async def test_without_a_database_no_unsafe_call_begins(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
+async def test_no_unsafe_call_begins_without_a_database(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     server = url.replace("/runs?", "/postgres?")
     async with a_node(hub, url, f"cut{seed}") as (engine, _):
         run = await engine.start({"steps": [pay("a", params={"id": "a", "delay_after": 0.3}), pay("b")]})
@@ -188,9 +186,7 @@ async def test_without_a_database_no_unsafe_call_begins(hub: Hub, tmp_path: Path
 
 
 @pytest.mark.row("F14")
-async def test_after_a_restored_backup_a_run_goes_on_only_if_a_person_resumes_it(
-    hub: Hub, tmp_path: Path, url: str, seed: int
-) -> None:
+async def test_run_after_a_restored_backup_waits_for_resume(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     page = (Path(__file__).parents[3] / "docs/cluster/overview.md").read_text()
     statement = page.partition("```sql\n")[2].partition("```")[0]
     async with a_node(hub, url, f"backup{seed}") as (engine, _):
@@ -212,9 +208,7 @@ async def test_after_a_restored_backup_a_run_goes_on_only_if_a_person_resumes_it
 
 
 @pytest.mark.row("F26")
-async def test_a_node_leaves_the_runs_of_a_newer_version_to_others(
-    hub: Hub, tmp_path: Path, url: str, seed: int
-) -> None:
+async def test_node_leaves_runs_of_a_newer_version_to_others(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     async with a_node(hub, url, f"old{seed}") as (old, _):
         run = await old.start({"steps": [{"name": "ok", "approve": "Pay?"}, pay("b")]})
         assert (await run.wait()).state == "asks"
@@ -239,7 +233,7 @@ async def test_a_node_leaves_the_runs_of_a_newer_version_to_others(
 
 
 @pytest.mark.row("F27")
-async def test_a_client_comes_back_to_another_node_and_answers_twice(
+async def test_client_answers_twice_at_another_node_with_one_effect(
     hub: Hub, tmp_path: Path, url: str, seed: int
 ) -> None:
     entry = {"s": effect_entry(tmp_path)}

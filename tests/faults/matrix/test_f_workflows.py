@@ -1,4 +1,4 @@
-"""F1 to F11 and F15 to F25: faults while a workflow run is executed, with a real server and a journal on disk.
+"""F1 to F11 and F15 to F25: faults during a workflow run, with a real server and a journal on disk.
 
 A crash is a journal that answers nothing any more, at an exact point: what was not written then is lost, as with a
 process that ended. `make workflows` kills real processes at random moments.
@@ -116,7 +116,7 @@ def effects(folder: Path) -> list[str]:
 
 
 async def finish(hub: Hub, folder: Path, key: str, body: Json) -> tuple[RunRecord, list[str]]:
-    """Go on in a new process until the run has ended; answer unknown outcomes by the effects. Return what was asked."""
+    """Continue in a new process until the run has ended; answer unknown outcomes by effects. Return the questions."""
     asked = []
     async with a_life(hub, folder) as (engine, _):
         run = await engine.start(body, key=key)
@@ -136,7 +136,7 @@ async def finish(hub: Hub, folder: Path, key: str, body: Json) -> tuple[RunRecor
 
 @pytest.mark.row("F1", "F2")
 @pytest.mark.parametrize("point", ["before create", "after create"])
-async def test_a_run_that_was_created_during_a_crash_exists_once(hub: Hub, tmp_path: Path, point: str) -> None:
+async def test_run_created_during_a_crash_exists_once(hub: Hub, tmp_path: Path, point: str) -> None:
     body = {"steps": [pay("a")]}
     async with a_life(hub, tmp_path, lambda at, entries, change: at == point) as (engine, _):
         with pytest.raises(JournalError):
@@ -152,7 +152,7 @@ async def test_a_run_that_was_created_during_a_crash_exists_once(hub: Hub, tmp_p
     ("point", "state", "asked"), [("before", "begun", False), ("after", "begun", True), ("before", "done", True)]
 )
 @pytest.mark.parametrize("step", [pay, verified])
-async def test_a_crash_around_an_unsafe_call_leaves_one_effect(
+async def test_crash_around_an_unsafe_call_leaves_one_effect(
     hub: Hub, tmp_path: Path, point: str, state: str, asked: bool, step: Callable[[str], Json]
 ) -> None:
     body = {"steps": [step("a"), {"name": "end", "tool": "s.put"}]}
@@ -173,7 +173,7 @@ async def test_a_crash_around_an_unsafe_call_leaves_one_effect(
 @pytest.mark.row("F5")
 @pytest.mark.parametrize("tool", ["pay", "pay_once", "read"])
 @pytest.mark.parametrize("when", ["delay", "delay_after"])
-async def test_a_crash_during_a_call_repeats_only_what_may_be_repeated(
+async def test_crash_during_a_call_repeats_only_repeatable_calls(
     hub: Hub, tmp_path: Path, tool: str, when: str
 ) -> None:
     keys = {"key": "honoured"} if tool == "pay_once" else {}
@@ -196,7 +196,7 @@ async def test_a_crash_during_a_call_repeats_only_what_may_be_repeated(
 
 
 @pytest.mark.row("F7")
-async def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: Hub, tmp_path: Path) -> None:
+async def test_commit_with_a_lost_answer_is_not_written_twice(hub: Hub, tmp_path: Path) -> None:
     class LosesAnswers(SqliteJournal):
         lost = 0
 
@@ -215,7 +215,7 @@ async def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: Hub, tmp_pa
 
 
 @pytest.mark.row("F8")
-async def test_a_crash_during_verify_verifies_again_and_not_too_early(hub: Hub, tmp_path: Path) -> None:
+async def test_crash_during_verify_verifies_again_after_settling(hub: Hub, tmp_path: Path) -> None:
     body = {"steps": [verified("a")]}
     run = None
     crashes = iter([("before", "done"), ("before", "done")])  # of the call, then of its verification
@@ -241,7 +241,7 @@ async def test_a_crash_during_verify_verifies_again_and_not_too_early(hub: Hub, 
 
 @pytest.mark.row("F9")
 @pytest.mark.parametrize("number", range(6))
-async def test_a_crash_while_undoing_undoes_nothing_twice(hub: Hub, tmp_path: Path, number: int) -> None:
+async def test_crash_while_undoing_undoes_nothing_twice(hub: Hub, tmp_path: Path, number: int) -> None:
     steps = [pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}"}}) for name in ("a", "b")]
     body = {"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]}
     writes = itertools.count()
@@ -261,7 +261,7 @@ async def test_a_crash_while_undoing_undoes_nothing_twice(hub: Hub, tmp_path: Pa
 
 
 @pytest.mark.row("F10")
-async def test_a_crash_between_an_approval_and_its_call_uses_the_approval_once(hub: Hub, tmp_path: Path) -> None:
+async def test_approval_before_a_crash_is_used_once(hub: Hub, tmp_path: Path) -> None:
     body = {"steps": [{"name": "ok", "approve": "Pay?"}, pay("a")]}
 
     def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
@@ -279,7 +279,7 @@ async def test_a_crash_between_an_approval_and_its_call_uses_the_approval_once(h
 
 
 @pytest.mark.row("F11")
-async def test_of_two_answers_the_first_counts_and_only_the_right_person_answers(hub: Hub, tmp_path: Path) -> None:
+async def test_first_answer_counts_and_must_be_authorized(hub: Hub, tmp_path: Path) -> None:
     body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "who": ["finance"], "not_by": "starter"}}, pay("a")]}
     async with a_life(hub, tmp_path) as (engine, _):
         run = await engine.start(body, caller="ann")
@@ -301,7 +301,7 @@ async def test_of_two_answers_the_first_counts_and_only_the_right_person_answers
 
 
 @pytest.mark.row("F11")
-async def test_an_approval_after_its_time_is_too_late(hub: Hub, tmp_path: Path) -> None:
+async def test_approval_after_its_deadline_is_too_late(hub: Hub, tmp_path: Path) -> None:
     offset = 0.0
     body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "within": "1h"}}, pay("a")]}
     async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
@@ -317,9 +317,7 @@ async def test_an_approval_after_its_time_is_too_late(hub: Hub, tmp_path: Path) 
 
 @pytest.mark.row("F15")
 @pytest.mark.parametrize("fault", ["full", "read-only", "slow"])
-async def test_a_disk_that_takes_nothing_begins_no_unsafe_call_and_loses_nothing(
-    hub: Hub, tmp_path: Path, fault: str
-) -> None:
+async def test_unwritable_disk_starts_no_unsafe_call_and_loses_nothing(hub: Hub, tmp_path: Path, fault: str) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
     ended = threading.Event()
     async with Workflows(hub, journal) as engine:
@@ -348,7 +346,7 @@ async def test_a_disk_that_takes_nothing_begins_no_unsafe_call_and_loses_nothing
 
 
 @pytest.mark.row("F16")
-async def test_a_journal_syncs_each_commit(tmp_path: Path) -> None:
+async def test_journal_syncs_each_commit(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
     assert await journal._submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == 2
     await journal.close()
@@ -357,7 +355,7 @@ async def test_a_journal_syncs_each_commit(tmp_path: Path) -> None:
 @pytest.mark.row("D15")
 @pytest.mark.attack("A2-D4")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_journal_that_loses_its_end_repeats_no_unsafe_step(tmp_path: Path, kind: str) -> None:
+async def test_journal_losing_its_end_repeats_no_unsafe_step(tmp_path: Path, kind: str) -> None:
     """Its process is killed, its write-ahead log damaged, and in the last kinds the record of intents too."""
     report = await asyncio.to_thread(run_with_loss, tmp_path, 2, kind)
     assert report.is_good, report
@@ -365,15 +363,15 @@ async def test_a_journal_that_loses_its_end_repeats_no_unsafe_step(tmp_path: Pat
 
 
 @pytest.mark.row("F17")
-async def test_a_second_process_is_refused_the_journal(hub: Hub, tmp_path: Path) -> None:
+async def test_second_process_cannot_open_the_journal(hub: Hub, tmp_path: Path) -> None:
     async with a_life(hub, tmp_path):
         with pytest.raises(RunsInUse):
             SqliteJournal(tmp_path / "runs.db")
 
 
 @pytest.mark.row("F18", "F19")
-async def test_many_waits_that_end_at_once_each_end_once(hub: Hub, tmp_path: Path) -> None:
-    """A day passes in a moment, by the wall clock: all runs are due, and each is executed once."""
+async def test_many_waits_ending_at_once_each_end_once(hub: Hub, tmp_path: Path) -> None:
+    """A day passes in a moment, by the wall clock: all runs are due, and each runs once."""
     offset = 0.0
     body = {"steps": [{"name": "w", "wait": "1h"}, {"name": "a", "tool": "s.pay", "params": {"id": "${inputs.n}"}}]}
     async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
@@ -392,7 +390,7 @@ async def test_many_waits_that_end_at_once_each_end_once(hub: Hub, tmp_path: Pat
 
 
 @pytest.mark.row("F20")
-async def test_a_run_keeps_the_definition_that_it_was_started_with(hub: Hub, tmp_path: Path) -> None:
+async def test_run_keeps_the_definition_it_was_started_with(hub: Hub, tmp_path: Path) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text("name: flow\nsteps:\n- {name: ok, approve: Go?}\n- {tool: s.pay, params: {id: old}}\n")
     async with a_life(hub, tmp_path) as (engine, _):
@@ -408,9 +406,7 @@ async def test_a_run_keeps_the_definition_that_it_was_started_with(hub: Hub, tmp
 
 @pytest.mark.row("F20")
 @pytest.mark.parametrize(("change", "code"), [("gone", "E-NOT-FOUND"), ("schema", "E-ARGUMENTS")])
-async def test_a_tool_that_changed_in_the_middle_of_a_run_leaves_it_stuck_until_a_person_resumes_it(
-    tmp_path: Path, change: str, code: str
-) -> None:
+async def test_tool_changed_during_a_run_leaves_it_stuck_until_resume(tmp_path: Path, change: str, code: str) -> None:
     body = {"steps": [pay("a"), {"name": "ok", "approve": "Go on?"}, pay("b")]}
     servers = {"s": effect_server(tmp_path)}
     async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
@@ -435,7 +431,7 @@ async def test_a_tool_that_changed_in_the_middle_of_a_run_leaves_it_stuck_until_
 
 
 @pytest.mark.row("F20")
-async def test_an_effect_that_became_weaker_in_the_middle_of_a_run_does_not_repeat_the_call(tmp_path: Path) -> None:
+async def test_effect_weakened_during_a_run_does_not_repeat_the_call(tmp_path: Path) -> None:
     """The setting of the tool says "read" after the crash; the call was begun as an unsafe one."""
     body = {"steps": [pay("a")]}
 
@@ -461,9 +457,7 @@ async def test_an_effect_that_became_weaker_in_the_middle_of_a_run_does_not_repe
         "[0,1,2,3,4,5,6,7,8,9].map(a, [0,1,2,3,4,5,6,7,8,9].map(b, inputs.l.map(c, c)))",
     ],
 )
-async def test_an_expression_that_fails_or_never_ends_fails_its_run_alone(
-    hub: Hub, tmp_path: Path, expression: str
-) -> None:
+async def test_failing_or_endless_expression_fails_only_its_run(hub: Hub, tmp_path: Path, expression: str) -> None:
     async with a_life(hub, tmp_path) as (engine, _):
         bad = await engine.start({"steps": [pay("b", **{"if": f"size({expression}) > 0"})]}, {"l": list(range(9000))})
         good = await engine.start({"steps": [pay("a")]})
@@ -473,7 +467,7 @@ async def test_an_expression_that_fails_or_never_ends_fails_its_run_alone(
 
 
 @pytest.mark.row("F23")
-async def test_a_loop_that_crashes_ten_times_executes_each_item_once(hub: Hub, tmp_path: Path, seed: int) -> None:
+async def test_loop_crashing_ten_times_executes_each_item_once(hub: Hub, tmp_path: Path, seed: int) -> None:
     step = {"name": "p", "tool": "s.pay_once", "key": "honoured", "params": {"id": "${string(item)}"}}
     body = {"steps": [{"name": "f", "foreach": "inputs.items", "at_once": 10, "steps": [step]}]}
     inputs = {"items": list(range(120))}
@@ -498,7 +492,7 @@ async def test_a_loop_that_crashes_ten_times_executes_each_item_once(hub: Hub, t
 
 @pytest.mark.row("F24")
 @pytest.mark.parametrize("when", ["waiting", "calling", "twice"])
-async def test_a_cancelled_run_ends_and_says_what_was_executed(hub: Hub, tmp_path: Path, when: str) -> None:
+async def test_cancelled_run_ends_and_keeps_executed_calls(hub: Hub, tmp_path: Path, when: str) -> None:
     slow = pay("a", params={"id": "a", "delay_after": 0.3})
     body = {"steps": [{"name": "w", "wait": "1h"} if when == "waiting" else slow, pay("b")]}
     async with a_life(hub, tmp_path) as (engine, _):
@@ -512,11 +506,11 @@ async def test_a_cancelled_run_ends_and_says_what_was_executed(hub: Hub, tmp_pat
         assert record.state == "cancelled"
         _, _, entries, _ = await engine.load(run.id)
     assert effects(tmp_path) == ([] if when == "waiting" else ["a"])
-    assert when == "waiting" or has(entries, "a", "done")  # the call under way ended, and its outcome is known
+    assert when == "waiting" or has(entries, "a", "done")  # the running call ended, and its outcome is known
 
 
 @pytest.mark.row("F24")
-async def test_cancel_while_a_run_is_undone_lets_the_undo_end(hub: Hub, tmp_path: Path) -> None:
+async def test_cancel_during_undo_lets_the_undo_finish(hub: Hub, tmp_path: Path) -> None:
     steps = [
         pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}", "delay_after": 0.3}}) for name in ("a", "b")
     ]
@@ -530,7 +524,7 @@ async def test_cancel_while_a_run_is_undone_lets_the_undo_end(hub: Hub, tmp_path
 
 
 @pytest.mark.row("F21")
-async def test_changed_python_code_stops_the_run_and_calls_nothing(hub: Hub, tmp_path: Path) -> None:
+async def test_changed_python_code_stops_the_run_without_calls(hub: Hub, tmp_path: Path) -> None:
     async def first(run: RunContext) -> None:
         await run.call("s.pay", {"id": "a"})
         await run.approve("Go on?")
@@ -554,7 +548,7 @@ async def test_changed_python_code_stops_the_run_and_calls_nothing(hub: Hub, tmp
 
 
 @pytest.mark.row("F25")
-async def test_a_stranger_finds_no_run_and_a_revoked_starter_leaves_it_stuck(tmp_path: Path) -> None:
+async def test_other_callers_find_no_run_and_revoked_starter_stops_it(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     token, key = keyring.create_key_sync("starter", None, False, 0.0)
     refund = {"name": "refund", "steps": [{"name": "ok", "approve": "Pay?"}, pay("b")]}

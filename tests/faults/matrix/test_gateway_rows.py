@@ -16,7 +16,7 @@ import pytest
 from tests.faults.fault_lab import ERAS
 from tests.faults.results import results
 from tests.gateway import overload
-from tests.gateway.load_clients import Failed, HandshakeRider, Result, Rider, rider
+from tests.gateway.load_clients import Failed, LegacyLoadClient, LoadClient, Result, load_client
 from tests.gateway.program import Program, below, program, runs
 from tests.gateway.shutdown_runs import end_under_load
 from tests.timing import QUIET, within
@@ -45,12 +45,12 @@ async def in_flight(run: Program, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def cancelled(run: Program, client: Rider) -> list[Any]:
+async def cancelled(run: Program, client: LoadClient) -> list[Any]:
     return list((await client.call("fake__stats", {})).data["cancelled"])
 
 
-async def until_cancelled(run: Program, client: Rider) -> list[Any]:
-    """Return the calls that the server was told to cancel, as soon as there is one."""
+async def until_cancelled(run: Program, client: LoadClient) -> list[Any]:
+    """Return the calls that were cancelled at the server, as soon as there is one."""
     async with asyncio.timeout(60):
         while not (found := await cancelled(run, client)):
             await asyncio.sleep(0.05)
@@ -60,19 +60,19 @@ async def until_cancelled(run: Program, client: Rider) -> list[Any]:
 # -- C1: a caller leaves ----------------------------------------------------------------------------------------------
 
 
-async def leave(client: Rider, id_: int) -> None:
+async def leave(client: LoadClient, id_: int) -> None:
     """As the era has it: by closing the stream, or by saying so."""
-    if isinstance(client, HandshakeRider):
+    if isinstance(client, LegacyLoadClient):
         await client.notify("notifications/cancelled", {"requestId": id_, "reason": "changed my mind"})
     client.leave()
 
 
 @ERAS
 @pytest.mark.row("C1")
-async def test_a_client_that_leaves_while_its_call_runs_gives_its_slot_back(tmp_path: Path, era: str) -> None:
+async def test_client_leaving_during_a_call_frees_its_slot(tmp_path: Path, era: str) -> None:
     effects = tmp_path / "effects"
     async with program(tmp_path / "one", one_slot(effects)) as run:
-        gone, queued, other = (rider(era, run.port, run.token) for _ in range(3))
+        gone, queued, other = (load_client(era, run.port, run.token) for _ in range(3))
         await gone.begin(7, "tools/call", {"name": "fake__counter", "arguments": {"seconds": 50, "nonce": "sent"}})
         await in_flight(run, 1)
         await queued.begin(8, "tools/call", {"name": "fake__counter", "arguments": {"nonce": "queued"}})
@@ -90,9 +90,9 @@ async def test_a_client_that_leaves_while_its_call_runs_gives_its_slot_back(tmp_
 
 @ERAS
 @pytest.mark.row("C1")
-async def test_a_client_that_leaves_while_its_answer_streams_gives_its_slot_back(tmp_path: Path, era: str) -> None:
+async def test_client_leaving_during_a_stream_frees_its_slot(tmp_path: Path, era: str) -> None:
     async with program(tmp_path / "one", one_slot(tmp_path / "effects")) as run:
-        gone, other = rider(era, run.port, run.token), rider(era, run.port, run.token)
+        gone, other = load_client(era, run.port, run.token), load_client(era, run.port, run.token)
         params = {"name": "fake__progress", "arguments": {"n": 500, "seconds": 0.1}, "_meta": {"progressToken": "p"}}
         connection = await gone.begin(7, "tools/call", params)
         status, fields = await connection.head()
@@ -108,10 +108,10 @@ async def test_a_client_that_leaves_while_its_answer_streams_gives_its_slot_back
 
 
 @pytest.mark.row("C1")
-async def test_a_connection_lost_in_the_handshake_era_cancels_nothing(tmp_path: Path) -> None:
+async def test_lost_legacy_connection_cancels_nothing(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with program(tmp_path / "one", one_slot(effects)) as run:
-        gone, other = HandshakeRider(run.port, run.token), HandshakeRider(run.port, run.token)
+        gone, other = LegacyLoadClient(run.port, run.token), LegacyLoadClient(run.port, run.token)
         await gone.begin(7, "tools/call", {"name": "fake__counter", "arguments": {"seconds": 1, "nonce": "sent"}})
         await in_flight(run, 1)
         gone.leave()
@@ -125,7 +125,7 @@ async def test_a_connection_lost_in_the_handshake_era_cancels_nothing(tmp_path: 
 
 
 @pytest.mark.row("C3")
-async def test_three_times_the_capacity_costs_those_little_who_are_served() -> None:
+async def test_overload_at_three_times_capacity_keeps_throughput() -> None:
     report = await overload.run(60 if os.environ.get("TOOLWAY_LONG") else 5)
     assert report.kept >= (0.9 if QUIET else 0.3), str(report)
     assert len(report.refused) > 100 and not report.other, str(report)
@@ -135,16 +135,16 @@ async def test_three_times_the_capacity_costs_those_little_who_are_served() -> N
 
 @ERAS
 @pytest.mark.row("C4")
-async def test_a_principal_who_floods_leaves_others_their_share(tmp_path: Path, era: str) -> None:
+async def test_flooding_key_leaves_others_their_share(tmp_path: Path, era: str) -> None:
     server = {**fake_server(era="modern"), "limits": {"maxConcurrent": 4, "maxQueued": 40}}
     async with program(tmp_path / "one", {"fake": server}) as run:
         bodies = [{"name": name, "rate": "none"} for name in ("loud", "quiet")]
         tokens = [(await run.request("POST", "/admin/keys", body))[1]["token"] for body in bodies]
-        loud = [rider(era, run.port, tokens[0]) for _ in range(100)]
-        quiet = rider(era, run.port, tokens[1])
+        loud = [load_client(era, run.port, tokens[0]) for _ in range(100)]
+        quiet = load_client(era, run.port, tokens[1])
         over = False
 
-        async def shout(client: Rider) -> Counter[str]:
+        async def shout(client: LoadClient) -> Counter[str]:
             told: Counter[str] = Counter()
             while not over:
                 try:
@@ -173,13 +173,13 @@ async def test_a_principal_who_floods_leaves_others_their_share(tmp_path: Path, 
 
 @ERAS
 @pytest.mark.row("C11")
-async def test_a_storm_of_retries_through_a_gateway_stays_small(tmp_path: Path, era: str) -> None:
+async def test_retry_storm_through_a_gateway_stays_small(tmp_path: Path, era: str) -> None:
     effects, count = tmp_path / "effects", 200
     async with program(tmp_path / "one", {"fake": fake_server(effects=str(effects))}) as run:
-        clients = [rider(era, run.port, run.token) for _ in range(50)]
+        clients = [load_client(era, run.port, run.token) for _ in range(50)]
         left = iter(range(count))
 
-        async def storm(client: Rider) -> None:
+        async def storm(client: LoadClient) -> None:
             for number in left:
                 with pytest.raises(Failed):
                     arguments = {"mode": "nan", "effect": True, "nonce": str(number)}
@@ -195,12 +195,12 @@ async def test_a_storm_of_retries_through_a_gateway_stays_small(tmp_path: Path, 
 
 @ERAS
 @pytest.mark.row("C7")
-async def test_a_token_that_is_not_ours_opens_nothing_and_there_is_no_other_identity(tmp_path: Path, era: str) -> None:
+async def test_invalid_or_revoked_token_gets_401(tmp_path: Path, era: str) -> None:
     effects = tmp_path / "effects"
     unsigned = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJsb2NhbCJ9."
     async with program(tmp_path / "one", {"fake": fake_server(effects=str(effects))}) as run:
         made = (await run.request("POST", "/admin/keys", {"name": "short-lived"}))[1]
-        held = rider(era, run.port, made["token"])
+        held = load_client(era, run.port, made["token"])
         await held.call("fake__counter", {"nonce": "mine"})
         assert (await run.request("DELETE", f"/admin/keys/{made['id']}"))[0] == 200
         for token in (
@@ -214,13 +214,13 @@ async def test_a_token_that_is_not_ours_opens_nothing_and_there_is_no_other_iden
             "\t",
             "🔑",
         ):
-            client = rider(era, run.port, "")
+            client = load_client(era, run.port, "")
             client.fields["authorization"] = f"Bearer {token}".encode().decode("latin-1")
             with pytest.raises(Failed) as refused:
                 await client.call("fake__counter", {"nonce": "never"})
             assert refused.value.status == 401, token
             client.close()
-        without = rider(era, run.port, "")
+        without = load_client(era, run.port, "")
         del without.fields["authorization"]
         with pytest.raises(Failed) as refused:
             await without.call("fake__counter", {"nonce": "never"})
@@ -232,7 +232,7 @@ async def test_a_token_that_is_not_ours_opens_nothing_and_there_is_no_other_iden
     assert effects_in(effects) == {"mine": 1}
 
 
-def keyed(client: Rider, key: str, nonce: str, *, by_header: bool, seconds: float = 0) -> Any:
+def keyed(client: LoadClient, key: str, nonce: str, *, by_header: bool, seconds: float = 0) -> Any:
     arguments = {"nonce": nonce, "seconds": seconds}
     if by_header:
         return client.call("fake__counter", arguments, headers={"idempotency-key": key})
@@ -241,10 +241,10 @@ def keyed(client: Rider, key: str, nonce: str, *, by_header: bool, seconds: floa
 
 @pytest.mark.parametrize(("era", "by_header"), [("modern", True), ("modern", False), ("legacy", False)])
 @pytest.mark.row("C9")
-async def test_a_key_makes_one_call_of_many_and_is_good_for_no_other(tmp_path: Path, era: str, by_header: bool) -> None:
+async def test_key_executes_once_for_many_calls_and_no_other_call(tmp_path: Path, era: str, by_header: bool) -> None:
     effects = tmp_path / "effects"
     async with program(tmp_path / "one", {"fake": fake_server(effects=str(effects))}) as run:
-        clients = [rider(era, run.port, run.token) for _ in range(50)]
+        clients = [load_client(era, run.port, run.token) for _ in range(50)]
         at_once = [keyed(client, "k1", "once", by_header=by_header, seconds=0.3) for client in clients]
         answers: list[Result] = await asyncio.gather(*at_once)
         assert {json.dumps(answer.data) for answer in answers} == {json.dumps(answers[0].data)}
@@ -256,7 +256,7 @@ async def test_a_key_makes_one_call_of_many_and_is_good_for_no_other(tmp_path: P
         assert other.value.status == (422 if era == "modern" else 200)
         # The same key of another principal is another key.
         token = (await run.request("POST", "/admin/keys", {"name": "other"}))[1]["token"]
-        stranger = rider(era, run.port, token)
+        stranger = load_client(era, run.port, token)
         assert (await keyed(stranger, "k1", "theirs", by_header=by_header)).data["nonce"] == "theirs"
         assert await run.stop() == 0
     assert effects_in(effects) == {"once": 1, "theirs": 1}
@@ -267,7 +267,7 @@ async def test_a_key_makes_one_call_of_many_and_is_good_for_no_other(tmp_path: P
 
 
 @pytest.mark.row("D1")
-async def test_sigterm_under_load_loses_no_answer_and_doubles_no_effect(tmp_path: Path, seed: int) -> None:
+async def test_sigterm_under_load_loses_no_answer_or_effect(tmp_path: Path, seed: int) -> None:
     ending = await end_under_load(tmp_path / "one", seed)
     assert ending.wrong == [], str(ending)
     assert ending.answered and ending.running, str(ending)
@@ -276,10 +276,10 @@ async def test_sigterm_under_load_loses_no_answer_and_doubles_no_effect(tmp_path
 
 @ERAS
 @pytest.mark.row("D2")
-async def test_a_second_signal_goes_ahead_and_leaves_no_process(tmp_path: Path, era: str) -> None:
+async def test_second_signal_cuts_calls_and_leaves_no_process(tmp_path: Path, era: str) -> None:
     effects = tmp_path / "effects"
     async with program(tmp_path / "one", {"fake": fake_server("ignore_sigterm", effects=str(effects))}) as run:
-        client = rider(era, run.port, run.token)
+        client = load_client(era, run.port, run.token)
         call = asyncio.create_task(client.call("fake__counter", {"seconds": 50, "nonce": "sent"}))
         await in_flight(run, 1)
         processes = below(run.pid)
@@ -298,9 +298,9 @@ async def test_a_second_signal_goes_ahead_and_leaves_no_process(tmp_path: Path, 
 
 
 @pytest.mark.row("D2")
-async def test_sigint_to_the_whole_group_ends_it_in_order(tmp_path: Path) -> None:
+async def test_sigint_to_the_process_group_shuts_down_in_order(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server(), "other": fake_server("leaves_setsid")}) as run:
-        client = rider("modern", run.port, run.token)
+        client = load_client("modern", run.port, run.token)
         call = asyncio.create_task(client.call("fake__sleep", {"seconds": 1, "nonce": "mine"}))
         await in_flight(run, 1)
         processes = below(run.pid)
@@ -311,12 +311,12 @@ async def test_sigint_to_the_whole_group_ends_it_in_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("D8")
-async def test_a_file_that_cannot_be_used_changes_nothing_for_those_who_call(tmp_path: Path) -> None:
+async def test_unusable_config_file_changes_nothing_for_callers(tmp_path: Path) -> None:
     servers = {"one": fake_server(), "two": fake_server()}
     async with program(tmp_path / "one", servers) as run:
         before = {name: each["pid"] for name, each in (await run.servers()).items()}
         good = run.file.read_text()
-        client = rider("modern", run.port, run.token)
+        client = load_client("modern", run.port, run.token)
         broken: list[bytes | None] = [
             good[: len(good) // 2].encode(),
             b"",

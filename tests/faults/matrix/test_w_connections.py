@@ -29,7 +29,7 @@ async def is_ready(bench: Bench) -> None:
 
 
 @pytest.mark.row("W1")
-async def test_a_refused_websocket_is_said_at_once_and_opens_the_breaker_at_the_fifth() -> None:
+async def test_refused_websocket_opens_the_breaker_at_the_fifth() -> None:
     async with lab({"bad": {"url": f"ws://127.0.0.1:{unused_port()}/mcp"}}) as bench:
         codes = []
         for _ in range(6):
@@ -41,7 +41,7 @@ async def test_a_refused_websocket_is_said_at_once_and_opens_the_breaker_at_the_
 
 @ERAS
 @pytest.mark.row("W1")
-async def test_a_websocket_server_that_goes_and_comes_back_is_connected_again(era: str) -> None:
+async def test_websocket_server_that_comes_back_is_reconnected(era: str) -> None:
     fake = FakeWebSocket(era=era)
     async with lab({"bad": Served(fake)}) as bench:
         (await bench.call("bad.counter")).expect(None)
@@ -54,7 +54,7 @@ async def test_a_websocket_server_that_goes_and_comes_back_is_connected_again(er
 
 
 @pytest.mark.row("W2")
-async def test_a_handshake_without_an_answer_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_websocket_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert websocket.HANDSHAKE_TIMEOUT_S == 10
     monkeypatch.setattr(websocket, "HANDSHAKE_TIMEOUT_S", 0.5)
     async with lab({"bad": FakeWebSocket(modes=["silent_handshake;on=connect"])}) as bench:
@@ -75,7 +75,7 @@ async def test_a_handshake_without_an_answer_ends_at_its_limit(monkeypatch: pyte
         ("status=200", ServerUnavailable),
     ],
 )
-async def test_a_rejected_handshake_fails_calls_unsent_until_it_is_accepted(mode: str, error: type[CallError]) -> None:
+async def test_rejected_websocket_handshake_fails_calls_unsent(mode: str, error: type[CallError]) -> None:
     fake = FakeWebSocket(modes=[mode])
     async with lab(
         {"bad": Served(fake, {"headers": SECRET, "maxRestarts": 1000, "restart": {"maxBackoff": "1s"}})}
@@ -89,7 +89,7 @@ async def test_a_rejected_handshake_fails_calls_unsent_until_it_is_accepted(mode
 
 @pytest.mark.row("W4")
 @pytest.mark.parametrize("kind", ["expired", "other host", "untrusted", "no TLS at all"])
-async def test_a_websocket_server_that_cannot_prove_itself_is_told_nothing(kind: str, tmp_path: Path) -> None:
+async def test_websocket_with_bad_certificate_receives_no_data(kind: str, tmp_path: Path) -> None:
     host = "other.test" if kind == "other host" else "127.0.0.1"
     cert = certificate(tmp_path / "cert.pem", host, days=-1 if kind == "expired" else 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,7 +107,7 @@ async def test_a_websocket_server_that_cannot_prove_itself_is_told_nothing(kind:
 @ERAS
 @pytest.mark.row("W5")
 @pytest.mark.parametrize("mode", ["reset", "lose"])
-async def test_a_lost_websocket_leaves_sent_calls_unknown_and_the_next_ones_work(era: str, mode: str) -> None:
+async def test_lost_websocket_leaves_sent_calls_unknown_and_recovers(era: str, mode: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}) as bench:
         others = [bench.start("bad.counter", {"seconds": 0}) for _ in range(5)]
         for other in others:
@@ -120,7 +120,7 @@ async def test_a_lost_websocket_leaves_sent_calls_unknown_and_the_next_ones_work
 
 @ERAS
 @pytest.mark.row("W5")
-async def test_a_read_whose_websocket_was_lost_is_made_again(era: str) -> None:
+async def test_read_is_repeated_after_a_lost_websocket(era: str) -> None:
     fake = FakeWebSocket(era=era, modes=["lose;on=bad_read;times=1"])
     async with lab({"bad": fake}) as bench:
         read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
@@ -129,7 +129,7 @@ async def test_a_read_whose_websocket_was_lost_is_made_again(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("W5")
-async def test_a_websocket_cut_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
+async def test_websocket_cut_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
     async with (
         FakeWebSocket(era=era) as fake,
         FaultProxy(fake.host, fake.port) as proxy,
@@ -156,7 +156,7 @@ def _cut_somewhere(dice: random.Random) -> Fault:
 @ERAS
 @pytest.mark.row("W6")
 @pytest.mark.parametrize("code", [1000, 1001, 1009, 1011])
-async def test_a_close_frame_in_the_middle_of_a_call_leaves_it_unknown_and_names_the_code(era: str, code: int) -> None:
+async def test_close_frame_during_a_call_is_unknown_and_names_its_code(era: str, code: int) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}) as bench:
         lost = await bench.call("bad.bad", {"mode": f"close={code}", "effect": True})
         lost.expect(OutcomeUnknown, "unknown")
@@ -167,7 +167,7 @@ async def test_a_close_frame_in_the_middle_of_a_call_leaves_it_unknown_and_names
 
 @ERAS
 @pytest.mark.row("W6")
-async def test_an_answer_followed_by_a_close_frame_counts(era: str) -> None:
+async def test_answer_followed_by_a_close_frame_counts(era: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}) as bench:
         for megabytes in (0, 3):
             (await bench.call("bad.bad", {"mode": "respond_and_close", "mb": megabytes, "effect": True})).expect(None)
@@ -176,7 +176,7 @@ async def test_an_answer_followed_by_a_close_frame_counts(era: str) -> None:
 
 @ERAS
 @pytest.mark.row("W7")
-async def test_a_websocket_peer_gone_without_a_word_costs_a_call_its_deadline_and_is_replaced(era: str) -> None:
+async def test_silent_websocket_peer_fails_its_call_and_is_replaced(era: str) -> None:
     health = HealthCheck(interval=0.2, timeout=0.3, failure_threshold=2)
     async with FakeWebSocket(era=era) as fake, FaultProxy(fake.host, fake.port) as proxy:
         url = proxy.url_for("/mcp", scheme="ws")

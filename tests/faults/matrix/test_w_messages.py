@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 @ERAS
 @pytest.mark.row("W8")
 @pytest.mark.parametrize("mode", ["half_frame", "slow_frame=0.05"])
-async def test_a_websocket_message_that_stops_or_crawls_ends_the_link(
+async def test_stalled_or_slow_websocket_message_ends_the_link(
     era: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert message_stream.MIN_MESSAGE_RATE == (10 * 1024, 10.0)
@@ -52,11 +52,9 @@ async def _process(era: str, effects: Path) -> AsyncIterator[str]:
 
 @ERAS
 @pytest.mark.row("W9")
-async def test_a_websocket_message_below_the_limit_is_an_answer_and_one_over_it_ends_the_link(
-    era: str, tmp_path: Path
-) -> None:
+async def test_websocket_message_over_the_limit_ends_the_link(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
-    # In a process of its own: to build and write such a message would block this loop.
+    # In its own process: to build and write such a message would block this loop.
     async with _process(era, effects) as url, lab({"bad": Server(url=url)}, memory=96, effects=effects) as bench:
         (await bench.call("bad.bad", {"mode": "message_mb=8.2", "effect": True})).expect(None)
         over = await bench.call("bad.bad", {"mode": "message_mb=50", "effect": True})
@@ -69,7 +67,7 @@ async def test_a_websocket_message_below_the_limit_is_an_answer_and_one_over_it_
 
 @ERAS
 @pytest.mark.row("W10")
-async def test_junk_between_websocket_messages_changes_nothing_and_is_kept_for_people(era: str) -> None:
+async def test_junk_between_websocket_messages_is_ignored_and_kept(era: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era, modes=["garbage;on=tools/list"])}) as bench:
         for _ in range(3):
             (await bench.call("bad.bad", {"mode": "garbage", "effect": True})).expect(None)
@@ -89,7 +87,7 @@ async def test_junk_between_websocket_messages_changes_nothing_and_is_kept_for_p
         ("invalid_frame", "E-FRAME-BAD"),
     ],
 )
-async def test_a_websocket_answer_that_is_no_message_is_told_as_such(era: str, mode: str, code: str) -> None:
+async def test_invalid_websocket_answer_reports_its_error_code(era: str, mode: str, code: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}) as bench:
         spoiled = await bench.call("bad.bad", {"mode": mode, "effect": True})
         spoiled.expect(ProtocolError, "unknown")
@@ -100,7 +98,7 @@ async def test_a_websocket_answer_that_is_no_message_is_told_as_such(era: str, m
 
 @ERAS
 @pytest.mark.row("W11")
-async def test_a_websocket_answer_with_a_foreign_id_reaches_nobody_else(era: str) -> None:
+async def test_websocket_answer_with_unknown_id_is_dropped(era: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}) as bench:
         (await bench.call("bad.bad", {"mode": "twice", "effect": True})).expect(None)
         (await bench.call("bad.bad", {"mode": "fragments=7", "effect": True})).expect(None)
@@ -112,7 +110,7 @@ async def test_a_websocket_answer_with_a_foreign_id_reaches_nobody_else(era: str
 
 @ERAS
 @pytest.mark.row("W12")
-async def test_a_websocket_server_that_stops_reading_is_left_and_only_what_was_sent_is_unknown(era: str) -> None:
+async def test_websocket_server_that_stops_reading_is_replaced(era: str) -> None:
     assert Timeout().write == 10
     async with FakeWebSocket(era=era) as fake:
         server = Server(url=fake.url, timeout=Timeout(20, write=0.7))
@@ -134,7 +132,7 @@ async def test_a_websocket_server_that_stops_reading_is_left_and_only_what_was_s
 @ERAS
 @pytest.mark.row("W13")
 @pytest.mark.parametrize("mode", ["ping_flood=50000", "list_changed_flood=20000"])
-async def test_a_flood_of_websocket_frames_delays_nobody_and_fills_no_memory(era: str, mode: str) -> None:
+async def test_flood_of_websocket_frames_delays_no_other_call(era: str, mode: str) -> None:
     async with lab({"bad": FakeWebSocket(era=era)}, calm=False) as bench:
         (await bench.call("bad.bad", {"mode": mode, "effect": True}, timeout=30)).expect(None)
         (await bench.call("bad.counter")).expect(None)

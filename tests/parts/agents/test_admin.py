@@ -34,7 +34,7 @@ TURNS: list[Turn | str] = [
 ]
 
 
-async def test_a_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     entry = {"command": sys.executable, "args": [str(SERVER_FILE), str(tmp_path / "effects")]}
     async with edge(tmp_path) as found:
@@ -88,7 +88,7 @@ async def test_a_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: p
         assert (await found.ask("GET", "/admin/agents/none")).status == 404
 
 
-async def test_runs_that_the_gateway_executes_are_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_runs_inside_the_gateway_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     turns: list[Turn | str] = [Turn(calls=[ToolUse("a__echo", {"text": "hi"})]), "Done."]
     async with edge(tmp_path) as found:

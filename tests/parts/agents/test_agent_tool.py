@@ -37,9 +37,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-async def test_a_configured_agent_is_a_tool_with_a_task_and_a_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_configured_agent_is_a_tool_with_task_and_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with FakeLLM(TURNS) as llm:
         agent = {"model": "openai-chat:gpt-4o", "baseUrl": llm.openai_url, "budget": "1usd,3calls", "tools": ["*"]}
@@ -64,7 +62,7 @@ async def test_a_configured_agent_is_a_tool_with_a_task_and_a_form(
 
 
 @pytest.mark.slow
-def test_the_command_runs_a_configured_agent(tmp_path: Path) -> None:
+def test_command_runs_configured_agent(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     with FakeLLM(["Hello."]) as llm:
         document = json.loads((tmp_path / "mcp.json").read_text())
@@ -85,13 +83,13 @@ def test_the_command_runs_a_configured_agent(tmp_path: Path) -> None:
         ("a:b", "not an object"),
     ],
 )
-def test_a_wrong_entry_is_explained(entry: Any, words: str) -> None:
+def test_invalid_agent_entry_is_explained(entry: Any, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_config(json.dumps({"mcpServers": {}, "toolway": {"agents": {"x": entry}}}), "mcp.json", {})
     assert words in str(raised.value)
 
 
-def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
+def test_guide_example_runs(tmp_path: Path) -> None:
     text = (ROOT / "examples/agents/agent.py").read_text()
     assert text in (ROOT / "docs/howto/agents.md").read_text()
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": effect_entry(tmp_path)}}))

@@ -1,4 +1,4 @@
-"""`toolway agent`, as a person uses it: run, deny and approve, resume, show, replay."""
+"""`toolway agent`, as a user uses it: run, deny and approve, resume, show, replay."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ async def call(raw: Raw, era: str, name: str, arguments: Json, **more: Any) -> A
 
 
 def refusal(answer: Answer) -> tuple[int, str]:
-    """Code of the error, and of its cause. Nothing was executed."""
+    """Code of the error, and of its cause. Nothing ran."""
     assert answer.error["data"]["executed"] == "no", answer.error
     return answer.error["code"], answer.error["data"]["code"]
 

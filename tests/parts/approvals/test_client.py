@@ -1,4 +1,4 @@
-"""Calls about which the gateway asks the user of the client: once, for what was shown, and never "then go on"."""
+"""Calls about which the gateway asks the user of the client: once, for what was shown, and never "then continue"."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def run_with_answer(raw: Raw, era: str, answer: Json, arguments: Json) -> 
 
 
 @pytest.mark.attack("A2-S12")
-async def test_an_answer_counts_for_the_meta_that_was_shown(tmp_path: Path) -> None:
+async def test_approval_covers_only_the_meta_that_was_shown(tmp_path: Path) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         for shown, sent in (({}, {"x/payee": "other"}), ({"x/payee": "one"}, {"x/payee": "other"})):
             asked = (await raw.call("echo", PAY, capabilities=FORM, meta=shown)).result
@@ -69,7 +69,7 @@ async def test_an_answer_counts_for_the_meta_that_was_shown(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("server_era", ERAS)
-async def test_a_modern_client_is_asked_and_its_answer_counts_once(tmp_path: Path, server_era: str) -> None:
+async def test_modern_client_is_asked_and_answer_is_used_once(tmp_path: Path, server_era: str) -> None:
     async with asking(tmp_path, CLIENT, era=server_era) as lab, lab.raw("server/bank") as raw:
         asked = await ask(raw, "echo", PAY)
         (question,) = asked["inputRequests"].values()
@@ -86,7 +86,7 @@ async def test_a_modern_client_is_asked_and_its_answer_counts_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("server_era", ERAS)
-async def test_a_legacy_client_is_asked_on_the_stream_of_its_call(tmp_path: Path, server_era: str) -> None:
+async def test_legacy_client_is_asked_on_its_call_stream(tmp_path: Path, server_era: str) -> None:
     async with asking(tmp_path, CLIENT, era=server_era) as lab, lab.raw("server/bank") as raw:
         answer, asked = await say_and_answer(raw, accept(), PAY)
         assert answer.result["content"][0]["text"] == "pay 100" and len(asked) == 1
@@ -108,14 +108,14 @@ async def test_a_legacy_client_is_asked_on_the_stream_of_its_call(tmp_path: Path
     ],
     ids=str,
 )
-async def test_anything_but_a_yes_is_a_no(tmp_path: Path, era: str, answer: Json) -> None:
+async def test_any_answer_but_yes_denies_the_call(tmp_path: Path, era: str, answer: Json) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         assert refusal(await run_with_answer(raw, era, answer, PAY)) == DENIED
         assert lab.executed() == 0 and lab.actions[-1] == "denied"
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_that_cannot_be_asked_is_sent_to_the_operator(tmp_path: Path, era: str) -> None:
+async def test_client_without_forms_gets_an_administrator_request(tmp_path: Path, era: str) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, era, "echo", PAY)
         assert refusal(first) == WAITS and "toolway approvals approve" in first.error["data"]["fix"]
@@ -125,7 +125,7 @@ async def test_a_client_that_cannot_be_asked_is_sent_to_the_operator(tmp_path: P
         assert lab.executed() == 1
 
 
-async def test_an_answer_counts_for_nothing_else(tmp_path: Path) -> None:
+async def test_answer_does_not_approve_any_other_call(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     async with (
         asking(tmp_path, CLIENT, keyring=keyring) as lab,
@@ -151,7 +151,7 @@ async def test_an_answer_counts_for_nothing_else(tmp_path: Path) -> None:
         assert lab.executed() == 1
 
 
-async def test_a_state_that_the_server_invents_is_no_answer(tmp_path: Path) -> None:
+async def test_state_from_server_does_not_count_as_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, {}) as lab, lab.raw("server/bank") as raw:
         asked = (await raw.call("ask", {}, capabilities=FORM)).result  # the server asks by itself
         lab.gate.set_rules({**_rules(CLIENT)})
@@ -167,14 +167,14 @@ def _rules(block: Json) -> Any:
     return parse_approve(block)
 
 
-async def test_doubled_answers_execute_once(tmp_path: Path) -> None:
+async def test_repeated_answers_run_the_call_once(tmp_path: Path) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         asked = await ask(raw, "echo", PAY)
         answers = await asyncio.gather(*(reply(raw, asked, accept(), "echo", PAY) for _ in range(20)))
         assert sum("result" in each.last for each in answers) == lab.executed() == 1
 
 
-async def test_a_question_survives_a_restart_and_stays_answered(tmp_path: Path) -> None:
+async def test_pending_question_survives_restart_and_is_used_once(tmp_path: Path) -> None:
     async with FullHttp("modern") as fake:
         async with asking(tmp_path, CLIENT, fake=fake) as lab, lab.raw("server/bank") as raw:
             asked, second = await ask(raw, "echo", PAY), await ask(raw, "echo", PAY)
@@ -186,7 +186,7 @@ async def test_a_question_survives_a_restart_and_stays_answered(tmp_path: Path) 
             assert lab.executed() == 2
 
 
-async def test_an_old_question_and_another_definition_are_refused(tmp_path: Path) -> None:
+async def test_expired_question_and_changed_tool_are_rejected(tmp_path: Path) -> None:
     clock = Clock()
     async with asking(tmp_path, CLIENT, now=clock) as lab, lab.raw("server/bank") as raw:
         asked = await ask(raw, "echo", PAY)
@@ -201,7 +201,7 @@ async def test_an_old_question_and_another_definition_are_refused(tmp_path: Path
         assert lab.executed() == 0
 
 
-async def test_a_server_that_needs_input_gets_it_once(tmp_path: Path) -> None:
+async def test_input_request_after_approval_runs_once(tmp_path: Path) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         asked = await ask(raw, "ask", {})
         rest = (await reply(raw, asked, accept(), "ask", {})).result
@@ -215,7 +215,7 @@ async def test_a_server_that_needs_input_gets_it_once(tmp_path: Path) -> None:
         assert lab.executed("ask") == executed, "the rest of an approved call runs once"
 
 
-async def test_a_legacy_server_asks_in_the_middle_of_an_approved_call(tmp_path: Path) -> None:
+async def test_legacy_server_can_ask_during_approved_call(tmp_path: Path) -> None:
     async with asking(tmp_path, CLIENT, era="legacy") as lab, lab.raw("server/bank") as raw:
         rest = (await reply(raw, await ask(raw, "ask", {}), accept(), "ask", {})).result
         assert rest["resultType"] == "input_required" and "toolway-approval" not in rest["inputRequests"]
@@ -223,7 +223,7 @@ async def test_a_legacy_server_asks_in_the_middle_of_an_approved_call(tmp_path: 
         assert lab.executed("ask") == 1
 
 
-async def test_a_client_that_leaves_in_the_middle_of_the_question_executes_nothing(tmp_path: Path) -> None:
+async def test_client_that_disconnects_while_asked_runs_nothing(tmp_path: Path) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         await raw.initialize(capabilities=FORM)
         heard = asyncio.Event()
@@ -240,7 +240,7 @@ async def test_a_client_that_leaves_in_the_middle_of_the_question_executes_nothi
         assert lab.executed() == 0
 
 
-async def test_destructive_is_what_the_server_says_and_spares_nothing(tmp_path: Path) -> None:
+async def test_destructive_hint_adds_question_but_never_skips_rule(tmp_path: Path) -> None:
     rules = {"destructive": "operator", "bank.add": "operator"}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         hints: Json = {"echo": {"destructiveHint": True}, "add": {"destructiveHint": False, "readOnlyHint": True}}
@@ -252,7 +252,7 @@ async def test_destructive_is_what_the_server_says_and_spares_nothing(tmp_path: 
         assert lab.executed() == lab.executed("add") == 0
 
 
-def test_every_argument_is_shown_and_cut_only_with_a_mark() -> None:
+def test_every_argument_is_shown_and_cuts_are_marked() -> None:
     def describe(arguments: Json, **params: Any) -> list[ShownArgument]:
         reader = ArgumentReader(
             lambda text: text.replace("s3cret", "***"), lambda text: ["the secret K of server bank"]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]
 
 @pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
 @pytest.mark.parametrize("column", ["sealed", "state", "caller"])
-async def test_a_bad_approval_in_a_file_stops_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+async def test_damaged_approval_in_file_affects_no_other(tmp_path: Path, column: str, value: str) -> None:
     first = file_store(tmp_path)
     bad, good = await first.claim(request("bad")), await first.claim(request("good"))
     for each in (bad, good):
@@ -35,7 +35,7 @@ async def test_a_bad_approval_in_a_file_stops_no_other_one(tmp_path: Path, colum
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_a_bad_approval_stops_no_other_one(engine: AsyncEngine, is_over: bool) -> None:
+async def test_damaged_approval_in_database_affects_no_other(engine: AsyncEngine, is_over: bool) -> None:
     asked = {name: (await store(engine).claim(request(name))).request for name in ("bad", "good")}
     async with engine.begin() as db:
         await db.execute(text("UPDATE approvals SET sealed = 'x' WHERE key = :id"), {"id": asked["bad"].id})

@@ -65,7 +65,7 @@ async def operator(folder: Path, era: str = "modern", clock: Clock | None = None
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_link_shows_one_request_and_its_answer_counts_once(tmp_path: Path, era: str) -> None:
+async def test_link_opens_one_request_that_is_answered_once(tmp_path: Path, era: str) -> None:
     async with operator(tmp_path, era) as boss:
         id_, link = await boss.ask()
         for _ in range(3):
@@ -81,7 +81,7 @@ async def test_a_link_shows_one_request_and_its_answer_counts_once(tmp_path: Pat
         assert boss.lab.executed() == 1
 
 
-async def test_a_link_without_an_administrator_opens_and_answers_nothing(tmp_path: Path) -> None:
+async def test_link_without_administrator_access_is_rejected(tmp_path: Path) -> None:
     async with operator(tmp_path) as boss:
         id_, link = await boss.ask()
         for token, status in (("", 401), ("tw_made_up", 401), (made(boss.keyring, "guest"), 403), (link, 401)):
@@ -119,7 +119,7 @@ async def test_forged_swapped_and_expired_links_have_no_effect(tmp_path: Path) -
         assert "approved" not in boss.lab.actions
 
 
-async def test_the_webhook_gets_a_link_that_opens_the_request(tmp_path: Path) -> None:
+async def test_webhook_gets_link_to_the_request(tmp_path: Path) -> None:
     hook = Hook(*[200] * 4)
     entry = write_tools(tmp_path, pay="Pays.")
     async with hook.served() as url:
@@ -146,7 +146,7 @@ async def test_the_webhook_gets_a_link_that_opens_the_request(tmp_path: Path) ->
             assert files and not any("/dashboard/" in each for each in files)
 
 
-def test_the_public_url_is_the_configured_one_or_that_of_the_login() -> None:
+def test_public_url_is_configured_or_derived_from_login() -> None:
     assert parse_gateway({"gateway": {"url": f"{URL}/x/"}}, {}).public_url == f"{URL}/x"
     assert parse_gateway({}, {}).public_url == ""
     login = {"issuer": "https://login.example", "audience": f"{URL}/toolway/mcp"}

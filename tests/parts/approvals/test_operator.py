@@ -1,4 +1,4 @@
-"""Calls that wait for the approval of an operator: one call, once, as it was shown."""
+"""Calls that wait until an operator approves them: one call, once, as it was shown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def approve(lab: Asking, answer: Any) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server_era", ERAS)
-async def test_an_approved_call_runs_once(tmp_path: Path, era: str, server_era: str) -> None:
+async def test_approved_call_runs_once(tmp_path: Path, era: str, server_era: str) -> None:
     async with asking(tmp_path, OPERATOR, era=server_era) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, era, "echo", PAY)
         assert refusal(first) == WAITS and first.error["data"]["retryAfterMs"] > 0 and first.status == 200
@@ -62,7 +62,7 @@ async def test_an_approved_call_runs_once(tmp_path: Path, era: str, server_era: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_approval_counts_for_nothing_else(tmp_path: Path, era: str) -> None:
+async def test_approval_does_not_cover_any_other_call(tmp_path: Path, era: str) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     rules = {"bank.echo": "operator", "bank.ask": "operator"}
     async with (
@@ -83,7 +83,7 @@ async def test_an_approval_counts_for_nothing_else(tmp_path: Path, era: str) -> 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_denied_call_tells_the_reason(tmp_path: Path, era: str) -> None:
+async def test_denied_call_reports_the_reason(tmp_path: Path, era: str) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
         await lab.gate.decide(id_, "denied", "", "not on Fridays")
@@ -92,7 +92,7 @@ async def test_a_denied_call_tells_the_reason(tmp_path: Path, era: str) -> None:
         assert lab.executed() == 0 and await lab.waiting() == []
 
 
-async def test_an_approval_expires(tmp_path: Path) -> None:
+async def test_approval_expires(tmp_path: Path) -> None:
     clock = Clock()
     async with asking(tmp_path, OPERATOR, now=clock) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
@@ -106,7 +106,7 @@ async def test_an_approval_expires(tmp_path: Path) -> None:
         assert lab.executed() == 0 and lab.actions.count("expired") == 1
 
 
-async def test_another_definition_needs_another_approval(tmp_path: Path) -> None:
+async def test_changed_tool_needs_new_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         tool = lab.hub.lists.catalog.find_tool("bank", "echo")
@@ -118,7 +118,7 @@ async def test_another_definition_needs_another_approval(tmp_path: Path) -> None
         assert lab.executed() == 0
 
 
-async def test_of_many_equal_calls_one_uses_the_approval(tmp_path: Path) -> None:
+async def test_one_of_many_identical_calls_uses_the_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         answers = await asyncio.gather(*(call(raw, "modern", "echo", PAY) for _ in range(20)))
@@ -127,7 +127,7 @@ async def test_of_many_equal_calls_one_uses_the_approval(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_approvals_survive_a_restart_and_stay_used(tmp_path: Path, era: str) -> None:
+async def test_approvals_survive_restart_and_are_used_once(tmp_path: Path, era: str) -> None:
     async with FullHttp("modern") as fake:
         async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
             id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
@@ -141,7 +141,7 @@ async def test_approvals_survive_a_restart_and_stay_used(tmp_path: Path, era: st
 
 
 @pytest.mark.parametrize("change", ["state = 'approved'", "caller = 'x'", "sealed = 'x'", "until = until + 9000"])
-async def test_a_changed_row_approves_nothing(tmp_path: Path, change: str) -> None:
+async def test_changed_row_approves_nothing(tmp_path: Path, change: str) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await call(raw, "modern", "echo", PAY)
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
@@ -150,7 +150,7 @@ async def test_a_changed_row_approves_nothing(tmp_path: Path, change: str) -> No
         assert lab.executed() == 0
 
 
-async def test_a_row_that_was_put_back_is_not_used_again(tmp_path: Path) -> None:
+async def test_restored_row_is_not_used_again(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
@@ -162,14 +162,14 @@ async def test_a_row_that_was_put_back_is_not_used_again(tmp_path: Path) -> None
         assert lab.executed() == 1
 
 
-async def test_an_unusable_store_lets_no_call_through(tmp_path: Path) -> None:
+async def test_unusable_store_rejects_calls(tmp_path: Path) -> None:
     (tmp_path / "approvals.sqlite").write_text("no database" * 100)
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         assert refusal(await call(raw, "modern", "echo", PAY)) == (-31009, "E-APPROVAL-STORE")
         assert lab.executed() == 0
 
 
-async def test_a_full_queue_refuses_and_one_caller_gets_half_of_it(
+async def test_full_queue_rejects_and_one_caller_gets_half_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "MAX_PENDING", 6)
@@ -184,7 +184,7 @@ async def test_a_full_queue_refuses_and_one_caller_gets_half_of_it(
         assert lab.executed() == 0 and len(await lab.waiting()) == 6
 
 
-async def test_two_hundred_calls_wait_at_once(tmp_path: Path) -> None:
+async def test_200_calls_can_wait_at_once(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         calls = [{"text": str(number)} for number in range(200)]
         asked = await asyncio.gather(*(call(raw, "modern", "echo", each) for each in calls))
@@ -199,7 +199,7 @@ async def test_two_hundred_calls_wait_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_call_tool_of_the_search_asks_too(tmp_path: Path, era: str) -> None:
+async def test_call_tool_of_search_endpoint_needs_approval(tmp_path: Path, era: str) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("search") as raw:
         wrapped = {"name": "bank__echo", "arguments": PAY}
         first = await call(raw, era, "call_tool", wrapped)
@@ -209,7 +209,7 @@ async def test_call_tool_of_the_search_asks_too(tmp_path: Path, era: str) -> Non
         assert lab.executed() == 1
 
 
-async def test_playground_programs_and_steps_ask_too(tmp_path: Path) -> None:
+async def test_playground_and_hub_calls_need_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw() as raw:
         body = {"server": "bank", "tool": "echo", "arguments": PAY}
         reply = await raw.http.post(f"{lab.base}/admin/call", json=body)
@@ -220,7 +220,7 @@ async def test_playground_programs_and_steps_ask_too(tmp_path: Path) -> None:
         assert lab.executed() == 0
 
 
-async def test_a_hub_behind_the_gateway_reports_that_the_call_was_not_executed(tmp_path: Path) -> None:
+async def test_hub_behind_gateway_reports_call_did_not_run(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab:
         entry = {"url": f"{lab.base}/mcp", "headers": {"Authorization": "Bearer tw_owner"}}
         async with Hub({"gateway": entry}) as hub:
@@ -230,7 +230,7 @@ async def test_a_hub_behind_the_gateway_reports_that_the_call_was_not_executed(t
         assert lab.executed() == 0
 
 
-async def test_a_step_of_a_workflow_waits_for_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_workflow_step_waits_for_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.05)
     steps = [{"name": name, "tool": "bank.echo", "params": PAY | {"n": name}} for name in ("yes", "no")]
@@ -262,7 +262,7 @@ async def waiting(lab: Asking, count: int, besides: str = "") -> list[records.Ap
             await asyncio.sleep(0.02)
 
 
-async def test_a_task_needs_the_approval_once(tmp_path: Path) -> None:
+async def test_task_needs_approval_once(tmp_path: Path) -> None:
     tasks: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     async with asking(tmp_path, {"bank.start_task": "operator"}) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, "modern", "start_task", {}, capabilities=tasks)
@@ -272,7 +272,7 @@ async def test_a_task_needs_the_approval_once(tmp_path: Path) -> None:
         assert lab.executed("start_task") == 1
 
 
-async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
+async def test_administrator_answers_over_http(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     boss, _ = keyring.create_key_sync("boss", None, True, 0.0)
     async with asking(tmp_path, OPERATOR, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
@@ -301,7 +301,7 @@ async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
 # -- rules ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_without_a_rule_has_its_plan_and_one_with_a_rule_has_none(tmp_path: Path) -> None:
+async def test_call_has_a_cached_plan_only_without_a_rule(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         assert "result" in (await call(raw, "modern", "declared", {})).last
         echo, other = (lab.hub.lists.catalog.find_tool("bank", name) for name in ("echo", "declared"))
@@ -317,7 +317,7 @@ async def test_a_call_without_a_rule_has_its_plan_and_one_with_a_rule_has_none(t
         assert "result" in (await call(raw, "modern", "echo", PAY)).last
 
 
-async def test_a_condition_decides_by_the_arguments_and_asks_if_it_has_no_value(tmp_path: Path) -> None:
+async def test_condition_on_arguments_decides_and_errors_ask(tmp_path: Path) -> None:
     pytest.importorskip("cel_expr_python")
     rules = {"bank.declared": {"by": "operator", "when": "args.amount > 100 || args.to.exists(x, x == 'evil')"}}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
@@ -328,7 +328,7 @@ async def test_a_condition_decides_by_the_arguments_and_asks_if_it_has_no_value(
         assert lab.executed("declared") == 1
 
 
-async def test_prompts_and_resources_are_not_asked_about(tmp_path: Path) -> None:
+async def test_prompts_and_resources_need_no_approval(tmp_path: Path) -> None:
     async with asking(tmp_path, {"*": "operator"}) as lab, lab.raw("server/bank") as raw:
         answer = await raw.ask("resources/list", {})
         assert "result" in answer.last
@@ -337,9 +337,7 @@ async def test_prompts_and_resources_are_not_asked_about(tmp_path: Path) -> None
 
 
 @pytest.mark.user_trial("9")
-async def test_a_call_that_waits_for_an_approval_is_not_counted_as_failed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_call_waiting_for_approval_is_not_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     metrics, recent = Metrics(), RecentCalls()
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:

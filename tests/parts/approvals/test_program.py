@@ -33,7 +33,7 @@ async def call(run: Program, era: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.slow)])
-async def test_an_operator_answers_in_the_terminal_over_a_kill(tmp_path: Path, era: str) -> None:
+async def test_approvals_in_terminal_survive_a_killed_gateway(tmp_path: Path, era: str) -> None:
     entry = write_tools(tmp_path, pay="Pays.")
     settings: Any = {"approve": {"bank.*": "operator"}, "audit": {"to": "jsonl", "file": str(tmp_path / "audit.jsonl")}}
     async with program(tmp_path, {"bank": entry}, **settings) as run:

@@ -17,7 +17,7 @@ def approvers(rules: Any, name: str, *, destructive: bool = False) -> list[str]:
     return [each.by for each in found]
 
 
-def test_the_last_pattern_decides_and_the_stricter_rule_comes_first() -> None:
+def test_last_pattern_wins_and_stricter_rule_is_first() -> None:
     rules = {
         "destructive": "client",
         "bank.*": "operator",
@@ -54,18 +54,18 @@ def test_the_last_pattern_decides_and_the_stricter_rule_comes_first() -> None:
     ],
     ids=lambda block: str(block)[:40],
 )
-def test_what_could_be_meant_otherwise_is_rejected(block: Any) -> None:
+def test_ambiguous_rule_is_rejected(block: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_gateway({"approve": block}, {})
     assert "toolway.approve" in caught.value.message
 
 
 @pytest.mark.parametrize("key", ["approval", "approvals", "aprove", "Approve"])
-def test_a_misspelt_key_is_rejected(key: str) -> None:
+def test_misspelled_key_is_rejected(key: str) -> None:
     with pytest.raises(ConfigError, match="unknown key toolway"):
         parse_gateway({key: {"bank.*": "operator"}}, {})
 
 
-def test_a_condition_is_no_template() -> None:
+def test_condition_is_not_expanded_as_template() -> None:
     settings = parse_gateway({"approve": {"a.b": {"by": "client", "when": "args.x == '${HOME}'"}}}, {"HOME": "/h"})
     assert settings.parts["approvals"].approve["a.b"].when == "args.x == '${HOME}'"

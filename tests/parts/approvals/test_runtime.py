@@ -25,7 +25,7 @@ def settings_of(rules: Any) -> Any:
     return parse_gateway({"approve": rules}, {}).parts
 
 
-async def test_rules_that_cannot_ask_anybody_stop_the_start() -> None:
+async def test_rules_without_a_store_stop_the_start() -> None:
     parts = PartSet(HubCore({}), None, key=KEY)  # it stores nothing
     assert parts.gate is None
     parts.start({})
@@ -34,7 +34,7 @@ async def test_rules_that_cannot_ask_anybody_stop_the_start() -> None:
             use(settings_of({"bank.*": "operator"}))
 
 
-async def test_a_broken_condition_is_refused_before_anything_changes(tmp_path: Path) -> None:
+async def test_invalid_condition_is_rejected_before_rules_change(tmp_path: Path) -> None:
     parts = PartSet(HubCore({}), None, key=KEY, open_database=file_database(tmp_path))
     parts.start(settings_of({"bank.*": "operator"}))
     gate = parts.runtime("approvals", ApprovalsRuntime).gate
@@ -50,7 +50,7 @@ async def test_a_broken_condition_is_refused_before_anything_changes(tmp_path: P
     await parts.close()
 
 
-async def test_one_gate_decides_and_a_part_that_comes_later_finds_it(tmp_path: Path) -> None:
+async def test_second_approval_gate_is_rejected(tmp_path: Path) -> None:
     parts = PartSet(HubCore({}), None, key=KEY, open_database=file_database(tmp_path))
     assert [part.name for part, _ in parts].index("approvals") < [part.name for part, _ in parts].index("flows")
     assert parts.gate is not None
@@ -59,7 +59,7 @@ async def test_one_gate_decides_and_a_part_that_comes_later_finds_it(tmp_path: P
     await parts.close()
 
 
-async def test_each_part_has_a_key_of_its_own_in_all_processes() -> None:
+async def test_each_part_has_the_same_key_in_all_processes() -> None:
     one, two, other = (PartSet(HubCore({}), None, key=key, parts=()) for key in (KEY, KEY, b"x" * 32))
     first, second = list(registry.built_in())[:2]
     assert one.derive_key(first) == two.derive_key(first) != one.derive_key(second)
@@ -69,7 +69,7 @@ async def test_each_part_has_a_key_of_its_own_in_all_processes() -> None:
     )
 
 
-def test_an_alert_begins_with_a_request_to_an_operator_and_ends_with_its_answer() -> None:
+def test_alert_opens_with_request_and_closes_with_answer() -> None:
     def condition(action: str, by: str = "operator") -> Any:
         return condition_of(ApprovalChanged("bank", action, by, "ab12", "pay", "key:anna"))
 
@@ -82,6 +82,6 @@ def test_an_alert_begins_with_a_request_to_an_operator_and_ends_with_its_answer(
     assert condition("asked", "client") is None and condition("approved", "client") is None
 
 
-def test_the_declaration_names_its_tables_and_its_setting() -> None:
+def test_part_declares_its_tables_and_setting() -> None:
     part = Approvals()
     assert part.setting_keys == ("approve",) and [each.is_signed for each in part.tables()] == [True, False]

@@ -39,7 +39,7 @@ def request(key: str = "k", caller: str = "anna") -> ApprovalRequest:
     )
 
 
-async def test_of_all_nodes_one_uses_an_approval(engine: AsyncEngine) -> None:
+async def test_only_one_node_uses_an_approval(engine: AsyncEngine) -> None:
     nodes = [store(engine) for _ in range(4)]
     asked = await nodes[0].claim(request())
     assert asked.outcome == "asked" and (await nodes[1].claim(request())).outcome == "pending"
@@ -51,13 +51,13 @@ async def test_of_all_nodes_one_uses_an_approval(engine: AsyncEngine) -> None:
     assert await nodes[0].count_pending() == 1
 
 
-async def test_an_answer_of_a_client_is_used_once_by_all_nodes(engine: AsyncEngine) -> None:
+async def test_client_answer_is_used_once_across_nodes(engine: AsyncEngine) -> None:
     nodes = [store(engine) for _ in range(3)]
     assert sorted(await asyncio.gather(*(node.spend("n") for node in nodes))) == [False, False, True]
     assert await store(engine, tenant="other").spend("n"), "each tenant has its own"
 
 
-async def test_what_expired_is_removed_and_reported(engine: AsyncEngine) -> None:
+async def test_expired_request_is_removed_and_reported(engine: AsyncEngine) -> None:
     asked = await store(engine).claim(request())
     later = store(engine, moved=records.APPROVAL_LIFETIME_S + 1)
     assert await later.decide(asked.request.id, "approved", "", "") is None
@@ -66,7 +66,7 @@ async def test_what_expired_is_removed_and_reported(engine: AsyncEngine) -> None
     assert await store(engine).load() == [found.request]
 
 
-async def test_the_queue_is_bounded_over_all_nodes(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_limit_applies_across_nodes(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_PENDING", 4)
     claims = [(f"{number} {caller}", caller) for number in range(3) for caller in ("anna", "ben", "carl")]
     found = [await store(engine).claim(request(*each)) for each in claims]
@@ -83,7 +83,7 @@ async def test_the_queue_is_bounded_over_all_nodes(engine: AsyncEngine, monkeypa
         "DELETE FROM approvals",
     ],
 )
-async def test_a_row_that_was_changed_approves_nothing(engine: AsyncEngine, attack: str) -> None:
+async def test_changed_row_approves_nothing(engine: AsyncEngine, attack: str) -> None:
     await store(engine).claim(request("k" if "binding" not in attack else "other"))
     async with engine.begin() as db:
         await db.execute(text(attack))
@@ -96,7 +96,7 @@ async def test_a_row_that_was_changed_approves_nothing(engine: AsyncEngine, atta
         assert await store(engine).load() == []  # others would be listed
 
 
-async def test_a_used_approval_that_was_put_back_is_refused(engine: AsyncEngine) -> None:
+async def test_restored_used_approval_is_rejected(engine: AsyncEngine) -> None:
     node = store(engine)
     asked = await node.claim(request())
     await node.decide(asked.request.id, "approved", "", "")
@@ -110,7 +110,7 @@ async def test_a_used_approval_that_was_put_back_is_refused(engine: AsyncEngine)
         await store(engine).claim(request())
 
 
-async def test_another_key_reads_and_approves_nothing(engine: AsyncEngine) -> None:
+async def test_store_with_other_key_reads_and_approves_nothing(engine: AsyncEngine) -> None:
     await store(engine).claim(request())
     with pytest.raises(StoreError):
         await store(engine, letter=b"x").claim(request())

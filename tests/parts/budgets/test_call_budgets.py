@@ -55,17 +55,17 @@ def _account(text: str, holder: str = "key k") -> BudgetAccount:
 
 
 @pytest.mark.parametrize("text", ["5000/day", "1/minute", "100/hour", "7/month", "500MB/day", "3GB/month", "1B/minute"])
-def test_a_budget_is_written_as_an_amount_in_a_period(text: str) -> None:
+def test_budget_is_an_amount_per_period(text: str) -> None:
     assert str(CallBudget.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "5", "0/day", "-1/day", "5/week", "1.5/day", "5MB", "5 /day", "9999999GB/day"])
-def test_what_is_no_budget_is_refused(text: str) -> None:
+def test_invalid_budget_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="invalid budget"):
         CallBudget.parse(text)
 
 
-def test_periods_begin_at_full_times_of_utc() -> None:
+def test_periods_start_at_utc_boundaries() -> None:
     at = DAY + 3600 * 5 + 61
     assert CallBudget.parse("1/minute").period_at(at) == (DAY + 3600 * 5 + 60, DAY + 3600 * 5 + 120)
     assert CallBudget.parse("1/hour").period_at(at) == (DAY + 3600 * 5, DAY + 3600 * 6)
@@ -76,7 +76,7 @@ def test_periods_begin_at_full_times_of_utc() -> None:
     assert CallBudget.parse("1/month").period_at(december)[1] == 1_798_761_600  # 2027-01-01
 
 
-def test_the_setting_names_groups_patterns_and_amounts() -> None:
+def test_budget_setting_has_groups_patterns_and_amounts() -> None:
     settings = parse_gateway(
         {"budgets": {"eng": {"*": "20000/day", "openai.*": ["500/day", "1GB/day"]}}, "budgetsFail": "open"}, {}
     ).parts["budgets"]
@@ -101,7 +101,7 @@ def test_the_setting_names_groups_patterns_and_amounts() -> None:
         parse_gateway({"budgetsFail": "ajar"}, {})
 
 
-def test_a_call_counts_for_all_its_groups_and_for_every_caller() -> None:
+def test_call_counts_for_its_groups_and_the_everyone_group() -> None:
     rules = BudgetRules(
         parse_budgets({"eng": {"*": "9/day", "a.*": "3/day"}, "*": {"b.*": "2/day"}, "x": {"*": "1/day"}})
     )
@@ -110,7 +110,7 @@ def test_a_call_counts_for_all_its_groups_and_for_every_caller() -> None:
     assert rules.find([], "a.echo") == []
 
 
-def test_a_lease_never_exceeds_the_budget_and_begins_again_with_the_period() -> None:
+def test_lease_stays_within_budget_and_resets_each_period() -> None:
     account, stored, granted = _account("100/day"), None, 0
     for _ in range(500):
         lease, stored = decide_lease(stored, LeaseRequest(account, 30), DAY + 5.0)
@@ -155,7 +155,7 @@ class _Lab:
 
 
 @pytest.mark.anyio
-async def test_a_budget_is_spent_to_the_last_call_and_no_further() -> None:
+async def test_budget_is_spent_to_the_last_call() -> None:
     lab, accounts = _Lab(), [_account("100/day"), _account("40/hour", "group eng")]
     assert await lab.count(accounts, 1000) == 40
     lab.now += 3600
@@ -171,7 +171,7 @@ async def test_a_budget_is_spent_to_the_last_call_and_no_further() -> None:
 
 
 @pytest.mark.anyio
-async def test_many_calls_at_once_spend_no_more() -> None:
+async def test_concurrent_calls_stay_within_budget() -> None:
     lab, account = _Lab(), _account("100/day")
     outcomes = await asyncio.gather(*(lab.budgets.take([account]) for _ in range(300)), return_exceptions=True)
     assert sum(each is None for each in outcomes) == 100
@@ -180,7 +180,7 @@ async def test_many_calls_at_once_spend_no_more() -> None:
 
 
 @pytest.mark.anyio
-async def test_without_a_ledger_what_was_leased_is_spent_then_calls_are_refused() -> None:
+async def test_lost_ledger_spends_lease_then_rejects_calls() -> None:
     lab, account = _Lab(), _account("1000/day")
     await lab.budgets.take([account])
     lab.ledger.fails = True
@@ -195,7 +195,7 @@ async def test_without_a_ledger_what_was_leased_is_spent_then_calls_are_refused(
 
 
 @pytest.mark.anyio
-async def test_open_budgets_let_calls_pass_for_an_hour_and_count_them_later() -> None:
+async def test_open_budgets_allow_calls_for_an_hour_and_count_later() -> None:
     lab, account = _Lab(), _account("1000/day")
     lab.budgets.set_rules({}, fails_open=True)
     lab.ledger.fails = True
@@ -211,7 +211,7 @@ async def test_open_budgets_let_calls_pass_for_an_hour_and_count_them_later() ->
 
 
 @pytest.mark.anyio
-async def test_a_budget_that_is_used_up_stays_used_up_without_a_ledger() -> None:
+async def test_exhausted_budget_stays_exhausted_without_ledger() -> None:
     lab, account = _Lab(), _account("5/day")
     lab.budgets.set_rules({}, fails_open=True)
     assert await lab.count([account], 10) == 5
@@ -222,7 +222,7 @@ async def test_a_budget_that_is_used_up_stays_used_up_without_a_ledger() -> None
 
 
 @pytest.mark.anyio
-async def test_use_survives_a_restart_and_a_kill(tmp_path: Path) -> None:
+async def test_usage_survives_restart_and_kill(tmp_path: Path) -> None:
     account = _account("100/day")
     first = CallBudgets(SqliteLedger(tmp_path / "b.sqlite"))
     for _ in range(30):
@@ -243,7 +243,7 @@ async def test_use_survives_a_restart_and_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_budget_of_a_key_is_enforced_for_both_eras(tmp_path: Path) -> None:
+async def test_key_budget_is_enforced_in_both_eras(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         budgets = (CallBudget.parse("6/day"),)
         token, key = found.keyring.create_key_sync("ci", None, False, 0.0, budgets=budgets)
@@ -263,14 +263,14 @@ async def test_the_budget_of_a_key_is_enforced_for_both_eras(tmp_path: Path) -> 
         assert (facts["executed"], facts["code"], facts["budget"]) == ("no", "E-BUDGET", "6/day")
         assert facts["resetAt"].endswith("T00:00:00Z") and facts["fix"]
         assert found.calls("a") == before
-        assert await found.tools(token=token)  # a list costs nothing
+        assert await found.tools(token=token)  # a list is free
         assert "result" in await found.call("a__echo", {"text": "x"})  # the owner has no budget
         shown = message_of(await found.ask("GET", "/admin/budgets"))["budgets"]
         assert [(each["name"], each["used"], each["amount"]) for each in shown] == [("ci", 6, 6)]
 
 
 @pytest.mark.anyio
-async def test_a_group_shares_its_budget_and_a_pattern_counts_only_its_tools(tmp_path: Path) -> None:
+async def test_group_shares_budget_and_pattern_limits_its_tools(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         budgets_of(found).set_rules(parse_budgets({"both": {"a.*": "4/day"}}), fails_open=False)
         one, two = found.key("both"), found.key("both")
@@ -283,7 +283,7 @@ async def test_a_group_shares_its_budget_and_a_pattern_counts_only_its_tools(tmp
 
 
 @pytest.mark.anyio
-async def test_bytes_of_results_are_counted(tmp_path: Path) -> None:
+async def test_result_bytes_are_counted(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token, _ = found.keyring.create_key_sync("ci", None, False, 0.0, budgets=(CallBudget.parse("10KB/day"),))
         sent, answer = 0, dict[str, Any]()
@@ -298,7 +298,7 @@ async def test_bytes_of_results_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_key_has_no_more_calls_under_way_than_it_may(tmp_path: Path) -> None:
+async def test_concurrency_limit_of_key_is_enforced(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         token, _ = found.keyring.create_key_sync("ci", None, False, 0.0, concurrent=2)
         budgets, principal = budgets_of(found), found.keyring.authenticate(token)
@@ -312,7 +312,7 @@ async def test_a_key_has_no_more_calls_under_way_than_it_may(tmp_path: Path) -> 
         assert budgets._active == {}
 
 
-def test_a_share_of_the_concurrent_calls_for_each_node() -> None:
+def test_concurrency_limit_is_split_among_nodes() -> None:
     async def check() -> None:
         budgets = CallBudgets(node_count=lambda: 3)
         principal = Principal("k", "k", "key:k", attributes=(("concurrent", "7"),))
@@ -323,13 +323,13 @@ def test_a_share_of_the_concurrent_calls_for_each_node() -> None:
     asyncio.run(check())
 
 
-def test_a_wrong_number_of_concurrent_calls_is_refused(tmp_path: Path) -> None:
+def test_invalid_concurrency_limit_is_rejected(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this")
     with pytest.raises(ConfigError, match="concurrent"):
         keyring.create_key_sync("ci", None, False, time.time(), concurrent=0)
 
 
-def test_a_file_of_keys_keeps_its_form_and_an_unknown_limit_refuses_the_key(tmp_path: Path) -> None:
+def test_key_file_keeps_format_and_unknown_limit_rejects_key(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     keyring = FileApiKeyStore(file, "tw_owner-of-this")
     token, _ = keyring.create_key_sync("ci", None, False, 0.0, budgets=["5/day"], concurrent=3)

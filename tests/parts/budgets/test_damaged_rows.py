@@ -21,7 +21,7 @@ def a_ledger(folder: Path) -> StoredLedger:
 
 @pytest.mark.parametrize("column", ["used", "period"])
 @pytest.mark.parametrize("value", ["'x'", "x'00'", NOT_UTF8])
-async def test_a_bad_account_is_used_up_and_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+async def test_damaged_account_is_exhausted_and_affects_no_other(tmp_path: Path, column: str, value: str) -> None:
     accounts = [BudgetAccount(name, "*", CallBudget.parse("100/day")) for name in ("bad", "good")]
     requests = [LeaseRequest(each, 1) for each in accounts]
     ledger = a_ledger(tmp_path)

@@ -25,7 +25,7 @@ class DbLedger(StoredLedger):
 ACCOUNT = BudgetAccount("group eng", "*", CallBudget.parse("2000/month"))
 
 
-async def test_three_nodes_spend_a_budget_and_no_more(engine: AsyncEngine) -> None:
+async def test_three_nodes_spend_one_budget_and_no_more(engine: AsyncEngine) -> None:
     nodes = [CallBudgets(DbLedger(engine, "t")) for _ in range(3)]
     other = DbLedger(engine, "another")
 
@@ -41,14 +41,14 @@ async def test_three_nodes_spend_a_budget_and_no_more(engine: AsyncEngine) -> No
         return made
 
     made = sum(await asyncio.gather(*(call(node) for node in nodes for _ in range(4))))
-    assert 0.9 * 2000 <= made <= 2000  # a node that is given no processor holds its units meanwhile
+    assert 0.9 * 2000 <= made <= 2000  # a node that is given no processor holds its units in the meantime
     for node in nodes:
         await node.close()
     assert (await DbLedger(engine, "t").lease([LeaseRequest(ACCOUNT, 0)]))[ACCOUNT.id].used == made
     assert (await other.lease([LeaseRequest(ACCOUNT, 5)]))[ACCOUNT.id].units == 5  # of another tenant
 
 
-async def test_a_new_period_begins_with_nothing_used(engine: AsyncEngine) -> None:
+async def test_new_period_starts_unused(engine: AsyncEngine) -> None:
     ledger = DbLedger(engine, "t")
     first = (await ledger.lease([LeaseRequest(ACCOUNT, 100, 1900)]))[ACCOUNT.id]
     assert (first.used, first.units) == (1912, 12)
@@ -68,7 +68,7 @@ class _Lost(DbLedger):
         return await super().lease(requests)
 
 
-async def test_a_lost_database_refuses_after_what_was_leased(engine: AsyncEngine) -> None:
+async def test_lost_database_rejects_calls_after_the_lease(engine: AsyncEngine) -> None:
     ledger = _Lost(engine, "t")
     node = CallBudgets(ledger)
     await node.take([ACCOUNT])

@@ -1,4 +1,4 @@
-"""Private data, texts of strangers and a way out: two published stories, and the rules behind them."""
+"""Private data, untrusted content and a way out: two published stories, and the rules behind them."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def _story(folder: Path, mode: Any, texts: dict[str, str], labels: dict[st
 
 
 @pytest.mark.anyio
-async def test_the_github_story_ends_before_the_pull_request(tmp_path: Path) -> None:
+async def test_github_story_blocks_pull_request_after_private_read(tmp_path: Path) -> None:
     async with _story(tmp_path, "deny", GITHUB, GITHUB_LABELS) as story:
         assert "result" in await story.call("s__list_issues")
         assert "result" in await story.call("s__get_file_contents")
@@ -170,7 +170,7 @@ async def test_the_github_story_ends_before_the_pull_request(tmp_path: Path) -> 
 
 
 @pytest.mark.anyio
-async def test_the_email_story_waits_for_an_operator(tmp_path: Path) -> None:
+async def test_email_story_waits_for_approval(tmp_path: Path) -> None:
     async with _story(tmp_path, "ask", MAIL, MAIL_LABELS) as story:
         token = story.key()
         assert "result" in await story.call("s__read_inbox", token=token)
@@ -190,7 +190,7 @@ async def test_the_email_story_waits_for_an_operator(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_note_reports_and_lets_pass_and_reset_forgets(tmp_path: Path) -> None:
+async def test_note_mode_reports_and_reset_clears_labels(tmp_path: Path) -> None:
     async with _story(tmp_path, None, MAIL, MAIL_LABELS) as story:
         token, key = story.keyring.create_key_sync("alice", None, False, 0.0)
         await story.call("s__read_inbox", token=token)
@@ -205,9 +205,7 @@ async def test_note_reports_and_lets_pass_and_reset_forgets(tmp_path: Path) -> N
 
 @pytest.mark.anyio
 @pytest.mark.attack("A2-S11")
-async def test_have_labels_reset_that_are_meant_for_another_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_label_reset_affects_only_the_named_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people = {"person:1": "ann", "person:2": "ann", "person:3": "bob", "person:4": "robot", "person:5": "owner"}
     monkeypatch.setattr(Credentials, "names", lambda _: people)
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
@@ -235,7 +233,7 @@ async def test_have_labels_reset_that_are_meant_for_another_caller(
 
 
 @pytest.mark.anyio
-async def test_tools_without_labels_cost_nothing_and_are_never_denied(tmp_path: Path) -> None:
+async def test_unlabeled_tools_cost_nothing_and_are_never_denied(tmp_path: Path) -> None:
     async with _story(tmp_path, None, MAIL, {}) as story:
         await story.call("s__weather")
         before = story.hub.calls.flights.landed
@@ -250,7 +248,7 @@ async def test_tools_without_labels_cost_nothing_and_are_never_denied(tmp_path: 
 
 
 @pytest.mark.anyio
-async def test_further_reads_of_a_kind_fly_and_a_way_out_never_does(tmp_path: Path) -> None:
+async def test_repeated_reads_use_fast_path_and_sinks_never_do(tmp_path: Path) -> None:
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
         flights = story.hub.calls.flights
         await story.call("s__read_inbox")  # stores the labels
@@ -265,7 +263,7 @@ async def test_further_reads_of_a_kind_fly_and_a_way_out_never_does(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_reads_of_the_same_kind_use_the_store_once_a_second(tmp_path: Path) -> None:
+async def test_repeated_reads_use_store_once_a_second(tmp_path: Path) -> None:
     store = SqliteFlowStore(tmp_path / "flows.sqlite")
     times, changes = [1_800_000_000.0], list[str]()
     change = store.change
@@ -300,7 +298,7 @@ def _call(caller: str, name: str) -> Any:
 
 
 @pytest.mark.anyio
-async def test_a_window_that_is_not_known_refuses_unless_it_is_only_noted(tmp_path: Path) -> None:
+async def test_unreadable_window_rejects_call_unless_mode_is_note(tmp_path: Path) -> None:
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
         await story.call("s__read_inbox")
         with sqlite3.connect(tmp_path / "flows.sqlite") as db:
@@ -311,7 +309,7 @@ async def test_a_window_that_is_not_known_refuses_unless_it_is_only_noted(tmp_pa
         assert "result" in await story.call("s__send")
 
 
-def test_the_third_kind_meets_the_other_two_in_any_order() -> None:
+def test_third_label_completes_the_set_in_any_order() -> None:
     one = LabelledCall("s.t", 0.0)
     assert not meets({"private": one}, {"untrusted"}) and not meets({"private": one}, {"sink"})
     assert meets({"private": one, "untrusted": one}, {"sink"}) and meets({"sink": one, "untrusted": one}, {"private"})
@@ -321,7 +319,7 @@ def test_the_third_kind_meets_the_other_two_in_any_order() -> None:
     assert current({"sink": one}, WINDOW_S) == {} and current({"sink": one}, WINDOW_S - 1) == {"sink": one}
 
 
-def test_labels_are_those_of_the_operator() -> None:
+def test_labels_come_from_configuration() -> None:
     server = parse_entry({"command": "x", "untrusted": True, "tools": {"a": {"labels": ["sink"]}}})
     assert labels_of(server, "a", "note") == {"untrusted", "sink"} and labels_of(server, "b", "note") == {"untrusted"}
     plain = parse_entry({"command": "x"})
@@ -332,7 +330,7 @@ def test_labels_are_those_of_the_operator() -> None:
         parse_gateway({"flows": "block"}, {})
 
 
-def test_suggestions_are_from_names_and_hints() -> None:
+def test_label_suggestions_use_names_and_hints() -> None:
     assert suggest_labels("github", "create_issue", {}) == ["private", "untrusted", "sink"]
     assert suggest_labels("x", "send_email", {}) == ["private", "untrusted", "sink"]
     assert suggest_labels("x", "add", {}) == []

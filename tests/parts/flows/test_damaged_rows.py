@@ -20,7 +20,7 @@ def a_store(folder: Path) -> FlowStore:
 
 
 @pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
-async def test_a_bad_window_of_a_caller_stops_no_other_caller(tmp_path: Path, value: str) -> None:
+async def test_damaged_window_affects_no_other_caller(tmp_path: Path, value: str) -> None:
     store = a_store(tmp_path)
     for caller in ("bad", "good"):
         await store.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)

@@ -20,7 +20,7 @@ def DbFlowStore(engine: AsyncEngine, tenant: str) -> FlowStore:
     return FlowStore(ClusterDatabase(engine, tenant))
 
 
-async def test_labels_of_all_nodes_meet_in_one_window(engine: AsyncEngine) -> None:
+async def test_labels_from_all_nodes_share_one_window(engine: AsyncEngine) -> None:
     nodes = [DbFlowStore(engine, "t") for _ in range(3)]
 
     def add(label: str) -> Window:
@@ -36,7 +36,7 @@ async def test_labels_of_all_nodes_meet_in_one_window(engine: AsyncEngine) -> No
     assert await nodes[0].remove("key:k") and not await nodes[0].remove("key:k")
 
 
-async def test_of_two_changes_at_once_one_sees_the_other(engine: AsyncEngine) -> None:
+async def test_concurrent_changes_are_serialized(engine: AsyncEngine) -> None:
     seen: list[int] = []
 
     def change(window: Window) -> Window:
@@ -47,7 +47,7 @@ async def test_of_two_changes_at_once_one_sees_the_other(engine: AsyncEngine) ->
     assert max(seen) == 3 and len((await DbFlowStore(engine, "t").load(100.0))["key:k"]) == 4
 
 
-async def test_a_window_that_makes_no_sense_is_not_used(engine: AsyncEngine) -> None:
+async def test_invalid_window_raises(engine: AsyncEngine) -> None:
     store = DbFlowStore(engine, "t")
     await store.change("key:k", lambda window: {"sink": LabelledCall("s.t", 1.0)}, 100.0)
     async with engine.begin() as db:
@@ -57,7 +57,7 @@ async def test_a_window_that_makes_no_sense_is_not_used(engine: AsyncEngine) -> 
 
 
 @pytest.mark.attack("A2-D2")
-async def test_a_bad_window_of_a_caller_stops_no_other_caller(engine: AsyncEngine) -> None:
+async def test_damaged_window_affects_no_other_caller(engine: AsyncEngine) -> None:
     flows = DbFlowStore(engine, "t")
     for caller in ("bad", "good"):
         await flows.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)

@@ -112,7 +112,7 @@ class Target(Guarded):
         self.endpoint.serve = recorded  # type: ignore[method-assign]
 
     def callers(self, issuer: ExchangeIssuer) -> Counter[str]:
-        """The people on whose behalf tools were called."""
+        """The users on whose behalf tools were called."""
         return Counter(issuer.owners.get(each.removeprefix("Bearer "), "?") for each in self.sent)
 
 
@@ -129,7 +129,7 @@ async def on_behalf(
     auth: Json | None = None,
     audit: Path | None = None,
 ) -> AsyncIterator[Edge]:
-    """A gateway with a login at the issuer, before servers that it calls on behalf of people."""
+    """A gateway with a login at the issuer, before servers that it calls on behalf of users."""
     async with AsyncExitStack() as stack:
         for target in targets.values():
             await stack.enter_async_context(target)

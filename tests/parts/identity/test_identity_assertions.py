@@ -65,7 +65,7 @@ async def lab(folder: Path) -> AsyncIterator[Lab]:
             await login.close()
 
 
-async def test_an_assertion_becomes_a_token_with_the_rights_of_its_person(tmp_path: Path):
+async def test_assertion_becomes_token_with_the_users_access(tmp_path: Path):
     async with lab(tmp_path) as made:
         status, answer = await made.exchange(made.assertion(groups=["eng"], preferred_username="alice@acme"))
         assert status == 200 and answer["token_type"] == "Bearer" and answer["expires_in"] == 900
@@ -84,7 +84,7 @@ async def test_an_assertion_becomes_a_token_with_the_rights_of_its_person(tmp_pa
         assert (await ask(made.found, "modern", token)).status == 401
 
 
-async def test_the_client_of_the_sdk_logs_in_without_a_browser(tmp_path: Path):
+async def test_sdk_client_logs_in_without_browser(tmp_path: Path):
     class Storage:
         async def get_tokens(self) -> Any:
             return None
@@ -112,7 +112,7 @@ async def test_the_client_of_the_sdk_logs_in_without_a_browser(tmp_path: Path):
 
 
 @pytest.mark.attack("R3-login-3")
-async def test_assertions_that_are_not_for_this_gateway_and_client_are_refused(tmp_path: Path):
+async def test_assertion_for_other_gateway_or_client_is_rejected(tmp_path: Path):
     async with lab(tmp_path) as made:
         now = int(made.issuer.now)
         stranger = Issuer()
@@ -153,9 +153,7 @@ async def test_assertions_that_are_not_for_this_gateway_and_client_are_refused(t
         )
 
 
-async def test_requests_of_wrong_clients_or_of_another_form_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_wrong_client_or_malformed_request_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with lab(tmp_path) as made:
         for wrong in ({"client_secret": "x"}, {"client_secret": ""}, {"client_id": "nobody"}, {"client_id": ""}):
             status, answer = await made.exchange(made.assertion(), **wrong)
@@ -176,7 +174,7 @@ async def test_requests_of_wrong_clients_or_of_another_form_are_refused(
             assert (await ask(made.found, "modern", token)).status == 401
 
 
-async def test_tokens_end_with_their_time_and_with_their_client(tmp_path: Path):
+async def test_tokens_are_narrowed_and_end_with_their_client(tmp_path: Path):
     async with lab(tmp_path) as made:
         token = (await made.exchange(made.assertion(scope="a b"), scope="b c"))[1]
         assert token["scope"] == "b"
@@ -191,7 +189,7 @@ async def test_tokens_end_with_their_time_and_with_their_client(tmp_path: Path):
         assert (await made.found.ask("GET", "/oauth/authorize", token=None)).status == 400
 
 
-async def test_without_configured_clients_there_is_no_token_endpoint(tmp_path: Path):
+async def test_no_token_endpoint_without_configured_clients(tmp_path: Path):
     issuer = Issuer()
     async with edge(tmp_path) as found:
         settings = LoginSettings(issuer=ISSUER, audience="https://t.example/mcp")
@@ -203,7 +201,7 @@ async def test_without_configured_clients_there_is_no_token_endpoint(tmp_path: P
             await login.close()
 
 
-def test_the_clients_in_a_file_need_secrets() -> None:
+def test_assertion_clients_need_secrets() -> None:
     base = {"issuer": ISSUER, "audience": "https://tools.example/mcp"}
     settings = parse_login({**base, "ema": {"clients": {"claude": SECRET}}}, {})
     assert settings is not None and settings.ema == {"claude": SECRET} and SECRET not in repr(settings)

@@ -45,7 +45,7 @@ def login_of(issuer: Issuer, endpoint: Endpoint) -> IdentityProvider:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_active_token_opens_the_gateway(tmp_path: Path, era: str):
+async def test_active_token_is_accepted(tmp_path: Path, era: str):
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     async with guarded(tmp_path, issuer, ask=endpoint.ask) as found:
@@ -61,7 +61,7 @@ async def test_an_active_token_opens_the_gateway(tmp_path: Path, era: str):
         assert said(await ask(found, era, "opaque-token")) == "x"
 
 
-async def test_the_check_at_the_start_accepts_that_the_provider_is_asked(tmp_path: Path):
+async def test_startup_check_allows_introspection(tmp_path: Path):
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     async with guarded(tmp_path, issuer, ask=endpoint.ask) as found:
@@ -73,7 +73,7 @@ async def test_the_check_at_the_start_accepts_that_the_provider_is_asked(tmp_pat
         assert (await ask(found, "modern", "other-garbage")).status == 401
 
 
-async def test_an_answer_is_kept_for_half_a_minute_and_no_longer():
+async def test_introspection_result_is_cached_for_30_seconds():
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     login = login_of(issuer, endpoint)
@@ -84,7 +84,7 @@ async def test_an_answer_is_kept_for_half_a_minute_and_no_longer():
     issuer.now += ACTIVE_S - 1
     assert await status_of(login, "opaque") == 200 and len(endpoint.asked) == 1
     issuer.now += 1
-    assert await status_of(login, "opaque") == 401 and len(endpoint.asked) == 2  # revoked meanwhile
+    assert await status_of(login, "opaque") == 401 and len(endpoint.asked) == 2  # revoked in the meantime
     assert await status_of(login, "opaque") == 401 and len(endpoint.asked) == 2
     endpoint.body = None
     issuer.now += INACTIVE_S
@@ -109,7 +109,7 @@ async def test_an_answer_is_kept_for_half_a_minute_and_no_longer():
         (200, b'{"active": false, "active": true}'),
     ],
 )
-async def test_what_is_no_clear_answer_opens_nothing(status: int, body: bytes | None):
+async def test_unclear_introspection_response_is_rejected(status: int, body: bytes | None):
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     endpoint.status, endpoint.body = status, body
@@ -121,7 +121,7 @@ async def test_what_is_no_clear_answer_opens_nothing(status: int, body: bytes | 
     assert await status_of(login, "opaque") == 200
 
 
-async def test_a_provider_that_does_not_answer_opens_nothing():
+async def test_silent_introspection_endpoint_rejects_token():
     issuer = Issuer()
 
     async def silent(token: str) -> tuple[int, bytes]:
@@ -144,7 +144,7 @@ async def test_a_provider_that_does_not_answer_opens_nothing():
         {"active": False},
     ],
 )
-async def test_an_active_token_that_is_not_for_us_is_refused(changes: dict[str, object]):
+async def test_active_token_for_other_audience_is_rejected(changes: dict[str, object]):
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     endpoint.body = json.dumps(
@@ -153,7 +153,7 @@ async def test_an_active_token_that_is_not_for_us_is_refused(changes: dict[str, 
     assert await status_of(login_of(issuer, endpoint), "opaque") == 401
 
 
-async def test_the_provider_sees_no_api_key_and_nothing_that_is_no_token():
+async def test_api_keys_and_malformed_tokens_are_not_introspected():
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     login = login_of(issuer, endpoint)
@@ -163,7 +163,7 @@ async def test_the_provider_sees_no_api_key_and_nothing_that_is_no_token():
     assert await status_of(IdentityProvider(SETTINGS, ACCESS, issuer.fetch, now=lambda: issuer.now), "opaque") == 401
 
 
-async def test_one_request_for_all_clients_with_a_token_and_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+async def test_introspection_is_shared_and_limited(monkeypatch: pytest.MonkeyPatch):
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     login = login_of(issuer, endpoint)
@@ -174,7 +174,7 @@ async def test_one_request_for_all_clients_with_a_token_and_few_at_a_time(monkey
     assert sorted(set(found)) == [200, 503] and len(endpoint.asked) == 6
 
 
-async def test_a_login_that_was_ended_is_refused_without_a_question():
+async def test_ended_login_is_rejected_without_introspection():
     issuer = Issuer()
     endpoint = Endpoint(issuer)
     ended = {principal_id(ISSUER, "alice"): issuer.now}
@@ -184,7 +184,7 @@ async def test_a_login_that_was_ended_is_refused_without_a_question():
     assert await status_of(login, "opaque") == 401
 
 
-async def test_the_gateway_names_itself_to_the_provider():
+async def test_introspection_request_authenticates_the_gateway():
     got: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A gateway that accepts tokens of an identity provider: what clients of both eras get, also while it fails."""
+"""A gateway that accepts tokens of an identity provider: what clients of both eras get, even while it fails."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def said(answer: Answer) -> str:
     return text
 
 
-async def test_a_client_is_told_where_to_get_a_token(tmp_path: Path):
+async def test_unauthenticated_request_gets_resource_metadata(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=replace(SETTINGS, scopes=("tools:read",))) as found:
         for method, path in ROUTES:
@@ -77,7 +77,7 @@ async def test_a_client_is_told_where_to_get_a_token(tmp_path: Path):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_person_calls_the_tools_of_its_groups_and_no_others(tmp_path: Path, era: str):
+async def test_user_calls_only_tools_of_own_groups(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         eng, sales = issuer.token(), issuer.token(sub="bob", groups=["sales"])
@@ -101,7 +101,7 @@ async def test_a_person_calls_the_tools_of_its_groups_and_no_others(tmp_path: Pa
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_groups_and_servers_are_endpoints_for_people_too_with_their_own_tools_only(tmp_path: Path, era: str):
+async def test_toolset_and_server_endpoints_show_only_allowed_tools(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, groups={"only-a": ToolFilter(("a.*",))}) as found:
         sales = issuer.token(groups=["sales"])
@@ -114,7 +114,7 @@ async def test_groups_and_servers_are_endpoints_for_people_too_with_their_own_to
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_bad_token_reaches_no_server_and_opens_nothing(tmp_path: Path, era: str):
+async def test_bad_token_is_rejected_without_contacting_servers(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         before = found.contacts()
@@ -134,7 +134,7 @@ async def test_a_bad_token_reaches_no_server_and_opens_nothing(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_while_the_provider_is_down_known_keys_work_and_unknown_ones_wait(tmp_path: Path, era: str):
+async def test_known_keys_work_while_provider_is_down(tmp_path: Path, era: str):
     issuer = Issuer()
     issuer.is_down = True
     async with guarded(tmp_path, issuer, fetched=False) as found:
@@ -152,7 +152,7 @@ async def test_while_the_provider_is_down_known_keys_work_and_unknown_ones_wait(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_with_a_new_key_waits_for_it_and_is_served(tmp_path: Path, era: str):
+async def test_call_with_new_signing_key_waits_and_succeeds(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         assert said(await ask(found, era, issuer.token())) == "x"
@@ -163,7 +163,7 @@ async def test_a_call_with_a_new_key_waits_for_it_and_is_served(tmp_path: Path, 
         assert login.keys.fetch_count == 2
 
 
-async def test_a_large_body_is_not_read_while_a_key_is_fetched(tmp_path: Path):
+async def test_large_body_is_not_read_while_key_is_fetched(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         issuer.rotate("k2")
@@ -176,7 +176,7 @@ async def test_a_large_body_is_not_read_while_a_key_is_fetched(tmp_path: Path):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_known_head_ends_with_its_token(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
+async def test_cached_head_expires_with_its_token(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
     """A client repeats its head exactly, and the result of its authentication is kept."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found, found.connected() as client:
@@ -199,7 +199,7 @@ async def test_a_known_head_ends_with_its_token(tmp_path: Path, era: str, monkey
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_known_token_is_not_verified_again(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
+async def test_known_token_is_not_verified_again(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         login = login_at(found.gateway)
@@ -210,7 +210,7 @@ async def test_a_known_token_is_not_verified_again(tmp_path: Path, era: str, mon
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_stream_of_notifications_ends_with_its_token(tmp_path: Path, era: str):
+async def test_notification_stream_ends_when_token_expires(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found, found.connected() as client:
         token = issuer.token(exp=time.time() - 59)  # clocks may differ by a minute
@@ -224,7 +224,7 @@ async def test_a_stream_of_notifications_ends_with_its_token(tmp_path: Path, era
         await client.closed()
 
 
-async def test_a_session_of_one_person_does_not_exist_for_another(tmp_path: Path):
+async def test_session_of_another_user_is_not_found(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         session = await found.initialize(token=issuer.token())
@@ -237,7 +237,7 @@ async def test_a_session_of_one_person_does_not_exist_for_another(tmp_path: Path
         assert said(again) == "x"
 
 
-async def test_a_session_loses_the_tools_that_a_new_token_lacks(tmp_path: Path):
+async def test_session_loses_tools_missing_from_new_token(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         session = {"Mcp-Session-Id": await found.initialize(token=issuer.token())}
@@ -246,7 +246,7 @@ async def test_a_session_loses_the_tools_that_a_new_token_lacks(tmp_path: Path):
         assert message_of(answer)["error"]["message"].startswith("Unknown tool")
 
 
-async def test_people_do_not_administer_the_gateway_unless_their_group_does(tmp_path: Path):
+async def test_only_admin_group_can_administer_the_gateway(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=replace(SETTINGS, admins=("platform",))) as found:
         person, admin = issuer.token(groups=["eng"]), issuer.token(sub="root", groups=["platform"])
@@ -255,10 +255,10 @@ async def test_people_do_not_administer_the_gateway_unless_their_group_does(tmp_
             assert (await found.ask("GET", path, token=admin)).status == 200
         assert (await found.ask("GET", "/metrics", token=person)).status in (403, 404)
         refused = await found.ask("POST", "/dashboard/session", token=admin)
-        assert refused.status == 403  # a browser session ends with an API key, and a person has none
+        assert refused.status == 403  # a browser session ends with an API key, and a user has none
 
 
-async def test_calls_are_recorded_with_the_person(tmp_path: Path):
+async def test_calls_are_recorded_with_the_user(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         await found.call("a__echo", {"text": "x"}, token=issuer.token(preferred_username="alice@acme"))
@@ -269,12 +269,10 @@ async def test_calls_are_recorded_with_the_person(tmp_path: Path):
         for subject, name in (("m1", "owner"), ("m2", "a key")):
             await found.call("a__echo", {"text": "x"}, token=issuer.token(sub=subject, preferred_username=name))
             calls = json.loads((await found.ask("GET", "/admin/calls?limit=1")).body)["calls"]
-            assert calls[0]["principal"] == principal_id(ISSUER, subject)  # a person may choose its name
+            assert calls[0]["principal"] == principal_id(ISSUER, subject)  # a user may choose its name
 
 
-async def test_row_35_a_gateway_that_would_accept_requests_without_a_token_does_not_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_row_35_gateway_that_accepts_anonymous_calls_fails_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """GHSA-gc9p-rmpx-vv9j: a login was configured, and the part that checks it was missing."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
@@ -295,7 +293,7 @@ async def test_row_35_a_gateway_that_would_accept_requests_without_a_token_does_
             found.gateway.check_refusals()
 
 
-async def test_the_name_in_the_audience_is_an_accepted_host(tmp_path: Path):
+async def test_audience_host_is_accepted(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         body, fields = modern("tools/call", CALL)
@@ -303,7 +301,7 @@ async def test_the_name_in_the_audience_is_an_accepted_host(tmp_path: Path):
         assert (await found.ask("POST", "/mcp", body, fields, token=issuer.token())).status == 200
 
 
-async def test_the_token_of_a_person_reaches_no_server(tmp_path: Path):
+async def test_user_token_reaches_no_server(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         token = issuer.token()
@@ -312,7 +310,7 @@ async def test_the_token_of_a_person_reaches_no_server(tmp_path: Path):
             assert token not in repr(vars(fake)) and token not in repr(fake.stats)
 
 
-def test_a_body_counts_as_small_only_if_its_size_is_known():
+def test_body_is_small_only_if_length_is_known():
     from toolway.gateway.router import _has_small_body
 
     def request(**headers: str) -> HttpRequest:

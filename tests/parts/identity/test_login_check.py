@@ -28,7 +28,7 @@ async def check(issuer: Issuer, token: str = "", **settings: Any) -> dict[str, C
     return {each.name: each for each in report.checks}
 
 
-async def test_a_provider_that_works_and_a_token_that_it_issued() -> None:
+async def test_working_provider_and_valid_token_pass() -> None:
     issuer = Issuer()
     async with published(issuer):
         issuer.date = formatdate(usegmt=True)
@@ -37,7 +37,7 @@ async def test_a_provider_that_works_and_a_token_that_it_issued() -> None:
         assert "1 usable key" in found["provider"].message and "alice@acme, eng" in found["token"].message
 
 
-async def test_causes_and_fixes_of_a_provider_that_cannot_be_used() -> None:
+async def test_unusable_provider_reports_cause_and_fix() -> None:
     issuer = Issuer()
     async with published(issuer) as url:
         issuer.metadata["issuer"] = f"{url}/"
@@ -57,7 +57,7 @@ async def test_causes_and_fixes_of_a_provider_that_cannot_be_used() -> None:
     assert gone.copy == f"curl -sS {issuer.url}/.well-known/openid-configuration" and issuer.url in gone.detail
 
 
-async def test_causes_and_fixes_of_a_token_that_is_refused() -> None:
+async def test_rejected_token_reports_cause_and_fix() -> None:
     issuer = Issuer()
     async with published(issuer):
         now = int(issuer.now)
@@ -82,7 +82,7 @@ async def test_causes_and_fixes_of_a_token_that_is_refused() -> None:
         assert lacks.state == "fail" and "tools:write" in lacks.message and "tools:read" in lacks.detail
 
 
-async def test_a_claim_cannot_break_the_line_that_is_copied() -> None:
+async def test_hostile_claim_cannot_break_the_copied_line() -> None:
     issuer = Issuer()
     async with published(issuer):
         hostile = (await check(issuer, issuer.token(aud='x", "admins": ["\u202e')))["token"]
@@ -90,7 +90,7 @@ async def test_a_claim_cannot_break_the_line_that_is_copied() -> None:
         assert encode_json({}) and "\u202e" not in hostile.detail
 
 
-async def test_the_command_reports_the_provider_and_explains_a_token(tmp_path: Path) -> None:
+async def test_doctor_checks_provider_and_token(tmp_path: Path) -> None:
     import asyncio
 
     issuer = Issuer()

@@ -51,7 +51,7 @@ def free_port() -> int:
 async def with_provider(
     folder: Path, with_introspection: bool = False
 ) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
-    """A gateway, and the provider that logs people in at it, with the address of the provider."""
+    """A gateway, and the provider that logs users in at it, with the address of the provider."""
     url = f"http://127.0.0.1:{free_port()}"
     async with edge(folder) as found:
         resource = f"http://127.0.0.1:{found.port}/mcp"
@@ -81,7 +81,7 @@ async def machine_token(client: httpx2.AsyncClient, url: str, resource: str, sco
     return token
 
 
-async def test_tokens_of_a_real_provider_open_the_gateway_in_both_eras_also_after_a_rotation(tmp_path: Path):
+async def test_real_provider_tokens_work_in_both_eras_after_rotation(tmp_path: Path):
     async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         resource = login.settings.resource_url
         for _ in range(2):
@@ -100,7 +100,7 @@ async def test_tokens_of_a_real_provider_open_the_gateway_in_both_eras_also_afte
         assert login.keys.fetch_count == 2 and not login.keys.problem
 
 
-async def test_a_client_finds_the_provider_by_itself_and_a_person_logs_in(tmp_path: Path):
+async def test_client_discovers_provider_and_user_logs_in(tmp_path: Path):
     """The client is a hub, with the OAuth flow of the SDK: it only knows the address of the gateway."""
     async with with_provider(tmp_path) as (_, login, url), httpx2.AsyncClient() as browser:
 
@@ -122,7 +122,7 @@ async def test_a_client_finds_the_provider_by_itself_and_a_person_logs_in(tmp_pa
         assert list(login.names().values()) == ["alice"]
 
 
-async def test_a_real_provider_exchanges_the_token_of_a_caller_for_one_of_the_server(tmp_path: Path):
+async def test_real_provider_exchanges_caller_token_for_server_token(tmp_path: Path):
     """The server verifies nothing here; the test reads the claims of the token that it got."""
     target = FakeHttp(name="jira")
     headers: list[str] = []
@@ -149,7 +149,7 @@ async def test_a_real_provider_exchanges_the_token_of_a_caller_for_one_of_the_se
 
 
 async def person_tokens(client: httpx2.AsyncClient, url: str, resource: str) -> dict[str, str]:
-    """Log alice in with a client of its own; return all tokens that the provider gives it, and the client's id."""
+    """Log alice in with a new client; return all tokens that the provider gives it, and the client's id."""
     back = "http://127.0.0.1:9/callback"
     about = {"redirect_uris": [back], "token_endpoint_auth_method": "none", "application_type": "native"}
     grants = ["authorization_code", "refresh_token"]
@@ -169,7 +169,7 @@ async def person_tokens(client: httpx2.AsyncClient, url: str, resource: str) -> 
 
 
 @pytest.mark.attack("A2-held-I8")
-async def test_open_the_gateway_with_what_a_real_provider_issued_for_something_else(tmp_path: Path):
+async def test_token_for_another_purpose_is_rejected(tmp_path: Path):
     async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         resource = login.settings.resource_url
         person = await person_tokens(client, url, resource)
@@ -182,7 +182,7 @@ async def test_open_the_gateway_with_what_a_real_provider_issued_for_something_e
 
 
 @pytest.mark.attack("A2-held-I9")
-async def test_go_on_with_a_token_of_a_real_provider_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_expired_token_of_real_provider_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         token, unseen = [await machine_token(client, url, login.settings.resource_url) for _ in range(2)]
         assert said(await ask(found, "modern", token)) == "x"
@@ -193,9 +193,7 @@ async def test_go_on_with_a_token_of_a_real_provider_after_its_time(tmp_path: Pa
 
 
 @pytest.mark.attack("A2-held-I10")
-async def test_go_on_with_an_opaque_token_that_a_real_provider_has_revoked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_revoked_opaque_token_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(introspection, "ACTIVE_S", 0.2)  # seconds for which an answer counts
     async with with_provider(tmp_path, with_introspection=True) as (found, login, url), httpx2.AsyncClient() as client:
         resource = login.settings.resource_url
@@ -217,7 +215,7 @@ async def test_go_on_with_an_opaque_token_that_a_real_provider_has_revoked(
 
 
 async def _walk(browser: httpx2.AsyncClient, page: str) -> str:
-    """Log in as alice and consent, as a person would on the pages of the provider; return where it ends."""
+    """Log in as alice and consent, as a user would on the pages of the provider; return where it ends."""
     for _ in range(12):
         answer = await browser.get(page, follow_redirects=False)
         while answer.is_redirect:

@@ -1,4 +1,4 @@
-"""Servers that are called on behalf of people: one token per person and server, and no other credential, ever."""
+"""Servers that are called on behalf of users: one token per user and server, and no other credential, ever."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def issuer() -> AsyncIterator[ExchangeIssuer]:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("server_era", ["modern", "legacy"])
-async def test_each_person_is_called_for_with_a_token_of_its_own(
+async def test_each_user_is_called_for_with_their_own_token(
     tmp_path: Path, issuer: ExchangeIssuer, era: str, server_era: str
 ) -> None:
     target = Target(issuer, era=server_era)
@@ -54,7 +54,7 @@ async def test_each_person_is_called_for_with_a_token_of_its_own(
 
 
 @pytest.mark.parametrize("count", [6, pytest.param(50, marks=pytest.mark.slow)])
-async def test_many_people_and_four_servers_at_once_need_one_exchange_each(
+async def test_concurrent_users_need_one_exchange_per_server(
     tmp_path: Path, issuer: ExchangeIssuer, count: int
 ) -> None:
     targets = {name: Target(issuer) for name in ("s1", "s2", "s3", "s4")}
@@ -87,7 +87,7 @@ async def refused(found: Edge, token: str) -> str:
         {"access_token": "a b"},
     ],
 )
-async def test_an_answer_that_was_not_asked_for_is_refused(tmp_path: Path, issuer: ExchangeIssuer, answer: Any) -> None:
+async def test_unexpected_exchange_response_is_rejected(tmp_path: Path, issuer: ExchangeIssuer, answer: Any) -> None:
     target = Target(issuer)
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         issuer.answer = answer
@@ -95,7 +95,7 @@ async def test_an_answer_that_was_not_asked_for_is_refused(tmp_path: Path, issue
     assert target.sent == [] and not any("authorization" in each for each in target.seen)
 
 
-async def test_without_a_token_of_a_person_nothing_is_sent(tmp_path: Path, issuer: ExchangeIssuer) -> None:
+async def test_nothing_is_sent_without_a_user_token(tmp_path: Path, issuer: ExchangeIssuer) -> None:
     target = Target(issuer)
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         for token in (found.key(), TOKEN):  # an API key, and the owner of the gateway
@@ -107,7 +107,7 @@ async def test_without_a_token_of_a_person_nothing_is_sent(tmp_path: Path, issue
     assert target.sent == [] and len(issuer.forms) == 1 and issuer.valid == {}
 
 
-async def test_a_person_sees_only_what_its_own_connection_listed(tmp_path: Path, issuer: ExchangeIssuer) -> None:
+async def test_user_sees_only_tools_of_own_connection(tmp_path: Path, issuer: ExchangeIssuer) -> None:
     target = Target(issuer)
     serve = target.endpoint.serve
 
@@ -132,7 +132,7 @@ async def test_a_person_sees_only_what_its_own_connection_listed(tmp_path: Path,
         assert await found.tools(token=found.key()) == []
 
 
-async def test_an_ended_login_ends_its_tokens(tmp_path: Path, issuer: ExchangeIssuer) -> None:
+async def test_ended_login_ends_its_tokens(tmp_path: Path, issuer: ExchangeIssuer) -> None:
     target = Target(issuer)
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         token = issuer.token("alice")
@@ -193,7 +193,7 @@ class Wire:
         )
 
 
-async def test_a_token_is_renewed_early_and_used_to_its_end_if_the_issuer_is_down() -> None:
+async def test_token_is_renewed_early_and_kept_if_issuer_is_down() -> None:
     wire, people = Wire(), People("alice")
     manager = wire.manager(people, OAuth(grant="exchange"))
     first = await manager.authorization_header()
@@ -217,7 +217,7 @@ async def test_a_token_is_renewed_early_and_used_to_its_end_if_the_issuer_is_dow
     assert manager.is_unused
 
 
-async def test_concurrent_calls_share_one_exchange_and_one_metadata_request() -> None:
+async def test_concurrent_calls_share_exchange_and_metadata() -> None:
     wire, people = Wire(), People("alice")
     manager = wire.manager(people, OAuth(grant="exchange"))
     assert len(set(await asyncio.gather(*(manager.authorization_header() for _ in range(100))))) == 1
@@ -228,21 +228,21 @@ async def test_concurrent_calls_share_one_exchange_and_one_metadata_request() ->
         await without_caller.authorization_header()
 
 
-async def test_fifty_people_and_four_servers_need_one_exchange_each() -> None:
+async def test_50_users_and_4_servers_need_one_exchange_each() -> None:
     wire, people = Wire(), People(*(f"p{n}" for n in range(50)))
     managers = [wire.manager(people, OAuth(grant="exchange"), name) for name in people.tokens for _ in range(4)]
     headers = await asyncio.gather(*(each.authorization_header() for each in managers for _ in range(5)))
     assert len(set(headers)) == 200 and all(each.exchanges == 1 for each in managers)
 
 
-async def test_a_token_goes_to_no_other_issuer_than_its_own() -> None:
+async def test_token_is_never_sent_to_another_issuer() -> None:
     wire, people = Wire(), People("alice")
     with pytest.raises(AuthError, match="another issuer"):
         await wire.manager(people, OAuth(grant="exchange", issuer="https://evil.example")).authorization_header()
     assert wire.sent == []
 
 
-async def test_the_forms_of_entra_and_of_identity_assertions() -> None:
+async def test_obo_and_id_jag_requests_have_their_form() -> None:
     wire, people = Wire(), People("alice")
     await wire.manager(people, OAuth(grant="obo", scopes=("api://jira/read",))).authorization_header()
     form = wire.sent[-1][1].form
@@ -270,16 +270,16 @@ async def test_the_forms_of_entra_and_of_identity_assertions() -> None:
         {"url": "https://jira.example/mcp", "auth": {"type": "oauth", "grant": "exchange"}},
     ],
 )
-async def test_an_entry_that_could_use_another_credential_is_refused(entry: Any) -> None:
+async def test_entry_with_another_credential_is_rejected(entry: Any) -> None:
     with pytest.raises(ConfigError):
         parse_entry(entry)
 
 
-async def test_an_entry_names_its_kind() -> None:
+async def test_entry_can_be_on_behalf_of_the_user() -> None:
     found: Server = parse_entry({"url": "https://j.example/mcp", "auth": {"type": "exchange", "scopes": ["a"]}})
     assert found.auth is not None and found.auth.is_on_behalf and found.auth.scopes == ("a",)
     assert not OAuth().is_on_behalf
 
 
-def test_a_subject_token_is_never_shown() -> None:
+def test_subject_token_is_never_in_repr() -> None:
     assert "secret" not in repr(SubjectToken("secret", "https://login.example", 1.0))

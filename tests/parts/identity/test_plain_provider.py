@@ -39,7 +39,7 @@ async def get_tokens(client: httpx2.AsyncClient, url: str, **form: str) -> dict[
     return found
 
 
-async def test_access_tokens_of_the_type_jwt_open_the_gateway_in_both_eras_and_id_tokens_do_not(tmp_path: Path):
+async def test_jwt_access_tokens_work_in_both_eras_but_not_id_tokens(tmp_path: Path):
     async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         token = (await get_tokens(client, url, grant_type="client_credentials"))["access_token"]
         assert parse_token(token).type == "jwt"

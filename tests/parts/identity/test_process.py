@@ -78,7 +78,7 @@ async def call(run: Program, token: str) -> int:
         connection.close()
 
 
-async def test_a_gateway_accepts_the_tokens_of_its_configured_provider(tmp_path: Path):
+async def test_gateway_accepts_tokens_of_configured_provider(tmp_path: Path):
     issuer = Issuer()
     async with published(issuer) as url:
         login = {"issuer": url, "audience": AUDIENCE}
@@ -93,12 +93,12 @@ async def test_a_gateway_accepts_the_tokens_of_its_configured_provider(tmp_path:
             assert await run.stop() == 0
 
 
-async def test_a_reload_takes_rights_from_people_at_once(tmp_path: Path):
+async def test_reload_removes_access_at_once(tmp_path: Path):
     issuer = Issuer()
     async with published(issuer) as url:
         login = {"issuer": url, "audience": AUDIENCE}
         async with program(tmp_path, {}, gateway={"login": login}, access={"eng": ["a.*"]}) as run:
-            connection = await Connection.to(run.port)  # one connection and one head, so that the gateway is warm
+            connection = await Connection.to(run.port)  # one connection and one head, so the gateway is warm
 
             async def scopes() -> list[str]:
                 answer = await connection.request("GET", "/who", {"authorization": f"Bearer {token}"}, b"")
@@ -112,7 +112,7 @@ async def test_a_reload_takes_rights_from_people_at_once(tmp_path: Path):
             await until(scopes, ["*", "eng"])
             run.write({}, gateway={"login": login}, access={"sales": ["b.*"]})
             await until(scopes, [])
-            run.write({})  # the login stays until a restart, and nobody has a right
+            run.write({})  # the login stays until a restart, and no one has a right
             await run.until_logged("login settings changed in the file: restart the gateway to apply them")
             assert await scopes() == []
             connection.close()
@@ -125,7 +125,7 @@ async def until(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -
             await asyncio.sleep(0.1)
 
 
-async def test_a_login_without_authentication_does_not_start(tmp_path: Path):
+async def test_login_with_no_auth_does_not_start(tmp_path: Path):
     login = {"issuer": "https://login.example", "audience": AUDIENCE}
     run = await start(tmp_path, {}, "--port", "0", "--no-auth", gateway={"login": login})
     try:
@@ -137,7 +137,7 @@ async def test_a_login_without_authentication_does_not_start(tmp_path: Path):
         await kill(run)
 
 
-async def test_the_log_says_why_tokens_cannot_be_verified_or_will_be_refused(caplog: pytest.LogCaptureFixture):
+async def test_log_explains_unverifiable_tokens(caplog: pytest.LogCaptureFixture):
     issuer = Issuer()
     async with published(issuer) as url:
         settings = LoginSettings(issuer=url, audience=AUDIENCE)
@@ -153,7 +153,7 @@ async def test_the_log_says_why_tokens_cannot_be_verified_or_will_be_refused(cap
         assert not keys.problem and "E-LOGIN-CLOCK" in caplog.messages[-1]
 
 
-async def test_documents_are_fetched_only_from_allowed_addresses_and_never_elsewhere():
+async def test_documents_are_fetched_only_from_allowed_addresses():
     issuer = Issuer()
     async with published(issuer) as url:
         settings = LoginSettings(issuer=url, audience=AUDIENCE)

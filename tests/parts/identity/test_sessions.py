@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 ALICE = principal_id(ISSUER, "alice")
 
 
-async def test_everyone_may_ask_who_it_is(tmp_path: Path):
+async def test_every_caller_can_read_its_own_identity(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         token = issuer.token(preferred_username="alice@acme", groups=["eng", "staff"])
@@ -44,7 +44,7 @@ async def test_everyone_may_ask_who_it_is(tmp_path: Path):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_ended_login_is_refused_at_once_also_with_a_known_head(tmp_path: Path, era: str):
+async def test_ended_login_is_rejected_at_once_despite_cached_head(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found, found.connected() as client, found.connected() as stream:
         token, bob = issuer.token(), issuer.token(sub="bob")
@@ -70,7 +70,7 @@ async def test_an_ended_login_is_refused_at_once_also_with_a_known_head(tmp_path
         assert said(await ask(found, era, later)) == "x"  # a new login
 
 
-async def test_people_are_listed_and_named_by_subject_id_or_name(tmp_path: Path):
+async def test_logins_are_listed_and_ended_by_subject_id_or_name(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         for subject, name in (("1", "alice"), ("2", "sam"), ("3", "sam")):
@@ -79,7 +79,7 @@ async def test_people_are_listed_and_named_by_subject_id_or_name(tmp_path: Path)
         listed, provider = answer["sessions"], answer["provider"]
         assert (provider["issuer"], provider["keys"], provider["problem"]) == (ISSUER, 1, "")
         assert [(each["subject"], each["name"]) for each in listed] == [("3", "sam"), ("2", "sam"), ("1", "alice")]
-        assert (await found.ask("DELETE", "/admin/sessions/sam")).status == 404  # two people
+        assert (await found.ask("DELETE", "/admin/sessions/sam")).status == 404  # two users
         for who, id_ in (
             ("alice", principal_id(ISSUER, "1")),
             ("2", principal_id(ISSUER, "2")),
@@ -94,7 +94,7 @@ async def test_people_are_listed_and_named_by_subject_id_or_name(tmp_path: Path)
         assert (await found.ask("DELETE", "/admin/sessions/9", token=person)).status == 403
 
 
-async def test_a_gateway_without_a_login_has_no_people(tmp_path: Path):
+async def test_gateway_without_login_lists_no_sessions(tmp_path: Path):
     async with edge(tmp_path) as found:
         listed = await found.ask("GET", "/admin/sessions")
         assert json.loads(listed.body) == {"provider": None, "sessions": []}
@@ -102,7 +102,7 @@ async def test_a_gateway_without_a_login_has_no_people(tmp_path: Path):
         assert answer.status == 422 and b"E-LOGIN-NONE" in answer.body
 
 
-async def test_ended_logins_survive_a_restart_and_are_forgotten_after_a_month(tmp_path: Path):
+async def test_ended_logins_survive_restart_and_expire_after_a_month(tmp_path: Path):
     store = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     token, key = store.create_key_sync("ci", None, False, 0.0)
     await store.end_logins("user:a", 1000.0)
@@ -117,7 +117,7 @@ async def test_ended_logins_survive_a_restart_and_are_forgotten_after_a_month(tm
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_key_with_an_end_is_rejected_from_then_on(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
+async def test_expired_key_is_rejected(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
     async with edge(tmp_path) as found, found.connected() as client:
         made = await found.ask("POST", "/admin/keys", {"name": "ci", "expires": time.time() + 3600})
         token, id_ = (json.loads(made.body)[name] for name in ("token", "id"))
@@ -136,13 +136,13 @@ async def test_a_key_with_an_end_is_rejected_from_then_on(tmp_path: Path, era: s
 
 
 @pytest.mark.parametrize("expires", [0, -1, 10**20, "tomorrow", True])
-async def test_a_key_whose_end_is_no_time_to_come_is_not_created(tmp_path: Path, expires: object):
+async def test_key_with_invalid_expiry_is_not_created(tmp_path: Path, expires: object):
     async with edge(tmp_path) as found:
         assert (await found.ask("POST", "/admin/keys", {"name": "ci", "expires": expires})).status in (400, 422)
         assert found.keyring.list_keys() == []
 
 
-def test_the_end_of_a_key_must_be_in_the_future(tmp_path: Path):
+def test_key_expiry_must_be_in_the_future(tmp_path: Path):
     store = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     with pytest.raises(ConfigError, match="in the future"):
         store.create_key_sync("ci", None, False, 1000.0, None, False, 999.0)

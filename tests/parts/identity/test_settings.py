@@ -18,7 +18,7 @@ def parse(login: Any, access: Any = None, **variables: str) -> Any:
     return settings_of(parse_gateway(block | ({"access": access} if access is not None else {}), variables))
 
 
-def test_two_lines_are_enough():
+def test_issuer_and_audience_are_enough():
     found = parse(LOGIN, {"eng": ["github.*", "!github.delete_*"], "*": ["docs.*"]})
     assert found.login == LoginSettings(LOGIN["issuer"], LOGIN["audience"])
     assert found.login.algorithms == SIGNATURE_ALGORITHMS and found.login.resource_url == LOGIN["audience"]
@@ -26,7 +26,7 @@ def test_two_lines_are_enough():
     assert parse(None).login is None and parse(None).access == {}
 
 
-def test_all_settings_are_read():
+def test_all_settings_are_parsed():
     found = parse(
         {
             **LOGIN,
@@ -100,12 +100,12 @@ def test_all_settings_are_read():
         ([], "an object"),
     ],
 )
-def test_a_login_that_would_open_too_much_is_rejected(login: Any, text: str):
+def test_unsafe_login_setting_is_rejected(login: Any, text: str):
     with pytest.raises(ConfigError, match=text):
         parse(login)
 
 
-def test_a_provider_on_this_machine_needs_no_tls():
+def test_local_provider_does_not_need_tls():
     found = parse({"issuer": "http://127.0.0.1:3000", "audience": "http://localhost:8765/mcp"})
     assert found.login.issuer == "http://127.0.0.1:3000"
 
@@ -122,11 +122,11 @@ def test_a_provider_on_this_machine_needs_no_tls():
         ({f"g{n}": [] for n in range(1001)}, "too many"),
     ],
 )
-def test_a_wrong_access_is_rejected(access: Any, text: str):
+def test_invalid_access_is_rejected(access: Any, text: str):
     with pytest.raises(ConfigError, match=text):
         parse(LOGIN, access)
 
 
-def test_access_without_a_login_has_no_effect_and_is_rejected():
+def test_access_without_login_is_rejected():
     with pytest.raises(ConfigError, match="no effect"):
         parse(None, {"eng": ["github.*"]})

@@ -41,7 +41,7 @@ async def status_of(login: IdentityProvider, token: str) -> int:
     return 200
 
 
-async def test_keys_are_found_through_the_metadata_or_at_the_configured_address():
+async def test_keys_come_from_metadata_or_configured_url():
     issuer = Issuer()
     assert await status_of(login_of(issuer), issuer.token()) == 200
     assert issuer.fetched == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
@@ -64,7 +64,7 @@ async def test_keys_are_found_through_the_metadata_or_at_the_configured_address(
         {"issuer": ISSUER, "jwks_uri": "https://user@login.example/keys"},
     ],
 )
-async def test_metadata_of_another_issuer_or_with_another_address_is_not_used(metadata: dict[str, object]):
+async def test_invalid_metadata_is_not_used(metadata: dict[str, object]):
     issuer = Issuer()
     issuer.metadata = metadata
     login = login_of(issuer)
@@ -72,7 +72,7 @@ async def test_metadata_of_another_issuer_or_with_another_address_is_not_used(me
     assert f"{ISSUER}/keys" not in issuer.fetched and "file:///etc/passwd" not in issuer.fetched
 
 
-async def test_a_provider_that_is_down_shuts_no_one_out_for_a_day():
+async def test_keys_stay_valid_for_a_day_while_provider_is_down():
     issuer = Issuer()
     login = login_of(issuer)
     await login.keys.refresh()
@@ -90,7 +90,7 @@ async def test_a_provider_that_is_down_shuts_no_one_out_for_a_day():
     assert await status_of(login, token) == 200 and not login.keys.problem
 
 
-async def test_nothing_is_accepted_before_the_first_keys_were_fetched():
+async def test_nothing_is_accepted_before_first_keys():
     issuer = Issuer()
     issuer.is_down = True
     login = login_of(issuer)
@@ -103,7 +103,7 @@ async def test_nothing_is_accepted_before_the_first_keys_were_fetched():
     assert await status_of(login, issuer.token()) == 200
 
 
-async def test_made_up_key_ids_lead_to_one_fetch_for_all():
+async def test_unknown_key_ids_cause_one_fetch():
     issuer = Issuer()
     login = login_of(issuer)
     await login.keys.refresh()
@@ -118,7 +118,7 @@ async def test_made_up_key_ids_lead_to_one_fetch_for_all():
     assert login.keys.fetch_count == before + 2
 
 
-async def test_a_token_that_cannot_be_ours_leads_to_no_fetch():
+async def test_foreign_token_causes_no_fetch():
     issuer = Issuer()
     login = login_of(issuer)
     for token in (issuer.token(aud="https://other.example"), issuer.token(iss="https://x.example"), "a.b.c", "opaque"):
@@ -126,7 +126,7 @@ async def test_a_token_that_cannot_be_ours_leads_to_no_fetch():
     assert issuer.fetched == []
 
 
-async def test_a_new_key_is_used_at_once_and_the_old_one_as_long_as_it_is_published():
+async def test_new_key_works_at_once_and_old_key_until_withdrawn():
     issuer = Issuer()
     login = login_of(issuer)
     await login.keys.refresh()
@@ -142,7 +142,7 @@ async def test_a_new_key_is_used_at_once_and_the_old_one_as_long_as_it_is_publis
     assert await status_of(login, issuer.token()) == 200
 
 
-async def test_a_key_that_is_replaced_under_its_id_is_withdrawn():
+async def test_key_replaced_under_same_id_is_withdrawn():
     issuer = Issuer()
     changes: list[None] = []
     login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, lambda: changes.append(None), now=lambda: issuer.now)
@@ -171,7 +171,7 @@ async def test_a_key_that_is_replaced_under_its_id_is_withdrawn():
         b'{"keys": [], "keys": []}',
     ],
 )
-async def test_what_are_no_usable_keys_changes_nothing(jwks: bytes):
+async def test_unusable_keys_are_ignored_and_reported(jwks: bytes):
     issuer = Issuer()
     problems: list[str] = []
     login = IdentityProvider(
@@ -184,7 +184,7 @@ async def test_what_are_no_usable_keys_changes_nothing(jwks: bytes):
     assert await status_of(login, issuer.token()) == 200
 
 
-def test_keys_that_must_not_verify_are_left_out():
+def test_keys_not_meant_for_verifying_are_skipped():
     good = public_jwk(new_key(), "good")
     weak = public_jwk(rsa_key(1024), "weak")
     entries = [
@@ -204,13 +204,13 @@ def test_keys_that_must_not_verify_are_left_out():
     assert keys.find("good", "RS256") is None and keys.find("weak", "RS256") is None
 
 
-def test_without_a_key_id_a_key_is_used_only_if_there_is_no_choice():
+def test_token_without_key_id_needs_a_single_candidate():
     two = [public_jwk(new_key(), "1"), public_jwk(new_key(), "2"), public_jwk(rsa_key(), "3")]
     keys = parse_jwks(json.dumps({"keys": two}).encode())
     assert keys.find("", "ES256") is None and keys.find("", "RS256") is not None
 
 
-def test_without_its_library_the_gateway_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "joserfc", None)
     monkeypatch.setitem(sys.modules, "joserfc.jws", None)
     with pytest.raises(ConfigError) as failed:
@@ -218,6 +218,6 @@ def test_without_its_library_the_gateway_names_the_extra(monkeypatch: pytest.Mon
     assert failed.value.code == "E-LOGIN-MISSING" and failed.value.hint == "pip install 'toolway[login]'"
 
 
-def test_a_clock_that_differs_is_noticed():
+def test_clock_offset_is_measured():
     assert clock_offset("Tue, 17 Nov 2026 12:00:00 GMT", 1794916800.0 - 90) == 90
     assert clock_offset("", 5.0) == clock_offset("yesterday", 5.0) == 0

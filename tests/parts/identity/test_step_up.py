@@ -21,7 +21,7 @@ ECHO = {"name": "a__echo", "arguments": {"text": "x"}}
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_without_the_scope_of_its_tool_is_answered_with_a_challenge(tmp_path: Path, era: str):
+async def test_call_without_tool_scope_gets_challenge(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         before = found.contacts()
@@ -39,11 +39,11 @@ async def test_a_call_without_the_scope_of_its_tool_is_answered_with_a_challenge
         assert said(await ask(found, era, granted, ECHO)) == "x"
         plain = issuer.token(scope="tools:read")
         assert said(await ask(found, era, plain, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
-        assert "a__echo" in await found.tools(token=plain)  # it is listed: a person can get the scope
+        assert "a__echo" in await found.tools(token=plain)  # it is listed: a user can get the scope
         assert said(await ask(found, era, TOKEN, ECHO)) == "x" and said(await ask(found, era, found.key(), ECHO)) == "x"
 
 
-async def test_no_other_way_leads_around_the_scope(tmp_path: Path):
+async def test_tool_scope_cannot_be_bypassed(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         plain, granted = issuer.token(scope="tools:read"), issuer.token(scope="tools:read tools:write tools:a")
@@ -70,8 +70,8 @@ async def test_no_other_way_leads_around_the_scope(tmp_path: Path):
 
 
 @pytest.mark.attack("A2-F1")
-async def test_a_session_has_the_rights_of_each_request(tmp_path: Path):
-    """A person has two tokens. What one of them may do in a session says nothing about the other."""
+async def test_session_uses_rights_of_each_request(tmp_path: Path):
+    """A user has two tokens. What one of them may do in a session says nothing about the other."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         plain, granted = issuer.token(scope="tools:read"), issuer.token(scope="tools:read tools:write tools:a", jti="2")
@@ -85,7 +85,7 @@ async def test_a_session_has_the_rights_of_each_request(tmp_path: Path):
 
 
 @pytest.mark.attack("A2-F1")
-async def test_a_message_of_a_stream_has_the_rights_of_its_own_token(tmp_path: Path):
+async def test_stream_message_uses_rights_of_its_own_token(tmp_path: Path):
     """The stream was opened with a token that may call the tool; the message is posted with one that may not."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
@@ -105,7 +105,7 @@ async def test_a_message_of_a_stream_has_the_rights_of_its_own_token(tmp_path: P
                 assert found.calls("a") - before == calls
 
 
-async def test_all_scopes_are_in_the_metadata(tmp_path: Path):
+async def test_all_scopes_are_in_metadata(tmp_path: Path):
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         answer = await found.ask("GET", "/.well-known/oauth-protected-resource", token=None)

@@ -81,7 +81,7 @@ def random_arguments(rng: random.Random) -> Any:
 
 
 def test_lists_and_calls_agree() -> None:
-    """What a list hides is denied with any arguments. What needs no arguments is listed if, and only if, it is allowed.
+    """What a list hides is denied with any arguments. What takes no arguments is listed if, and only if, it is allowed.
 
     Each answer is compared with one that is made without any cache or first step: all policies at once, by name.
     """
@@ -120,7 +120,7 @@ ALL_FACTS = (
 )
 
 
-def test_access_and_the_same_rules_in_cedar_agree() -> None:
+def test_access_and_equivalent_cedar_rules_agree() -> None:
     rng = random.Random(11)
     done = agreed = 0
     while done < PAIRS:

@@ -1,4 +1,4 @@
-"""Cedar policies: the three traps, what is refused at the load, and decisions that need no arguments."""
+"""Cedar policies: the three traps, what is refused at the load, and decisions that depend on no arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decide(text: str, item: Tool, arguments: Any = None, caller: Caller = ALICE,
     return engine.decide(engine.subject_of(caller), hour, engine.reduce.item("Tool", item), arguments or {})
 
 
-def test_an_error_inside_a_forbid_is_a_denial() -> None:
+def test_error_in_forbid_denies() -> None:
     item = transfer(type="integer")
     assert decide(BANK, item, {"amount": 5}).allowed
     assert decide(BANK, item, {"amount": 500}) == AccessDecision(False, ("limit",))
@@ -48,7 +48,7 @@ def test_an_error_inside_a_forbid_is_a_denial() -> None:
     assert not always.allowed and "overflow" in always.reason
 
 
-def test_a_condition_that_does_not_fit_the_schema_of_its_tool_denies_it() -> None:
+def test_policy_that_conflicts_with_tool_schema_denies_tool() -> None:
     text_amount = transfer(type="string")
     engine = PolicyEngine(BANK)
     facts = engine.reduce.item("Tool", text_amount)
@@ -111,13 +111,13 @@ def test_nulls_floats_and_large_integers(schema: Any, value: Any, condition: str
         ),
     ],
 )
-def test_policies_that_do_not_validate_are_not_loaded(text: str, words: str) -> None:
+def test_invalid_policies_are_not_loaded(text: str, words: str) -> None:
     with pytest.raises(InvalidPolicies) as refused:
         PolicyEngine(text)
     assert words in str(refused.value)
 
 
-def test_without_the_engine_there_is_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
@@ -127,7 +127,7 @@ def test_without_the_engine_there_is_no_policy(monkeypatch: pytest.MonkeyPatch) 
     assert refused.value.code == "E-POLICY-MISSING" and "toolway[policy]" in refused.value.hint
 
 
-def test_only_what_policies_read_tells_callers_and_tools_apart() -> None:
+def test_only_attributes_that_policies_read_matter() -> None:
     engine = PolicyEngine('permit (principal in Group::"eng", action, resource in Server::"bank");')
     subjects = {
         engine.subject_of(Caller(f"u{n}", groups=frozenset({"eng", f"g{n}"}), client=f"c{n}")) for n in range(9)
@@ -139,13 +139,13 @@ def test_only_what_policies_read_tells_callers_and_tools_apart() -> None:
     assert len({by_name.reduce.item("Tool", tool(f"bank.t{n}")) for n in range(9)}) == 9
 
 
-def test_placeholders_cannot_be_named() -> None:
+def test_placeholders_cannot_match_a_policy() -> None:
     engine = PolicyEngine('permit (principal == User::"?", action, resource == Tool::"?");')
     facts = engine.reduce.item("Tool", tool("a.b"))
     assert not engine.decide(engine.subject_of(Caller("alice")), 1, facts, {}).allowed
 
 
-def test_names_of_principals_cannot_collide() -> None:
+def test_principal_names_cannot_collide() -> None:
     key = Principal("k1", "ci", "key:k1")
     assert caller_of(key).id == "key:ci" and caller_of(LOCAL_ADMIN).id == "local"
     people = [Principal(f"user:{n}", "x", "", subject=each) for n, each in enumerate(("alice", "local", "key:ci"))]
@@ -167,7 +167,7 @@ def test_hour_mfa_client_and_hints() -> None:
     assert not decide(text, reading, caller=Caller("a", client="bad")).allowed
 
 
-def test_resources_and_prompts_have_actions_of_their_own() -> None:
+def test_resources_and_prompts_have_their_own_actions() -> None:
     engine = PolicyEngine(
         'permit (principal, action == Action::"read", resource in Server::"files")'
         'when { resource.uri like "file:///pub/*" };'

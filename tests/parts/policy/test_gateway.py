@@ -1,4 +1,4 @@
-"""A gateway with a policy: what people and keys see, call and read in both eras, and what the audit log gets."""
+"""A gateway with a policy: what users and keys see, call and read in both eras, and what the audit log gets."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_arguments_decide_each_call(tmp_path: Path, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_both_access_and_policy_must_allow(tmp_path: Path, era: str) -> None:
+async def test_access_and_policy_must_both_allow(tmp_path: Path, era: str) -> None:
     async with ruled(tmp_path, access={"eng": ("a.echo", "b.*")}) as (found, issuer, holder):
         assert await found.tools(token=issuer.token()) == ["a__echo"]
         answer = message_of(await ask(found, era, issuer.token(), call("a__add", a=1, b=2)))
@@ -149,7 +149,7 @@ async def test_both_access_and_policy_must_allow(tmp_path: Path, era: str) -> No
         assert said(await ask(found, era, wide, call("b__echo", text="k"))) == "k"
 
 
-async def test_search_finds_no_denied_tool_and_names_no_denied_server(tmp_path: Path) -> None:
+async def test_search_hides_denied_tools_and_servers(tmp_path: Path) -> None:
     async with ruled(tmp_path) as (found, issuer, holder):
         bob = issuer.token(sub="bob", groups=[])
         answer = await found.modern(
@@ -181,7 +181,7 @@ async def test_search_finds_no_denied_tool_and_names_no_denied_server(tmp_path: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_prompts_and_resources(tmp_path: Path, era: str) -> None:
+async def test_prompts_and_resources_follow_the_policy(tmp_path: Path, era: str) -> None:
     text = """
     permit (principal, action == Action::"get", resource in Server::"a");
     permit (principal, action == Action::"read", resource in Server::"b") when { resource.uri like "fake://t*" };
@@ -212,7 +212,7 @@ async def test_prompts_and_resources(tmp_path: Path, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_new_policy_applies_to_open_sessions_and_plans(tmp_path: Path, era: str) -> None:
+async def test_new_policy_applies_to_open_sessions_and_plans(tmp_path: Path, era: str) -> None:
     async with ruled(tmp_path) as (found, issuer, holder):
         eng = issuer.token()
         session = await found.initialize(token=eng)
@@ -239,7 +239,7 @@ async def test_a_new_policy_applies_to_open_sessions_and_plans(tmp_path: Path, e
         assert await found.tools(token=TOKEN) == []
 
 
-async def test_administrators_are_subject_to_the_policy_too(tmp_path: Path) -> None:
+async def test_administrators_are_subject_to_the_policy(tmp_path: Path) -> None:
     async with ruled(tmp_path) as (found, _, holder):
         body = {"server": "a", "tool": "echo", "arguments": {"text": "secret x"}}
         answer = await found.ask("POST", "/admin/call", body)
@@ -249,7 +249,7 @@ async def test_administrators_are_subject_to_the_policy_too(tmp_path: Path) -> N
         assert [each.rule for each in holder.denials.found] == ["policy secret"]
 
 
-async def test_a_list_for_new_groups_is_decided_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_for_new_groups_is_decided_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No decision about a long list is made in the event loop."""
     async with ruled(
         tmp_path, 'permit (principal in Group::"g1", action, resource) when { resource.name like "*" };'
@@ -275,7 +275,7 @@ async def test_a_list_for_new_groups_is_decided_in_a_thread(tmp_path: Path, monk
         assert loop_decisions == 0
 
 
-async def test_mfa_and_client_are_those_of_the_token(tmp_path: Path) -> None:
+async def test_mfa_and_client_come_from_the_token(tmp_path: Path) -> None:
     text = 'permit (principal, action, resource in Server::"a") when { context.mfa && context.client == "claude" };'
     async with ruled(tmp_path, text) as (found, issuer, _):
         assert await found.tools(token=issuer.token(amr=["pwd", "mfa"], client_id="claude"))
@@ -287,7 +287,7 @@ async def test_mfa_and_client_are_those_of_the_token(tmp_path: Path) -> None:
             assert await found.tools(token=issuer.token(**claims)) == []
 
 
-async def test_without_flights_the_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_decisions_are_the_same_without_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
     async with ruled(tmp_path) as (found, issuer, _):
         bob = issuer.token(sub="bob", groups=[])

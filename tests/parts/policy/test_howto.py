@@ -24,7 +24,7 @@ def example(name: str) -> str:
     return found[1]
 
 
-async def test_the_example_of_the_page(tmp_path: Path) -> None:
+async def test_howto_example_passes(tmp_path: Path) -> None:
     amount = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
     tools: list[Any] = [
         {"name": "transfer", "inputSchema": amount},

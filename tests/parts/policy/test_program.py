@@ -70,7 +70,7 @@ async def call(run: Program, era: str, tool: str, **arguments: Any) -> str:
             return error.detail or error.message
 
 
-async def test_a_policy_is_enforced_and_reloaded(tmp_path: Path) -> None:
+async def test_policy_is_enforced_and_reloaded(tmp_path: Path) -> None:
     file = tmp_path / "policy.cedar"
     file.write_text(LIMIT)
     log, alerts = tmp_path / "audit.jsonl", tmp_path / "alerts"
@@ -111,9 +111,7 @@ async def test_a_policy_is_enforced_and_reloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "more"), [(None, []), ("permit (principal, action, resource) when { resource.nam };", ["--stdio"])]
 )
-async def test_without_a_valid_policy_the_gateway_does_not_start(
-    tmp_path: Path, text: str | None, more: list[str]
-) -> None:
+async def test_gateway_does_not_start_without_valid_policy(tmp_path: Path, text: str | None, more: list[str]) -> None:
     if text is not None:
         (tmp_path / "policy.cedar").write_text(text)
     config = {"mcpServers": {"bank": write_bank(tmp_path)}, "toolway": {"policy": "policy.cedar"}}
@@ -130,7 +128,7 @@ async def test_without_a_valid_policy_the_gateway_does_not_start(
     assert process.returncode == 3 and b"E-POLICY" in errors + out and b"policy.cedar" in errors + out
 
 
-async def test_a_client_over_stdio_is_the_local_user(tmp_path: Path) -> None:
+async def test_stdio_client_is_the_local_user(tmp_path: Path) -> None:
     text = 'permit (principal == User::"local", action, resource == Tool::"bank.show");'
     (tmp_path / "policy.cedar").write_text(text)
     config = {"mcpServers": {"bank": write_bank(tmp_path)}, "toolway": {"policy": "policy.cedar"}}
@@ -143,7 +141,7 @@ async def test_a_client_over_stdio_is_the_local_user(tmp_path: Path) -> None:
         assert (await hub.call_tool("gateway.bank__show", {})).text == "done"
 
 
-async def test_the_commands_check_explain_and_test_a_policy(tmp_path: Path) -> None:
+async def test_commands_check_explain_and_test_a_policy(tmp_path: Path) -> None:
     config = {"mcpServers": {"bank": write_bank(tmp_path)}, "toolway": {"policy": "policy.cedar"}}
     (tmp_path / "mcp.json").write_text(json.dumps(config))
     named = ("--config", "mcp.json")

@@ -1,4 +1,4 @@
-"""`toolway workflow`, as a person uses it: run, approve, kill -9, settle, resume."""
+"""`toolway workflow`, as a user uses it: run, approve, kill -9, settle, resume."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def flow(run, id):
 """
 
 
-def test_a_python_workflow_runs_and_needs_its_code_to_go_on(tmp_path: Path) -> None:
+def test_python_workflow_needs_its_code_to_resume(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     (tmp_path / "flow.py").write_text(CODE)
     run = terminal.json("run", "flow.py:flow", "id=A1", "-c", "mcp.json", exit_code=9)["id"]
@@ -114,7 +114,7 @@ def test_a_python_workflow_runs_and_needs_its_code_to_go_on(tmp_path: Path) -> N
 
 
 @pytest.mark.user_trial("16")
-def test_a_run_resumes_with_the_configuration_that_it_was_started_with(tmp_path: Path) -> None:
+def test_run_resumes_with_its_original_configuration(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     flow = FLOW.replace(", delay_after: 30", "")
     (tmp_path / "flow.yaml").write_text(flow)
@@ -134,7 +134,7 @@ def test_a_run_resumes_with_the_configuration_that_it_was_started_with(tmp_path:
 
 
 @pytest.mark.user_trial("16")
-def test_an_unknown_server_ends_the_step_with_that_error(tmp_path: Path) -> None:
+def test_unknown_server_makes_run_stuck(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     (tmp_path / "flow.yaml").write_text(
         "steps:\n  - {name: look, tool: nobody.look, effect: read, retry: {tries: 100, wait: 1h}}\n"

@@ -77,7 +77,7 @@ async def until_task(raw: Raw, task: str, status: str) -> Json:
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_with_tasks_gets_a_task_and_answers_its_form(tmp_path: Path) -> None:
+async def test_client_with_tasks_gets_task_and_answers_form(tmp_path: Path) -> None:
     async with serving(tmp_path, REFUND) as found, found.raw("") as raw:
         begun = (await raw.call("workflows__refund", {"id": "A1"}, capabilities=WITH_ALL)).result
         assert begun["resultType"] == "task" and begun["status"] in ("working", "input_required")
@@ -93,7 +93,7 @@ async def test_a_client_with_tasks_gets_a_task_and_answers_its_form(tmp_path: Pa
         assert effects(tmp_path) == ["A1"]
 
 
-async def test_a_task_is_cancelled_and_a_denied_one_has_failed(tmp_path: Path) -> None:
+async def test_task_can_be_cancelled_and_denial_fails_it(tmp_path: Path) -> None:
     async with serving(tmp_path, REFUND) as found, found.raw("") as raw:
         first = (await raw.call("workflows__refund", {"id": "A1"}, capabilities=WITH_ALL)).result["taskId"]
         await raw.ask("tasks/cancel", {"taskId": first}, capabilities=WITH_ALL)
@@ -107,7 +107,7 @@ async def test_a_task_is_cancelled_and_a_denied_one_has_failed(tmp_path: Path) -
         assert effects(tmp_path) == []
 
 
-async def test_who_listens_to_the_task_of_a_run_hears_how_it_stands(tmp_path: Path) -> None:
+async def test_task_subscriber_gets_run_status(tmp_path: Path) -> None:
     async with serving(tmp_path, REFUND) as found, found.raw("") as raw:
         task = (await raw.call("workflows__refund", {"id": "A1"}, capabilities=WITH_ALL)).result["taskId"]
         async with listening(raw, {"taskIds": [task]}, WITH_TASKS) as heard:
@@ -118,7 +118,7 @@ async def test_who_listens_to_the_task_of_a_run_hears_how_it_stands(tmp_path: Pa
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_client_with_forms_answers_during_the_call(tmp_path: Path, era: str) -> None:
+async def test_client_with_forms_answers_during_the_call(tmp_path: Path, era: str) -> None:
     from mcp.client.context import ClientRequestContext
     from mcp_types import ElicitRequestParams, ElicitResult
 
@@ -133,7 +133,7 @@ async def test_a_client_with_forms_answers_during_the_call(tmp_path: Path, era: 
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_client_without_forms_gets_the_run_to_ask_for(tmp_path: Path, era: str) -> None:
+async def test_client_without_forms_gets_run_id_to_poll(tmp_path: Path, era: str) -> None:
     slow = {"name": "slow", "inputs": INPUTS, "steps": [{"name": "w", "wait": "1s"}, PAY]}
     async with serving(tmp_path, slow, REFUND, wait_s=0.2) as found, found.client(era, "") as client:
         asks = (await client.call_tool("workflows__refund", {"id": "A1"})).structured_content
@@ -149,7 +149,7 @@ async def test_a_client_without_forms_gets_the_run_to_ask_for(tmp_path: Path, er
 # -- rights -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_calls_only_what_its_starter_may_call(tmp_path: Path) -> None:
+async def test_run_calls_only_tools_its_starter_may_call(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     flows_only, _ = keyring.create_key_sync("flows", ["flows"], False, 0.0)
     both, _ = keyring.create_key_sync("both", ["flows", "server/s"], False, 0.0)
@@ -164,7 +164,7 @@ async def test_a_run_calls_only_what_its_starter_may_call(tmp_path: Path) -> Non
             assert paid["structuredContent"] == {"paid": "A2"}
 
 
-async def test_a_revoked_key_ends_its_runs_as_stuck_and_strangers_do_not_find_them(tmp_path: Path) -> None:
+async def test_run_of_revoked_key_is_stuck_and_hidden_from_others(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     token, key = keyring.create_key_sync("starter", None, False, 0.0)
     stranger = made(keyring, "stranger")
@@ -186,7 +186,7 @@ async def test_a_revoked_key_ends_its_runs_as_stuck_and_strangers_do_not_find_th
     assert effects(tmp_path) == []
 
 
-async def test_the_same_key_gives_the_same_run(tmp_path: Path) -> None:
+async def test_same_idempotency_key_returns_the_same_run(tmp_path: Path) -> None:
     async with serving(tmp_path, PLAIN) as found, found.raw("") as raw:
         meta = {"toolway/idempotencyKey": "one"}
         for _ in range(3):
@@ -227,7 +227,7 @@ async def tool_names(raw: Raw) -> set[str]:
     return {tool["name"] for tool in (await raw.ask("tools/list")).result["tools"]}
 
 
-async def test_a_killed_gateway_goes_on_with_its_runs_and_repeats_no_payment(tmp_path: Path) -> None:
+async def test_killed_gateway_resumes_runs_without_double_payment(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     first = {**PAY, "name": "first"}
     slow = {"name": "b", "tool": "s.pay", "params": {"id": "${inputs.id}-b", "delay_after": 600}}
@@ -286,7 +286,7 @@ async def metrics(run: Program) -> str:
         return (await http.get(f"http://127.0.0.1:{run.port}/metrics")).text
 
 
-async def test_files_are_read_again_and_a_broken_one_costs_the_others_nothing(tmp_path: Path) -> None:
+async def test_workflow_files_reload_and_broken_file_affects_no_other(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_flow(folder, PLAIN)
     write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
@@ -315,7 +315,7 @@ async def test_files_are_read_again_and_a_broken_one_costs_the_others_nothing(tm
         assert await run.stop() == 0
 
 
-async def test_approvals_of_the_terminal_show_and_answer_a_run(tmp_path: Path) -> None:
+async def test_terminal_approvals_show_and_answer_runs(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
     async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
@@ -339,7 +339,7 @@ async def test_approvals_of_the_terminal_show_and_answer_a_run(tmp_path: Path) -
         assert unknown["error"]["code"] == "E-WORKFLOW-RUN"
 
 
-async def test_a_stopped_gateway_answers_a_waiting_client_with_the_run(tmp_path: Path) -> None:
+async def test_stopping_gateway_returns_run_to_waiting_client(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_flow(folder, {"name": "long", "inputs": INPUTS, "steps": [{"name": "w", "wait": "1h"}, PAY]})
     async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/long.yaml"]) as run:
@@ -354,7 +354,7 @@ async def test_a_stopped_gateway_answers_a_waiting_client_with_the_run(tmp_path:
         assert await run.ended() == 0
 
 
-async def test_a_gateway_starts_workflows_by_their_schedule_and_stops_if_the_file_has_none(tmp_path: Path) -> None:
+async def test_scheduled_workflow_runs_until_schedule_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     scheduled = {"name": "tick", "schedule": {"every": 1, "inputs": {"id": "T"}}, "inputs": INPUTS, "steps": [PAY]}
     write_flow(folder, scheduled)
@@ -374,7 +374,7 @@ async def test_a_gateway_starts_workflows_by_their_schedule_and_stops_if_the_fil
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_patterns_are_relative_to_their_file_and_bad_ones_are_rejected(tmp_path: Path) -> None:
+def test_workflow_patterns_are_relative_and_bad_ones_rejected(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {}, "toolway": {"workflows": ["flows/*.yaml", "/etc/one.yaml"]}}))
     assert load_file(file).gateway.workflows == (f"{tmp_path}/flows/*.yaml", "/etc/one.yaml")
@@ -384,7 +384,7 @@ def test_patterns_are_relative_to_their_file_and_bad_ones_are_rejected(tmp_path:
             load_file(file)
 
 
-def test_the_doctor_names_a_broken_file(tmp_path: Path) -> None:
+def test_doctor_reports_broken_workflow_file(tmp_path: Path) -> None:
     write_flow(tmp_path, PLAIN)
     write_flow(tmp_path, {**PLAIN, "name": "run_status"})
     settings = GatewaySettings(workflows=(str(tmp_path / "flows/*.yaml"), str(tmp_path / "gone.yaml")))

@@ -1,4 +1,4 @@
-"""Workflow runs that a person started: they may do what the person may, and nothing if the person is not known."""
+"""Workflow runs that a user started: they may do what the user may, and nothing if the user is not known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def access_of(folder: Path, login: IdentityProvider | None) -> GatewayRunAccess:
     )
 
 
-def test_the_run_of_a_person_is_never_one_of_the_administrator(tmp_path: Path):
+def test_run_of_a_user_never_has_admin_rights(tmp_path: Path):
     issuer = Issuer()
     login = IdentityProvider(ADMINS, ACCESS, issuer.fetch, now=lambda: issuer.now)
     asyncio.run(login.keys.refresh())
@@ -44,7 +44,7 @@ def test_the_run_of_a_person_is_never_one_of_the_administrator(tmp_path: Path):
     assert access.find_problem(LOCAL_ADMIN.caller_id, "a.echo") is None
 
 
-def test_a_person_answers_questions_for_its_groups_and_not_by_its_name(tmp_path: Path):
+def test_user_answers_by_group_and_not_by_name(tmp_path: Path):
     issuer = Issuer()
     login = IdentityProvider(ADMINS, ACCESS, issuer.fetch, now=lambda: issuer.now)
     asyncio.run(login.keys.refresh())

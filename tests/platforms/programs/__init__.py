@@ -1,1 +1,1 @@
-"""Programs that the checks start as processes of their own."""
+"""Programs that the checks start as separate processes."""

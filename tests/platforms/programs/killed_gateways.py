@@ -9,11 +9,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.gateway.kill_runs import Slaughter
+from tests.gateway.kill_runs import KillRuns
 
 
 async def main(folder: Path, times: int, to: str) -> str:
-    log = Slaughter(folder, 1, to)
+    log = KillRuns(folder, 1, to)
     killed = [await log.kill_once() for _ in range(times)]
     wrong = [line for each in killed for line in each.wrong]
     assert not wrong, wrong[:5]

@@ -45,12 +45,12 @@ def api(url: str | None = None, **more: Any) -> Server:
         ([], "https://docs.example"),
     ],
 )
-def test_a_document_says_where_its_api_is(urls: list[str], expected: str):
+def test_document_server_url_is_the_base_url(urls: list[str], expected: str):
     place = base_url_for(OPERATION, document(*urls), api())
     assert f"{place.target.origin}{place.prefix}" == expected
 
 
-def test_the_entry_goes_before_the_document():
+def test_entry_url_overrides_document_servers():
     place = base_url_for(OPERATION, document("https://other.example"), api("https://mine.example/base/"))
     assert (str(place.target.origin), place.prefix) == ("https://mine.example", "/base")
 
@@ -61,7 +61,7 @@ def test_the_entry_goes_before_the_document():
     ids=["headers", "credentials"],
 )
 @pytest.mark.attack("held-43")
-def test_credentials_go_to_no_origin_that_only_a_fetched_document_names(more: dict[str, Any]):
+def test_credentials_never_go_to_origin_named_only_by_document(more: dict[str, Any]):
     with pytest.raises(NoBaseUrl, match="must not get the credentials") as caught:
         base_url_for(OPERATION, document("https://api.example/v2"), api(**more))
     assert caught.value.hint.endswith('"url": "https://api.example/v2"')
@@ -71,7 +71,7 @@ def test_credentials_go_to_no_origin_that_only_a_fetched_document_names(more: di
 
 
 @pytest.mark.parametrize("url", ["", "/v1", "ftp://x", "https://u:p@x", "https://x/a?b", "https://x/a b", "http://"])
-def test_an_address_that_cannot_be_used_is_told_with_what_to_do(url: str):
+def test_unusable_base_url_is_rejected_with_hint(url: str):
     with pytest.raises(NoBaseUrl) as caught:
         base_url_for(OPERATION, document(url), api(file="/x.yaml"))
     assert '"url": "https://…"' in caught.value.hint
@@ -108,12 +108,12 @@ def stamped(
         ("odd", bindings.RequestCredentials({"Authorization": "DPoP a&b"})),
     ],
 )
-def test_the_document_says_where_a_credential_goes(name: str, expected: bindings.RequestCredentials):
+def test_credential_location_comes_from_document(name: str, expected: bindings.RequestCredentials):
     assert stamped([{name: ()}], ApiCredential("a&b", "scheme", name)) == (expected, ())
     assert stamped([], ApiCredential("a&b", "scheme", name)) == (bindings.RequestCredentials(), ())
 
 
-def test_the_first_of_the_ways_that_we_have_is_taken_and_what_is_missing_is_told():
+def test_first_satisfiable_security_option_is_used():
     key, token = ApiCredential("k", "scheme", "key"), ApiCredential("t", "scheme", "token")
     both: list[dict[str, tuple[str, ...]]] = [{"key": (), "query": ()}, {"token": ()}]
     assert stamped(both, key, token)[0] == bindings.RequestCredentials({"Authorization": "Bearer t"})
@@ -122,14 +122,14 @@ def test_the_first_of_the_ways_that_we_have_is_taken_and_what_is_missing_is_told
     assert "k" not in repr(stamped(both, key))
 
 
-def test_a_cookie_stays_one_cookie_and_a_typed_credential_goes_with_every_request():
+def test_cookie_is_escaped_and_typed_credentials_always_sent():
     stamp, _ = stamped([{"cookie": ()}], ApiCredential("a; admin=1", "scheme", "cookie"))
     assert stamp.cookie == "sid=a%3B%20admin=1"
     always = [ApiCredential("k", "apiKey", "X-Api", "header"), ApiCredential("u:p", "basic")]
     assert dict(stamped([], *always)[0].headers) == {"X-Api": "k", "Authorization": "Basic dTpw"}
 
 
-def test_a_key_that_stands_among_the_parameters_is_sent_though_nothing_is_said_of_security():
+def test_credential_declared_as_parameter_is_sent():
     parameter = Parameter("key", "api key", "query", operator_supplied=True)
     operation = Operation("op", "GET", "/x", (parameter,))
     stamp, _ = bindings.select_credentials(operation, SCHEMES, [ApiCredential("k", "scheme", "query")])
@@ -141,7 +141,7 @@ def test_a_key_that_stands_among_the_parameters_is_sent_though_nothing_is_said_o
 ANSWERS = (200, 201, 204, 304, 400, 402, 404, 409, 410, 412, 418, 422, 423, 424, 426, 428, 431, 451, 499)
 
 
-def test_every_status_is_an_answer_or_has_its_certainty():
+def test_every_status_is_final_or_has_a_certainty():
     assert [status for status in range(200, 600) if responses.is_final_status(status) and status in ANSWERS] == list(
         ANSWERS
     )
@@ -175,7 +175,7 @@ HERE = HttpTarget.parse("https://api.example/v1/x")
     ],
 )
 @pytest.mark.attack("held-44")
-def test_redirects(method: str, status: int, location: str, expected: Any):
+def test_redirect_is_followed_or_fails_with_certainty(method: str, status: int, location: str, expected: Any):
     operation = Operation("op", method, "/x")
     if isinstance(expected, str):
         found = responses.follow_redirect(operation, HERE, status, {"location": location})
@@ -192,7 +192,7 @@ def test_redirects(method: str, status: int, location: str, expected: Any):
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def test_json_is_structured_and_text_and_says_where_a_new_thing_is():
+def test_json_result_is_structured_and_keeps_location():
     result = responses.result_from_json(OPERATION, 201, {"location": "/x/1", "x-other": "1"}, b'{"a": 1}', {"a": 1})
     assert (result["structuredContent"], result["content"][0]["text"]) == ({"a": 1}, '{"a": 1}')
     assert result["_meta"]["toolway/http"] == {"status": 201, "headers": {"location": "/x/1"}}
@@ -213,7 +213,7 @@ def test_json_is_structured_and_text_and_says_where_a_new_thing_is():
         ("application/pdf", b"%", {"type": "resource"}),
     ],
 )
-def test_what_is_no_json_is_what_it_is(kind: str, body: bytes, expected: dict[str, Any]):
+def test_non_json_result_keeps_its_type(kind: str, body: bytes, expected: dict[str, Any]):
     block = responses.result_from_bytes(OPERATION, 200, {"content-type": kind} if kind else {}, body)["content"][0]
     if expected["type"] == "resource":
         resource = block["resource"]
@@ -223,7 +223,7 @@ def test_what_is_no_json_is_what_it_is(kind: str, body: bytes, expected: dict[st
         assert block == expected
 
 
-def test_an_empty_answer_says_its_status_and_a_no_is_an_error_without_structure():
+def test_empty_result_names_status_and_404_is_unstructured_error():
     promised = Operation("op", "GET", "/x", tool={"outputSchema": {"type": "object"}})
     empty = responses.result_from_bytes(promised, 204, {}, b"")
     assert (empty["content"][0]["text"], empty["structuredContent"]) == ("204 No Content", {})
@@ -266,10 +266,10 @@ URL = "https://api.example/v1/x?page=1"
         (listing(), {}, {"link": '</v1/x?page=2>; rel="next"'}, [], None),
     ],
 )
-def test_how_to_go_on(operation: Operation, given: dict[str, Any], headers: Any, value: Any, expected: Any):
+def test_next_page_arguments(operation: Operation, given: dict[str, Any], headers: Any, value: Any, expected: Any):
     assert transport.next_page_arguments(operation, given, URL, headers, value) == expected
 
 
-def test_a_link_that_is_made_to_be_slow_is_not():
+def test_slow_link_header_has_no_next_page():
     for evil in ("<" * 100_000, "<a>;" + " ;" * 50_000, '<a>; rel="' + "n" * 100_000):
         assert transport.next_page_arguments(listing("page"), {}, URL, {"link": evil[:60_000]}, None) is None

@@ -1,4 +1,4 @@
-"""A large document is read in a process of its own: the same comes out, nobody waits, and nothing is left behind."""
+"""A large document is read in its own process: the same comes out, no one waits, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def spawner() -> AsyncIterator[Spawner]:
     await made.close()
 
 
-async def test_what_comes_out_is_what_the_reader_says(spawner: Spawner):
+async def test_subprocess_parses_the_same_document(spawner: Spawner):
     data = large()
     for choose in (ALL_OPERATIONS, OperationSelection(exclude=OperationFilter(methods=("post",)))):
         given = frozenset({"word"})
@@ -52,7 +52,7 @@ async def test_what_comes_out_is_what_the_reader_says(spawner: Spawner):
         assert found.operations
 
 
-async def test_why_a_document_is_none_comes_out_as_well(spawner: Spawner):
+async def test_subprocess_reports_the_same_parse_error(spawner: Spawner):
     for data in (b"<html>", b"7", b"openapi: [", b'{"openapi": "3.0.0", "paths": ' + b"[" * 5000):
         with pytest.raises(InvalidDocument) as here:
             load_document(data, source="here")
@@ -61,7 +61,7 @@ async def test_why_a_document_is_none_comes_out_as_well(spawner: Spawner):
         assert (here.value.reason, here.value.hint) == (there.value.reason, there.value.hint)
 
 
-async def test_a_document_that_takes_too_much_is_given_up(spawner: Spawner, monkeypatch: Any, tmp_path: Path):
+async def test_document_over_cpu_limit_is_rejected(spawner: Spawner, monkeypatch: Any, tmp_path: Path):
     bounded = tmp_path / "program.py"
     source = Path(subprocess_main.__file__).read_text()
     monkeypatch.setattr(subprocess_main, "__file__", str(bounded))
@@ -75,7 +75,7 @@ async def test_a_document_that_takes_too_much_is_given_up(spawner: Spawner, monk
         )
 
 
-async def test_a_process_that_ends_in_the_middle_has_said_nothing(spawner: Spawner, monkeypatch: Any, tmp_path: Path):
+async def test_truncated_subprocess_output_is_rejected(spawner: Spawner, monkeypatch: Any, tmp_path: Path):
     dying = tmp_path / "program.py"
     source = Path(subprocess_main.__file__).read_text()
     monkeypatch.setattr(subprocess_main, "__file__", str(dying))
@@ -87,7 +87,7 @@ async def test_a_process_that_ends_in_the_middle_has_said_nothing(spawner: Spawn
             await parse_in_subprocess(large(5), "here", ALL_OPERATIONS, frozenset(), spawner, os.environ)
 
 
-async def test_nobody_waits_for_a_process_that_is_given_up(spawner: Spawner):
+async def test_cancelled_parse_returns_at_once_and_closes_pipes(spawner: Spawner):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     began = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -103,7 +103,7 @@ async def test_nobody_waits_for_a_process_that_is_given_up(spawner: Spawner):
         raise AssertionError("pipes are left")
 
 
-async def test_where_there_is_no_such_process_the_document_is_read_here(monkeypatch: Any, tmp_path: Path):
+async def test_document_is_parsed_in_process_without_subprocess(monkeypatch: Any, tmp_path: Path):
     file = tmp_path / "api.json"
     file.write_bytes(large())
     assert file.stat().st_size > document_source.MIN_SUBPROCESS_BYTES

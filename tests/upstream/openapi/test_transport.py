@@ -29,7 +29,7 @@ from toolway.upstream.transports.openapi.transport import OpenApiTransport
 pytestmark = pytest.mark.anyio
 
 
-class Shop:
+class DocumentServer:
     """Where a document is fetched from; what it answers can be changed."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -48,8 +48,8 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(document: dict[str, Any] | None = None) -> AsyncIterator[Shop]:
-    made = Shop(document or DOCUMENT)
+async def shop(document: dict[str, Any] | None = None) -> AsyncIterator[DocumentServer]:
+    made = DocumentServer(document or DOCUMENT)
     async with peer(reacting(made.react)) as made.peer:
         yield made
 
@@ -64,7 +64,7 @@ async def hub_of(entry: dict[str, Any], **options: Any) -> AsyncIterator[Hub]:
 # -- the document -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_document_is_fetched_once_kept_and_used_where_it_cannot_be_fetched(tmp_path: Path):
+async def test_document_is_cached_and_used_when_fetch_fails(tmp_path: Path):
     async with api() as server, shop() as where:
         entry = server.entry()
         entry["openapi"] = {"url": where.url}
@@ -87,10 +87,10 @@ async def test_a_document_is_fetched_once_kept_and_used_where_it_cannot_be_fetch
                 assert "canary" not in str(caught.value.__dict__)
     kept = list((tmp_path / "cache").rglob("*.doc"))
     assert len(kept) == 1 and kept[0].stat().st_mode & 0o077 == 0
-    kept[0].write_bytes(b'["","",""]\n{}')  # somebody's else, or torn: it is not used
+    kept[0].write_bytes(b'["","",""]\n{}')  # someone else's, or torn: it is not used
 
 
-async def test_a_document_that_changes_changes_the_tools(monkeypatch: pytest.MonkeyPatch):
+async def test_changed_document_changes_tools(monkeypatch: pytest.MonkeyPatch):
     async with api() as server, shop() as where:
         entry = server.entry()
         entry["openapi"] = {"url": where.url, "refresh": "100ms"}
@@ -106,7 +106,7 @@ async def test_a_document_that_changes_changes_the_tools(monkeypatch: pytest.Mon
             await hub.call_tool("api.look", {"nonce": "x"})
 
 
-async def test_a_file_that_changes_changes_the_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_changed_file_changes_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(document_source, "FILE_CHECK_INTERVAL_S", 0.05)
     file = tmp_path / "api.json"
     file.write_text(json.dumps(DOCUMENT))
@@ -124,7 +124,7 @@ async def test_a_file_that_changes_changes_the_tools(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.attack("held-43")
-async def test_only_the_operators_own_words_send_headers_to_where_the_document_is():
+async def test_document_request_carries_only_configured_headers():
     async with api() as server, shop() as where:
         entry = server.entry(headers={"X-Key": "canary"})
         entry["openapi"] = {"url": where.url, "headers": {"X-Doc": "for-the-document"}}
@@ -137,7 +137,7 @@ async def test_only_the_operators_own_words_send_headers_to_where_the_document_i
 
 
 @pytest.mark.attack("held-44")
-async def test_the_redirect_of_a_document_leads_nowhere_else():
+async def test_document_redirect_is_not_followed():
     async with shop() as elsewhere, shop() as here:
         here.answer = response(302, Location=elsewhere.url)
         entry = {"type": "openapi", "openapi": {"url": here.url, "headers": {"X-Key": "canary-of-headers"}}}
@@ -147,7 +147,7 @@ async def test_the_redirect_of_a_document_leads_nowhere_else():
         assert here.requests and elsewhere.requests == []
 
 
-async def test_what_is_not_wanted_is_no_tool():
+async def test_excluded_operations_are_not_tools():
     async with api() as server:
         more = {"include": {"methods": ["get", "post"]}, "exclude": {"operations": ["t*"]}}
         async with hub_of(server.entry(openapi=more)) as hub:
@@ -161,7 +161,7 @@ async def test_what_is_not_wanted_is_no_tool():
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_key_of_a_call_goes_along_where_the_api_honours_one_and_it_is_repeated():
+async def test_idempotency_key_is_sent_and_retried_only_if_configured():
     async def react(turn: Turn) -> None:
         if turn.number == 0:
             turn.conn.reset()
@@ -184,7 +184,7 @@ async def test_the_key_of_a_call_goes_along_where_the_api_honours_one_and_it_is_
 
 @pytest.mark.promise("C13")
 @pytest.mark.parametrize("checked", [True, False])
-async def test_arguments_that_do_not_fit_are_refused_unsent_and_name_what_is_wrong(checked):
+async def test_invalid_arguments_are_rejected_before_sending(checked):
     async with api() as server, hub_of({**server.entry(), "validateArguments": checked}) as hub:
         await hub.wait_ready()
         cases: list[tuple[dict[str, Any], tuple[str, str]]] = [
@@ -203,7 +203,7 @@ async def test_arguments_that_do_not_fit_are_refused_unsent_and_name_what_is_wro
         assert len(server.turns) == 1
 
 
-async def test_a_call_that_is_cancelled_loses_its_connection():
+async def test_cancelled_call_closes_its_connection():
     gone = asyncio.Event()
 
     async def react(turn: Turn) -> None:
@@ -219,7 +219,7 @@ async def test_a_call_that_is_cancelled_loses_its_connection():
             await call
 
 
-async def test_the_answer_to_head_has_no_body_whatever_its_length():
+async def test_head_response_with_content_length_has_no_body():
     document = {**DOCUMENT, "paths": {"/x": {"head": {"operationId": "peek", "responses": {}}}}}
 
     async def react(turn: Turn) -> None:
@@ -231,7 +231,7 @@ async def test_the_answer_to_head_has_no_body_whatever_its_length():
             assert reply.raw["_meta"]["toolway/http"]["headers"] == {"etag": "abc"}
 
 
-async def test_an_api_that_wants_credentials_says_which():
+async def test_missing_credentials_hint_names_the_scheme():
     document = {
         **DOCUMENT,
         "security": [{"pets_key": []}],
@@ -254,7 +254,7 @@ async def test_an_api_that_wants_credentials_says_which():
             await hub.call_tool("api.act", {"nonce": "x"})
 
 
-class Purse:
+class RefreshingAuthorizer:
     """Gives the next token when the last one was refused."""
 
     is_interactive = False
@@ -280,13 +280,13 @@ class Purse:
         self.final.append(challenge)
 
 
-async def test_a_token_that_is_refused_is_renewed_and_the_call_sent_once_more():
+async def test_rejected_token_is_refreshed_and_call_resent():
     async def react(turn: Turn) -> None:
         right = turn.request.headers["authorization"] == "Bearer new"
         await (turn.answer_well() if right else turn.conn.send(response(401)))
 
     def make(name: str, server: Any, spawner: Spawner, environ: Any, authorizer: Any, *more: Any) -> OpenApiTransport:
-        return OpenApiTransport(server, spawner, environ, Purse())
+        return OpenApiTransport(server, spawner, environ, RefreshingAuthorizer())
 
     async with api(react) as server:
         servers = {"api": parse_entry(server.entry(auth="oauth"))}
@@ -300,7 +300,7 @@ async def test_a_token_that_is_refused_is_renewed_and_the_call_sent_once_more():
 # -- life -------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_api_that_is_not_there_is_told_before_the_first_call():
+async def test_unreachable_api_is_reported_before_first_call():
     async with api() as server:
         entry = server.entry()
     async with Hub({"api": entry}, catalog_storage=None) as hub:
@@ -309,7 +309,7 @@ async def test_an_api_that_is_not_there_is_told_before_the_first_call():
         assert caught.value.code == "E-HTTP-CONNECT"
 
 
-async def test_nothing_is_loaded_for_an_api_where_there_is_none():
+async def test_openapi_is_not_imported_without_api_servers():
     code = (
         "import sys, asyncio\n"
         "from toolway import Hub\n"

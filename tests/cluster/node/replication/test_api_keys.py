@@ -77,11 +77,11 @@ async def _until(what: Callable[[], bool], seconds: float = 60.0) -> float:
     return time.monotonic() - began
 
 
-needs_nats = pytest.mark.skipif(program() is None, reason="there is no nats-server here")
+needs_nats = pytest.mark.skipif(program() is None, reason="nats-server is not installed")
 
 
 @needs_nats
-async def test_a_key_opens_all_gateways_and_once_revoked_none_in_less_than_a_second(engine: AsyncEngine) -> None:
+async def test_key_works_at_all_gateways_until_revoked_within_a_second(engine: AsyncEngine) -> None:
     async with nats_server() as server, _gateways(engine, server, ("t", "t", "t")) as (a, b, c):
         token, key = await a.keyring.create_key("ci", ["both"], False, 5.0, Rate(600, "min"))
         assert await _until(
@@ -99,7 +99,7 @@ async def test_a_key_opens_all_gateways_and_once_revoked_none_in_less_than_a_sec
 
 
 @needs_nats
-async def test_ended_logins_of_a_person_are_known_at_all_gateways_in_less_than_a_second(engine: AsyncEngine) -> None:
+async def test_ended_logins_reach_all_gateways_within_a_second(engine: AsyncEngine) -> None:
     async with nats_server() as server, _gateways(engine, server, ("t", "t", "t", "other")) as (a, b, c, other):
         await a.keyring.end_logins("user:alice", 1000.0)
         seconds = await _until(lambda: all(each.keyring.ended_logins() for each in (a, b, c)))
@@ -113,7 +113,7 @@ async def test_ended_logins_of_a_person_are_known_at_all_gateways_in_less_than_a
 
 
 @pytest.mark.attack("A2-W7")
-async def test_all_gateways_know_who_made_a_key(engine: AsyncEngine) -> None:
+async def test_creator_of_a_key_is_known_at_all_gateways(engine: AsyncEngine) -> None:
     async with _gateways(engine, None) as (a, b):
         _, boss = await a.keyring.create_key("boss", None, True, 5.0)
         root = f"key:{boss.id}"
@@ -126,7 +126,7 @@ async def test_all_gateways_know_who_made_a_key(engine: AsyncEngine) -> None:
             assert [each.keyring.person_of(f"key:{key.id}") for key in (boss, second, third)] == [root] * 3
 
 
-async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None:
+async def test_without_nats_key_changes_take_about_a_second(engine: AsyncEngine) -> None:
     async with _gateways(engine, None) as (a, b):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)
         assert a.keyring.authenticate(token) is not None
@@ -137,7 +137,7 @@ async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None
 
 
 @needs_nats
-async def test_who_missed_the_news_finds_it_in_the_record(engine: AsyncEngine) -> None:
+async def test_missed_revocation_is_found_in_the_database(engine: AsyncEngine) -> None:
     async with nats_server() as server, _gateways(engine, server) as (a, b):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)
         await _until(lambda: b.keyring.authenticate(token) is not None)
@@ -148,7 +148,7 @@ async def test_who_missed_the_news_finds_it_in_the_record(engine: AsyncEngine) -
         assert await _until(lambda: b.keyring.authenticate(token) is None) < 2 * POLL_INTERVAL_S
 
 
-async def test_a_look_that_began_before_the_revocation_does_not_bring_a_key_back(engine: AsyncEngine) -> None:
+async def test_load_started_before_a_revocation_does_not_restore_a_key(engine: AsyncEngine) -> None:
     async with _gateways(engine, None) as (a, b):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)
         await _until(lambda: b.keyring.authenticate(token) is not None)
@@ -161,7 +161,7 @@ async def test_a_look_that_began_before_the_revocation_does_not_bring_a_key_back
         assert b.keyring.authenticate(token) is None
 
 
-async def test_news_of_what_is_not_true_are_forgotten(engine: AsyncEngine) -> None:
+async def test_false_revocation_message_expires(engine: AsyncEngine) -> None:
     now = [100.0]
     following = ChangeFeed(ChangeReader(engine), "t")
     keyring = DbApiKeyStore(ApiKeyTable(engine, an_integrity()), "t", TOKEN, lambda: now[0])
@@ -178,7 +178,7 @@ async def test_news_of_what_is_not_true_are_forgotten(engine: AsyncEngine) -> No
 
 
 @needs_nats
-async def test_tenants_have_keys_of_their_own(engine: AsyncEngine) -> None:
+async def test_tenants_have_separate_keys(engine: AsyncEngine) -> None:
     async with nats_server() as server, _gateways(engine, server, ("one", "two")) as (a, b):
         token, key = await a.keyring.create_key("ci", None, True, 5.0)
         await asyncio.sleep(0.3)
@@ -190,7 +190,7 @@ async def test_tenants_have_keys_of_their_own(engine: AsyncEngine) -> None:
         assert a.keyring.authenticate(TOKEN) == b.keyring.authenticate(TOKEN) == LOCAL_ADMIN
 
 
-async def test_a_key_that_cannot_be_read_opens_nothing_and_hides_no_other(engine: AsyncEngine) -> None:
+async def test_unreadable_key_grants_nothing_and_hides_no_other(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
     await keys.add("t", "bad", {"id": "bad", "hash": 7, "scopes": "all"})
     async with _gateways(engine, None, ("t",)) as (a,):
@@ -201,7 +201,7 @@ async def test_a_key_that_cannot_be_read_opens_nothing_and_hides_no_other(engine
         assert a.keyring.authenticate(token) is not None and "bad" not in {key.id for key in a.keyring.list_keys()}
 
 
-async def test_a_record_that_does_not_answer_says_so(engine: AsyncEngine) -> None:
+async def test_unavailable_database_is_reported(engine: AsyncEngine) -> None:
     async with _gateways(engine, None, ("t",)) as (a,):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)
         async with engine.begin() as db:
@@ -214,7 +214,7 @@ async def test_a_record_that_does_not_answer_says_so(engine: AsyncEngine) -> Non
         assert a.keyring.authenticate(token) is not None
 
 
-def test_keys_of_one_machine_are_not_those_of_a_cluster_and_it_says_so(
+def test_local_keys_are_not_used_in_a_cluster_and_this_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateDir(tmp_path)

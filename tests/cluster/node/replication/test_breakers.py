@@ -1,4 +1,4 @@
-"""Breakers of two gateways, told over a real NATS."""
+"""Breakers of two gateways, connected by a real NATS."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def _until(what: Callable[[], bool], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.skipif(program() is None, reason="there is no nats-server here")
-async def test_a_server_that_fails_at_one_gateway_is_left_alone_by_all(engine: AsyncEngine) -> None:
+@pytest.mark.skipif(program() is None, reason="nats-server is not installed")
+async def test_breaker_opened_at_one_gateway_opens_at_all(engine: AsyncEngine) -> None:
     a, b = Gateway(engine, "a"), Gateway(engine, "b")
     async with nats_server() as server:
         try:
@@ -88,7 +88,7 @@ async def test_a_server_that_fails_at_one_gateway_is_left_alone_by_all(engine: A
         {"server": "http", "tool": "", "wait": float("nan")},
     ],
 )
-async def test_news_that_make_no_sense_change_nothing(engine: AsyncEngine, junk: Json) -> None:
+async def test_invalid_breaker_message_changes_nothing(engine: AsyncEngine, junk: Json) -> None:
     found = Gateway(engine, "a")
     found.following.handle_message(BREAKER_MESSAGE_KIND, junk)
     assert found.board.status(0.0) == {} and found.position("http") is BreakerState.CLOSED

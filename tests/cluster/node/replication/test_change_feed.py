@@ -17,7 +17,7 @@ from toolway.types import Json
 pytestmark = pytest.mark.anyio
 
 
-class Taker:
+class RecordingLoader:
     def __init__(self) -> None:
         self.taken: list[int] = []
         self.fails = 0
@@ -35,7 +35,7 @@ async def _change(engine: AsyncEngine, kind: str, tenant: str = "t") -> int:
 
 
 @asynccontextmanager
-async def _following(engine: AsyncEngine, **takers: Taker) -> AsyncIterator[ChangeFeed]:
+async def _following(engine: AsyncEngine, **takers: RecordingLoader) -> AsyncIterator[ChangeFeed]:
     found = ChangeFeed(ChangeReader(engine), "t")
     for kind, taker in takers.items():
         found.on_change(kind, taker.take)
@@ -54,9 +54,9 @@ async def _until(what: Callable[[], bool], seconds: float = 60.0) -> float:
     return asyncio.get_running_loop().time() - began
 
 
-async def test_everything_is_taken_before_it_begins_and_what_changes_within_a_second(engine: AsyncEngine) -> None:
+async def test_all_is_loaded_at_start_and_changes_within_a_second(engine: AsyncEngine) -> None:
     await _change(engine, "keys")
-    keys, lists = Taker(), Taker()
+    keys, lists = RecordingLoader(), RecordingLoader()
     async with _following(engine, keys=keys, lists=lists):
         assert (keys.taken, lists.taken) == ([0], [0])
         revision = await _change(engine, "keys")
@@ -64,8 +64,8 @@ async def test_everything_is_taken_before_it_begins_and_what_changes_within_a_se
         assert keys.taken == [0, revision - 1] and lists.taken == [0]
 
 
-async def test_what_others_tenants_change_is_not_read(engine: AsyncEngine) -> None:
-    keys = Taker()
+async def test_changes_of_other_tenants_are_not_read(engine: AsyncEngine) -> None:
+    keys = RecordingLoader()
     async with _following(engine, keys=keys) as found:
         await _change(engine, "keys", "another")
         looks = found.poll_count
@@ -73,8 +73,8 @@ async def test_what_others_tenants_change_is_not_read(engine: AsyncEngine) -> No
         assert keys.taken == [0]
 
 
-async def test_news_bring_the_look_forward(engine: AsyncEngine) -> None:
-    keys = Taker()
+async def test_message_triggers_an_early_poll(engine: AsyncEngine) -> None:
+    keys = RecordingLoader()
     async with _following(engine, keys=keys) as found:
         await _until(lambda: found.poll_count > 1)
         await asyncio.sleep(2 * MIN_POLL_INTERVAL_S)
@@ -83,8 +83,8 @@ async def test_news_bring_the_look_forward(engine: AsyncEngine) -> None:
         assert await _until(lambda: len(keys.taken) == 2) < POLL_INTERVAL_S / 2
 
 
-async def test_a_flood_of_news_is_no_flood_of_questions(engine: AsyncEngine) -> None:
-    async with _following(engine, keys=Taker()) as found:
+async def test_flood_of_messages_does_not_flood_the_database(engine: AsyncEngine) -> None:
+    async with _following(engine, keys=RecordingLoader()) as found:
         before, loop = found.poll_count, asyncio.get_running_loop()
         end = loop.time() + 1.0
         while loop.time() < end:
@@ -94,11 +94,9 @@ async def test_a_flood_of_news_is_no_flood_of_questions(engine: AsyncEngine) -> 
         assert found.poll_count - before <= 1.0 / MIN_POLL_INTERVAL_S + 2
 
 
-async def test_what_could_not_be_taken_is_taken_later_and_holds_up_no_other(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_load_is_retried_and_delays_no_other(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_feed, "RETRY_DELAY_S", 0.05)
-    keys, lists = Taker(), Taker()
+    keys, lists = RecordingLoader(), RecordingLoader()
     async with _following(engine, keys=keys, lists=lists) as found:
         first = await _change(engine, "lists")
         lists.fails = 3
@@ -110,8 +108,8 @@ async def test_what_could_not_be_taken_is_taken_later_and_holds_up_no_other(
         assert lists.taken == [0, first - 1]  # nothing was passed over
 
 
-async def test_a_slow_taker_holds_up_no_other(engine: AsyncEngine) -> None:
-    keys, gate = Taker(), asyncio.Event()
+async def test_slow_loader_delays_no_other(engine: AsyncEngine) -> None:
+    keys, gate = RecordingLoader(), asyncio.Event()
     first = True
 
     async def slow(since: int) -> None:
@@ -135,7 +133,7 @@ async def test_a_slow_taker_holds_up_no_other(engine: AsyncEngine) -> None:
         await found.close()
 
 
-async def test_a_record_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_database_is_polled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_feed, "RETRY_DELAY_S", 0.05)
 
     class Broken:
@@ -149,7 +147,7 @@ async def test_a_record_that_does_not_answer_is_asked_again(monkeypatch: pytest.
             changed = frozenset({("keys", "t")}) if self.last > revision else frozenset[tuple[str, str]]()
             return self.last, changed
 
-    record, keys = Broken(), Taker()
+    record, keys = Broken(), RecordingLoader()
     found = ChangeFeed(record, "t")
     found.on_change("keys", keys.take)
     await found.start()
@@ -165,14 +163,14 @@ async def test_a_record_that_does_not_answer_is_asked_again(monkeypatch: pytest.
         await found.close()
 
 
-async def test_a_record_from_a_copy_is_read_anew() -> None:
+async def test_restored_database_is_reloaded() -> None:
     class Restored:
         last = 9
 
         async def fetch_since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]:
             return self.last, frozenset({("keys", "t")} if revision != self.last else ())
 
-    record, keys = Restored(), Taker()
+    record, keys = Restored(), RecordingLoader()
     found = ChangeFeed(record, "t")
     found.on_change("keys", keys.take)
     await found.start()
@@ -185,14 +183,14 @@ async def test_a_record_from_a_copy_is_read_anew() -> None:
         await found.close()
 
 
-async def test_what_is_said_is_told_in_order_and_never_waits(engine: AsyncEngine) -> None:
+async def test_published_messages_keep_their_order_and_never_wait(engine: AsyncEngine) -> None:
     told: list[tuple[str, Json]] = []
 
     async def tell(kind: str, body: Json) -> bool:
         told.append((kind, body))
         return True
 
-    async with _following(engine, keys=Taker()) as found:
+    async with _following(engine, keys=RecordingLoader()) as found:
         found.send = tell
         for number in range(change_feed.MAX_QUEUED_MESSAGES + 10):
             found.publish("breakers", {"n": number})
@@ -200,22 +198,22 @@ async def test_what_is_said_is_told_in_order_and_never_waits(engine: AsyncEngine
         assert [body["n"] for _, body in told] == list(range(10, change_feed.MAX_QUEUED_MESSAGES + 10))
 
 
-async def test_news_that_nobody_understands_change_nothing(engine: AsyncEngine) -> None:
+async def test_failing_message_handler_changes_nothing(engine: AsyncEngine) -> None:
     heard: list[Json] = []
 
     def hear(body: Json) -> None:
         heard.append(body)
         raise ValueError("what?")
 
-    async with _following(engine, keys=Taker()) as found:
+    async with _following(engine, keys=RecordingLoader()) as found:
         found.on_message("breakers", hear)
         found.handle_message("breakers", {"x": 1})
         assert heard == [{"x": 1}]
 
 
-async def test_it_ends_also_where_news_come_at_that_moment(engine: AsyncEngine) -> None:
+async def test_close_finishes_while_messages_arrive(engine: AsyncEngine) -> None:
     for _ in range(20):
-        async with _following(engine, keys=Taker()) as found:
+        async with _following(engine, keys=RecordingLoader()) as found:
             await asyncio.sleep(MIN_POLL_INTERVAL_S + 0.01)
             found.resync()
             async with asyncio.timeout(30):

@@ -34,7 +34,7 @@ async def _until(what: Callable[[], bool], seconds: float) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_keys_and_rates_go_on_without_the_record_and_catch_up_with_it() -> None:
+async def test_keys_and_rates_work_without_the_database_and_catch_up() -> None:
     async with postgres(Loopback()) as server:
         ours, theirs = open_engine(server.url), open_engine(server.url)
         await upgrade_schema(ours)
@@ -75,7 +75,7 @@ async def test_keys_and_rates_go_on_without_the_record_and_catch_up_with_it() ->
 
 
 async def _revoked(engine: AsyncEngine, id: str) -> bool:
-    """A connection from before may have been given up meanwhile."""
+    """A connection from before may have been dropped since."""
     async with asyncio.timeout(60):
         while True:
             try:

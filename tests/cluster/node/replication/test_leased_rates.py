@@ -49,7 +49,7 @@ async def test_all_gateways_together_keep_the_rate(engine: AsyncEngine) -> None:
     assert passed >= 0.7 * 40 * (1 + 3) or not QUIET  # a process without a core makes few calls
 
 
-async def test_no_call_waits_for_the_record(engine: AsyncEngine) -> None:
+async def test_no_call_waits_for_the_database(engine: AsyncEngine) -> None:
     async with _gateways(RateBuckets(engine), 1) as (one,):
         began = time.perf_counter()
         passed = sum(not one.try_acquire("k", Rate(1000, "s")) for _ in range(200))
@@ -57,7 +57,7 @@ async def test_no_call_waits_for_the_record(engine: AsyncEngine) -> None:
         assert one.query_count == 0
 
 
-async def test_what_a_gateway_does_not_use_is_the_others_again_at_its_end(engine: AsyncEngine) -> None:
+async def test_unused_tokens_are_returned_on_close(engine: AsyncEngine) -> None:
     rate = Rate(100, "day")
     async with _gateways(RateBuckets(engine), 2) as (one, _):
         for _ in range(10):
@@ -70,7 +70,7 @@ async def test_what_a_gateway_does_not_use_is_the_others_again_at_its_end(engine
         assert (await db.execute(select(RateBucketRow.tokens))).scalar_one() == pytest.approx(90, abs=0.1)
 
 
-class Away:
+class UnavailableBuckets:
     """A record that does not answer for a while."""
 
     def __init__(self, buckets: RateBuckets) -> None:
@@ -86,8 +86,8 @@ class Away:
         await self.buckets.delete_unused(tenant)
 
 
-async def test_without_the_record_calls_go_on_at_a_share_of_the_rate(engine: AsyncEngine) -> None:
-    record, rate = Away(RateBuckets(engine)), Rate(30, "s")
+async def test_without_the_database_calls_pass_at_a_share_of_the_rate(engine: AsyncEngine) -> None:
+    record, rate = UnavailableBuckets(RateBuckets(engine)), Rate(30, "s")
     async with _gateways(record, 3) as found:
         await _call(found, rate, 1.5, 0.01)
         record.away = True
@@ -102,9 +102,7 @@ async def test_without_the_record_calls_go_on_at_a_share_of_the_rate(engine: Asy
                 await _call(found, rate, 0.2, 0.01)
 
 
-async def test_keys_that_are_not_used_any_more_are_forgotten(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unused_keys_are_forgotten(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "MAX_ACTIVE_KEYS", 50)
     now = [0.0]
     found = LeasedRateLimiter(RateBuckets(engine), "t", lambda: 1, lambda: now[0])

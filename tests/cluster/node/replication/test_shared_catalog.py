@@ -20,7 +20,7 @@ class OneServer:
         return {"s": StoredList("print", "modern", {"capabilities": {"tools": {}}}, {"tools": [TOOL]}, 1, 7)}
 
 
-async def test_what_was_in_the_record_before_a_node_started_is_known_to_it_at_once():
+async def test_stored_lists_are_known_right_after_refresh():
     known = SharedCatalog(cast(ListStore, OneServer()), "default", lambda server: None, lambda server: None)
     assert known.get_list("s", "tools") is None
     await known.refresh()

@@ -31,7 +31,7 @@ def _written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_what_went_through_the_record_is_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_config_equals_the_loaded_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "of this node")
     file = _written(tmp_path, FILE)
     document, _ = read_document(file)
@@ -43,14 +43,14 @@ def test_what_went_through_the_record_is_what_the_file_says(tmp_path: Path, monk
     assert [problem.message for problem in loaded.issues] == [problem.message for problem in direct.issues]
 
 
-def test_spaces_comments_and_order_make_no_other_file(tmp_path: Path) -> None:
+def test_digest_ignores_whitespace_comments_and_order(tmp_path: Path) -> None:
     _, digest = read_document(_written(tmp_path, '{"mcpServers": {"a": {"command": "x"}, "b": {"url": "http://b"}}}'))
     _, same = read_document(_written(tmp_path, '{"servers":\n{"b": {"url": "http://b"}, "a": {"command": "x"},}} // x'))
     _, other = read_document(_written(tmp_path, '{"mcpServers": {"a": {"command": "y"}, "b": {"url": "http://b"}}}'))
     assert digest == same != other
 
 
-def test_a_file_without_servers_is_refused(tmp_path: Path) -> None:
+def test_file_without_servers_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read_document(_written(tmp_path, "[]"))
 
@@ -82,7 +82,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.anyio
-async def test_who_reads_what_changed_has_what_who_reads_everything_has(engine: AsyncEngine) -> None:
+async def test_incremental_reload_equals_a_full_load(engine: AsyncEngine) -> None:
     registry = ConfigStore(engine, a_sealer(), an_integrity())
     configuration = ConfigSource(registry, "acme")
     assert await configuration.reload("the record") is None
@@ -92,7 +92,7 @@ async def test_who_reads_what_changed_has_what_who_reads_everything_has(engine: 
 
 
 @pytest.mark.anyio
-async def test_a_server_that_changes_costs_what_it_is_whatever_the_others_are(
+async def test_changed_server_is_parsed_without_the_others(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = ConfigStore(engine, a_sealer(), an_integrity())

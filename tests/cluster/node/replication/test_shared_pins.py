@@ -91,7 +91,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_first_definition_is_used_once_the_database_has_it(engine: AsyncEngine) -> None:
+async def test_first_definition_is_used_once_it_is_stored(engine: AsyncEngine) -> None:
     async with cluster(engine, True, False) as (owner, other):
         owner.list_tools(alpha=1)
         other.list_tools(alpha=1)
@@ -99,7 +99,7 @@ async def test_a_first_definition_is_used_once_the_database_has_it(engine: Async
         await until(lambda: owner.usable == other.usable == {"alpha": digest("alpha", 1)})
 
 
-async def test_a_list_counts_as_known_once_its_pins_are_stored(engine: AsyncEngine) -> None:
+async def test_list_is_known_once_its_pins_are_stored(engine: AsyncEngine) -> None:
     async with cluster(engine, True, False) as nodes:
         for node in nodes:
             node.list_tools(alpha=1)
@@ -111,14 +111,14 @@ async def test_a_list_counts_as_known_once_its_pins_are_stored(engine: AsyncEngi
                 assert node.catalog.has_list("weather", "tools") and node.usable
 
 
-async def test_in_mode_note_nothing_waits_for_the_database(engine: AsyncEngine) -> None:
+async def test_mode_note_does_not_wait_for_the_database(engine: AsyncEngine) -> None:
     async with cluster(engine, True, False, mode="note") as (owner, other):
         owner.list_tools(alpha=1)
         other.list_tools(alpha=2)
         assert owner.usable and other.usable
 
 
-async def test_two_owners_that_see_different_definitions_use_one_of_them(engine: AsyncEngine) -> None:
+async def test_conflicting_first_definitions_agree_on_one(engine: AsyncEngine) -> None:
     async with cluster(engine, True, True) as (one, two):
         one.list_tools(alpha=1)
         two.list_tools(alpha=2, beta=1)
@@ -127,7 +127,7 @@ async def test_two_owners_that_see_different_definitions_use_one_of_them(engine:
         assert len({*one.usable.values(), *two.usable.values()} & {digest("alpha", 1), digest("alpha", 2)}) == 1
 
 
-async def test_what_is_held_on_one_node_is_held_on_all_and_any_node_approves_it(engine: AsyncEngine) -> None:
+async def test_tool_on_hold_is_held_and_accepted_on_all_nodes(engine: AsyncEngine) -> None:
     async with cluster(engine, True, False) as (owner, other):
         owner.list_tools(alpha=1, beta=1)
         other.list_tools(alpha=1, beta=1)
@@ -151,7 +151,7 @@ async def test_what_is_held_on_one_node_is_held_on_all_and_any_node_approves_it(
         assert held == ["held", "held"], "only the owner reports what is held"
 
 
-async def test_a_node_that_is_new_uses_the_stored_pins(engine: AsyncEngine) -> None:
+async def test_new_node_uses_the_stored_pins(engine: AsyncEngine) -> None:
     async with cluster(engine, True) as (owner,):
         owner.list_tools(alpha=1)
         await until(lambda: bool(owner.usable))
@@ -166,7 +166,7 @@ async def test_a_node_that_is_new_uses_the_stored_pins(engine: AsyncEngine) -> N
     "change",
     ["DELETE FROM pins", "UPDATE pins SET body = replace(body, 'Version 1', 'Version 2')", "UPDATE pins SET mac = 'x'"],
 )
-async def test_pins_that_were_changed_in_the_database_are_refused(engine: AsyncEngine, change: str) -> None:
+async def test_altered_pins_are_rejected(engine: AsyncEngine, change: str) -> None:
     async with cluster(engine, True) as (owner,):
         owner.list_tools(alpha=1)
         await until(lambda: bool(owner.usable))
@@ -181,7 +181,7 @@ async def test_pins_that_were_changed_in_the_database_are_refused(engine: AsyncE
     await later.pins.wait_closed()
 
 
-async def test_a_taken_over_database_keeps_signed_pins(engine: AsyncEngine) -> None:
+async def test_takeover_keeps_signed_pins_only(engine: AsyncEngine) -> None:
     integrity = Integrity(derive_tenant_key(b"c" * 32, "t"))
     table = PinTable(engine, "t", integrity)
     await table.change("weather", "npx", lambda known: (ServerPins("weather", "npx"), None))
@@ -196,7 +196,7 @@ async def test_a_taken_over_database_keeps_signed_pins(engine: AsyncEngine) -> N
     await later.change("other", "npx", lambda known: (ServerPins("other", "npx"), None))
 
 
-async def test_without_the_database_known_pins_stay_and_nothing_is_pinned(
+async def test_without_the_database_pins_stay_and_none_is_added(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(engine, True) as (owner,):
@@ -234,12 +234,12 @@ def find_unpinned_calls(history: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]
     return found
 
 
-def test_the_checker_finds_a_call_under_a_definition_that_was_not_pinned() -> None:
+def test_checker_finds_a_call_under_an_unpinned_definition() -> None:
     history = [("pinned", "alpha", "d1"), ("call", 0, "alpha", "d1"), ("call", 1, "alpha", "d2")]
     assert find_unpinned_calls([*history, ("pinned", "alpha", "d2")]) == [("call", 1, "alpha", "d2")]
 
 
-async def test_no_call_is_sent_under_a_definition_that_was_not_pinned(engine: AsyncEngine) -> None:
+async def test_no_call_is_sent_under_an_unpinned_definition(engine: AsyncEngine) -> None:
     """Owners change, servers change their definitions, lists arrive late, approvals are made at any node."""
     rng = random.Random(5)
     history: list[tuple[Any, ...]] = []

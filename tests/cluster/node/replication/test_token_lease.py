@@ -99,7 +99,7 @@ def _credit(rate: Rate, gateways: int) -> float:
 @pytest.mark.parametrize("gateways", [1, 3, 20])
 @pytest.mark.parametrize("rate", [Rate(10, "s"), Rate(600, "min"), Rate(3, "min")], ids=str)
 @pytest.mark.parametrize("demand", [0.5, 5.0, 300.0])
-def test_no_more_than_the_rate_and_what_is_given_on_credit(rate: Rate, gateways: int, demand: float) -> None:
+def test_calls_never_exceed_the_rate_plus_credit(rate: Rate, gateways: int, demand: float) -> None:
     times, _ = _run(rate, gateways, demand, 40.0)
     for span in (1.0, 5.0, 20.0):
         assert _most(times, span) <= rate.calls + rate.per_second * span + _credit(rate, gateways) + 1
@@ -107,13 +107,13 @@ def test_no_more_than_the_rate_and_what_is_given_on_credit(rate: Rate, gateways:
 
 
 @pytest.mark.parametrize("gateways", [1, 3, 20])
-def test_who_calls_as_often_as_he_can_gets_what_he_was_promised(gateways: int) -> None:
+def test_busy_caller_gets_the_promised_rate(gateways: int) -> None:
     rate = Rate(600, "min")
     times, _ = _run(rate, gateways, 40.0, 60.0)
     assert len(times) >= 0.9 * (rate.calls + rate.per_second * 60.0)
 
 
-def test_who_calls_less_often_is_hardly_ever_refused() -> None:
+def test_occasional_caller_is_rarely_rejected() -> None:
     rate = Rate(600, "min")
     times, _ = _run(rate, 3, 2.0, 60.0)  # six a second of ten
     record = Record(rate, 600.0)
@@ -128,7 +128,7 @@ def test_who_calls_less_often_is_hardly_ever_refused() -> None:
 
 
 @pytest.mark.parametrize(("demand", "most"), [(0.2, 3.0), (5.0, 3.0), (300.0, 5.0)])
-def test_the_record_is_asked_a_few_times_a_second_however_much_is_called(demand: float, most: float) -> None:
+def test_database_queries_stay_few_under_any_load(demand: float, most: float) -> None:
     _, record = _run(Rate(1000, "s"), 1, demand, 30.0)
     assert record.questions <= most * 30.0
     for rate in (Rate(1, "min"), Rate(100, "s")):
@@ -136,7 +136,7 @@ def test_the_record_is_asked_a_few_times_a_second_however_much_is_called(demand:
         assert short.questions <= 30.0 / MIN_REFILL_DELAY_S + 10
 
 
-def test_what_is_not_used_is_given_back() -> None:
+def test_unused_tokens_are_returned() -> None:
     rate = Rate(100, "day")
     record = Record(rate, 100.0)
     found = Gateway(record, 3)
@@ -151,7 +151,7 @@ def test_what_is_not_used_is_given_back() -> None:
     assert found.purse is None
 
 
-def test_while_the_record_is_away_each_gateway_keeps_its_share_and_pays_afterwards() -> None:
+def test_gateways_without_database_keep_a_share_and_pay_later() -> None:
     rate = Rate(30, "s")
     record = Record(rate, 30.0)
     all_ = [Gateway(record, 3) for _ in range(3)]
@@ -168,7 +168,7 @@ def test_while_the_record_is_away_each_gateway_keeps_its_share_and_pays_afterwar
     assert passed["after"] >= 0.7 * 20 * 30
 
 
-def test_an_empty_bucket_says_when_to_come_again() -> None:
+def test_empty_bucket_reports_the_wait() -> None:
     record = Record(Rate(2, "h"), 2.0)
     found = Gateway(record, 1)
     for step in range(50):
@@ -181,7 +181,7 @@ def test_an_empty_bucket_says_when_to_come_again() -> None:
     )  # or it would begin on credit again
 
 
-def test_a_token_of_a_call_that_was_not_made_is_given_back() -> None:
+def test_token_of_an_unsent_call_is_given_back() -> None:
     lease = TokenLease(Rate(2, "h"), 1, 0.0)
     lease.add_granted(1, 0.0, 0.0)
     for _ in range(5):
