@@ -666,7 +666,8 @@ def test_input_description_cannot_control_the_terminal(
 async def test_rejected_entry_logs_no_arguments(gateway: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason of a rejection is logged, so it contains no arguments."""
     seen: list[str] = []
-    monkeypatch.setattr(gateway.hub, "emit", lambda event: seen.append(repr(event)))
+    admin = gateway.gateway.router._admin.servers
+    monkeypatch.setattr(admin, "_emit", lambda event: seen.append(repr(event)))
     body = command("curl", "--header=Bearer abcdef0123456789", "npx-flag")
     assert (await gateway.ask("PUT", "/admin/servers/x", json.dumps(body).encode())).status == 422
     body = command("npx", "--auth=abcdef0123456789", "a@1.0.0")

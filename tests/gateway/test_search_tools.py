@@ -425,7 +425,7 @@ async def test_call_tool_adds_few_function_calls(monkeypatch: pytest.MonkeyPatch
     async with two_servers() as found:
         view, dispatch = found.gateway.router.view_for(LOCAL_ADMIN, "search"), found.gateway._dispatcher.dispatch
         assert view is not None
-        monkeypatch.setattr(found.hub, "request", answer)  # nothing waits, so nothing else runs
+        monkeypatch.setattr(found.hub.calls, "request", answer)  # nothing waits, so nothing else runs
 
         async def count(params: Json) -> int:
             made = 0
