@@ -79,6 +79,7 @@ from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import LoginOptions
 from toolway.hub.environment import HubEnvironment
 from toolway.part_api import registry
 from toolway.protocol.jsonrpc import Message
@@ -226,14 +227,14 @@ class ClusterNode:
 
     @property
     def hub_options(self) -> dict[str, Any]:
-        """Return the keyword arguments with which the `Hub` of this node must be created."""
+        """Return the keyword arguments with which the `HubCore` of this node must be created."""
         options: dict[str, Any] = {
             "environment": self.environment,
             "idempotency_store": self.idempotency_store,
             "catalog_storage": self.catalog,
         }
         if self.options.worker is None:  # the workers of a machine share the logins of its user
-            options["token_store"] = self.token_store
+            options["logins"] = LoginOptions(tokens=self.token_store)
         return options
 
     # -- startup ------------------------------------------------------------------------------------------------------

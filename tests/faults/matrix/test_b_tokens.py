@@ -13,6 +13,7 @@ from tests.faults.fault_lab import ERAS, Served, lab
 from tests.timing import QUIET
 from toolway import AccessDenied
 from toolway.auth import token_manager
+from toolway.hub.core_options import LoginOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 
@@ -30,7 +31,7 @@ async def test_many_calls_with_an_expired_token_cause_one_refresh(era: str, tmp_
     effects = tmp_path / "effects"
     async with (
         apart(era=era, effects=effects) as pair,
-        lab({"bad": {"url": pair.url}}, login_callback=pair.login, effects=effects) as bench,
+        lab({"bad": {"url": pair.url}}, logins=LoginOptions(pair.login), effects=effects) as bench,
     ):
         (await bench.call("bad.counter")).expect(None)
         for expected in (1, 2):
@@ -50,7 +51,7 @@ async def test_token_expiring_by_clock_is_refreshed_once_before_calls(era: str, 
     effects = tmp_path / "effects"
     async with apart(era=era, effects=effects) as pair:
         await pair.tell("lifetime 2")
-        async with lab({"bad": {"url": pair.url}}, login_callback=pair.login, effects=effects) as bench:
+        async with lab({"bad": {"url": pair.url}}, logins=LoginOptions(pair.login), effects=effects) as bench:
             (await bench.call("bad.counter")).expect(None)
             await asyncio.sleep(2.1)
             before = await pair.tell("lifetime 3600")
@@ -67,7 +68,7 @@ async def test_token_expiring_by_clock_is_refreshed_once_before_calls(era: str, 
 async def test_second_401_is_final_and_nothing_is_executed(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
-        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
+        async with lab({"bad": guarded}, logins=LoginOptions(issuer.login)) as bench:
             (await bench.call("bad.echo")).expect(None)
             guarded.refuses = True
             sent = len(guarded.sent)
@@ -86,7 +87,7 @@ async def test_failing_issuer_fails_the_call_and_keeps_the_login(era: str, monke
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         issuer.lifetime = 1
-        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
+        async with lab({"bad": guarded}, logins=LoginOptions(issuer.login)) as bench:
             issuer.lifetime = 0.3
             for fault, code in TROUBLES.items():
                 (await bench.call("bad.counter")).expect(None)
@@ -112,7 +113,7 @@ async def test_failing_issuer_fails_the_call_and_keeps_the_login(era: str, monke
 async def test_new_issuer_receives_no_secret_of_the_first_issuer(era: str) -> None:
     async with Issuer() as issuer, Issuer() as other:
         guarded = Guarded(issuer, era=era)
-        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
+        async with lab({"bad": guarded}, logins=LoginOptions(issuer.login)) as bench:
             (await bench.call("bad.counter")).expect(None)
             guarded.trusts = other.issuer
             issuer.expire()
@@ -132,7 +133,7 @@ async def test_insufficient_oauth_scope_is_requested_twice_at_most(era: str) -> 
         guarded = Guarded(issuer, era=era)
         issuer.scope = "base"
         guarded.needs = {"counter": "more"}
-        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
+        async with lab({"bad": guarded}, logins=LoginOptions(issuer.login)) as bench:
             first = (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent), issuer.made["login"], bench.happened(first)) == (3, 3, 0)
             (await bench.call("bad.counter")).expect(AccessDenied, "no")
@@ -146,7 +147,7 @@ async def test_missing_oauth_scope_is_added_and_call_made_once(era: str) -> None
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         guarded.needs = {"counter": "more"}
-        async with lab({"bad": Served(guarded)}, login_callback=issuer.login) as bench:
+        async with lab({"bad": Served(guarded)}, logins=LoginOptions(issuer.login)) as bench:
             outcome = (await bench.call("bad.counter")).expect(None)
             assert (issuer.made["login"], bench.happened(outcome)) == (2, 1)
             assert issuer.valid[guarded.sent[-1].removeprefix("Bearer ")] == "base more"

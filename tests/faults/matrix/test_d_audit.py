@@ -25,6 +25,7 @@ from toolway.audit.journal import Journal
 from toolway.audit.sink import StoredRecord, encode_fields
 from toolway.audit.writer import AuditWriter
 from toolway.errors import ConfigError
+from toolway.hub.core_options import Reporting
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +62,7 @@ async def test_calls_of_a_killed_gateway_are_accounted_for(to: str, tmp_path: Pa
 @pytest.mark.row("D4")
 async def test_full_disk_stops_unsafe_calls_only(small_disk: Path) -> None:
     log = small_disk / "audit.sqlite"
-    async with lab({"bad": server()}, audit_log=log) as bench:
+    async with lab({"bad": server()}, reporting=Reporting(log)) as bench:
         (await bench.call("bad.counter")).expect(None)
         ledger = ledger_of(bench.hub)
         await ledger.flush()
@@ -142,7 +143,7 @@ READ_ONLY = sqlite3.OperationalError("attempt to write a readonly database")
 @pytest.mark.parametrize("fault", [BROKEN, READ_ONLY], ids=["io-error", "read-only"])
 async def test_failing_disk_rejects_calls_until_it_recovers(fault: Exception, disk: type[Disk], tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
-    async with lab({"bad": server()}, audit_log=log) as bench:
+    async with lab({"bad": server()}, reporting=Reporting(log)) as bench:
         disk.fault = fault
         refused = [bench.start("bad.counter") for _ in range(20)]
         for each in await asyncio.gather(*refused):
@@ -193,7 +194,7 @@ async def test_reads_stop_when_the_log_is_unwritable_for_long(
 @pytest.mark.row("D4")
 async def test_slow_disk_delays_only_calls_logged_before_sending(disk: type[Disk], tmp_path: Path) -> None:
     log = tmp_path / "audit.sqlite"
-    async with lab({"bad": server()}, audit_log=log) as bench:
+    async with lab({"bad": server()}, reporting=Reporting(log)) as bench:
         disk.slow = 5.0
         slow = [bench.start("bad.counter") for _ in range(20)]
         await asyncio.sleep(0.1)
@@ -208,7 +209,7 @@ async def test_slow_disk_delays_only_calls_logged_before_sending(disk: type[Disk
 
 @pytest.mark.row("D4")
 async def test_hanging_disk_rejects_calls_after_write_timeout(disk: type[Disk], tmp_path: Path) -> None:
-    async with lab({"bad": server()}, audit_log=tmp_path / "audit.sqlite") as bench:
+    async with lab({"bad": server()}, reporting=Reporting(tmp_path / "audit.sqlite")) as bench:
         ledger = ledger_of(bench.hub)
         ledger._write_timeout = 0.5
         disk.slow = 2.0
@@ -227,7 +228,7 @@ async def test_torn_last_record_is_set_aside_and_log_continues(tmp_path: Path) -
         await hub.call_tool("s.counter")
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) - 40])
-    async with lab({"bad": server()}, audit_log=log) as bench:
+    async with lab({"bad": server()}, reporting=Reporting(log)) as bench:
         (await bench.call("bad.counter")).expect(None)
         await ledger_of(bench.hub).flush()
     (torn,) = records(log, "log.torn")
@@ -248,7 +249,7 @@ async def test_torn_database_write_is_undone_and_log_continues(tmp_path: Path) -
             shutil.copy(file, copy.parent)  # as a power cut leaves them
     wal = copy.with_name("audit.sqlite-wal")
     os.truncate(wal, wal.stat().st_size - 100)
-    async with lab({"bad": server()}, audit_log=copy) as bench:
+    async with lab({"bad": server()}, reporting=Reporting(copy)) as bench:
         (await bench.call("bad.counter")).expect(None)
         await ledger_of(bench.hub).flush()
     assert len(records(copy, "log.open")) == 2
