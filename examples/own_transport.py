@@ -1,4 +1,4 @@
-"""Reach a server in a way of your own: here, JSON lines over a Unix socket."""
+"""Reach a server in your own way: here, JSON lines over a Unix socket."""
 
 import asyncio
 import itertools
@@ -56,7 +56,7 @@ class SocketTransport(Transport):
             raise TransportError(str(exc), Certainty.NOT_SENT) from exc
 
     async def wait_closed(self) -> Disconnect:
-        return await asyncio.Future[Disconnect]()  # there is no connection that could end
+        return await asyncio.Future[Disconnect]()  # no connection could end
 
     def info(self) -> TransportInfo:
         return TransportInfo(transport="unix socket")

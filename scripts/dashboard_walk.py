@@ -1,4 +1,4 @@
-"""Browser test of the dashboard of a real gateway in headless Chromium, during good and failing calls.
+"""Browser test of a real gateway's dashboard in headless Chromium, during good and failing calls.
 
 python scripts/dashboard_walk.py                       a few test servers
 python scripts/dashboard_walk.py --installed DIR       also every real server of the corpus
@@ -145,7 +145,7 @@ def _file(folder: Path, servers: Json, proxy: int) -> Path:
 
 
 def _cluster(folder: Path) -> tuple[str, ...]:
-    """Return the cluster options. A single node needs no NATS."""
+    """Return the cluster options. A single node works without NATS."""
     (folder / "cluster.key").write_text("5f" * 32)
     names = ("--node", "walk", "--labels", "gpu,region=eu")
     key = ("--cluster-key-file", str(folder / "cluster.key"))
@@ -233,7 +233,7 @@ def _lacks_agents() -> bool:
 
 
 async def run_agent(journal: str) -> None:
-    """Let a fake model read an order with a long answer, and cancel two: both cancellations wait for an approval."""
+    """Let a fake model read an order with a long answer, and cancel two: both cancellations need approval."""
     from toolway.agents import Agent, Budget
     from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
 

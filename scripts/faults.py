@@ -4,11 +4,11 @@
 
 Each seed is one round: `--jobs` pytest sessions in parallel, then the tests that must run alone. Failed tests run once
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
-docs/reliability.md; with `--groups F` only the section of this group, with the date of its own run; with
+docs/reliability.md; with `--groups F` only the section of this group, with the date of that run; with
 `--rows "A21 A25"` only these rows. Exit code 1 if a test failed or a session crashed.
 
 If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py), and no test must
-run alone. Then one more session beside the others runs the tests that share a cluster or a database
+run alone. Then one more session next to the others runs the tests that share a cluster or a database
 (tests/faults/conftest.py).
 """
 
@@ -46,8 +46,8 @@ GROUPS: Final = {
 ABOUT: Final = """\
 # Reliability
 
-Faults that the tests inject, and the guarantees that hold meanwhile. Every row is one fault. Its tests cause it with
-real processes and sockets, next to a healthy server that is called all the time. A section that names a date of its own
+Faults that the tests inject, and the guarantees that still hold. Every row is one fault. Its tests cause it with
+real processes and sockets, next to a healthy server that is called all the time. A section that names its own date
 was run at that date; each other section at the date below.
 """
 INVARIANTS: Final = """\
@@ -159,7 +159,7 @@ def _files(groups: str) -> list[str]:
     if not groups:
         return [str(folder)]
     names = sorted(path.name for path in (ROOT / folder).glob("test_*.py"))
-    letters = {"gateway": "CD"}  # of the files whose name is no letter
+    letters = {"gateway": "CD"}  # of the files whose name is not a letter
     found = [name for name in names if set(letters.get(kind := name.split("_")[1], kind.upper())) & set(groups)]
     return [str(folder / name) for name in found]
 

@@ -192,7 +192,7 @@ def advisories() -> str:
 
 
 def metrics() -> str:
-    """Return the table of all metrics: those of the core, then those of parts."""
+    """Return the table of all metrics: the core's first, then the parts'."""
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for name, (kind, labels, what) in all_metrics().items():
         shown = f"{name}_total" if kind == "counter" else name

@@ -3,7 +3,7 @@
     python scripts/image.py [--stand-in] [--store FOLDER] [OPTION OF buildah bud …]
 
 The container has the options of deploy/compose.single.yaml. It runs in a network namespace that has only the loopback
-device, beside an HTTP server. `--stand-in` makes the base image from Debian packages with mmdebstrap, where no registry
+device, plus an HTTP server. `--stand-in` makes the base image from Debian packages with mmdebstrap, where no registry
 can be reached: its Python is Debian's, so the size and the Python of the real image differ. Options that follow go to
 buildah, such as `--volume=/etc/pip.conf:/etc/pip.conf:ro`.
 
@@ -45,7 +45,7 @@ wheel=$(ls /usr/share/python-wheels/pip-*.whl)
 PYTHONPATH=$wheel python -m pip install --quiet --no-index --root-user-action=ignore "$wheel"
 """
 
-# Paths that the image may have beside those of its base: our files, our user, and bytecode of the base's Python.
+# Paths that the image may have in addition to its base's paths: our files, our user, and bytecode of the base's Python.
 OURS = re.compile(
     r"/(opt(/toolway(/.*)?)?|home(/toolway(/.*)?)?|var(/lib(/toolway)?|/log(/(faillog|lastlog))?)?"
     r"|etc(/(passwd|shadow|group|gshadow|subuid|subgid)-?|/\.pwd\.lock)?|run|tmp|usr(/.*/__pycache__(/.*)?)?"
@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stand-in", action="store_true", help="make the base image from Debian packages")
     parser.add_argument("--store", type=Path, default=ROOT / "build" / "image", help="folder of images and containers")
-    parser.add_argument("--stage", choices=["build", "run"], help=argparse.SUPPRESS)  # inside of the namespaces
+    parser.add_argument("--stage", choices=["build", "run"], help=argparse.SUPPRESS)  # inside the namespaces
     options, more = parser.parse_known_args()
     programs = (*PROGRAMS, "mmdebstrap") if options.stand_in else PROGRAMS
     if missing := [name for name in programs if shutil.which(name) is None]:
@@ -176,7 +176,7 @@ def inspect_image(engine: Engine, more: list[str]) -> None:
     ]
     mounted = [each.split(":")[1] for each in more if ":" in each]  # buildah leaves an empty file or folder there
     foreign = [each for each in changes if not OURS.fullmatch(each) and each not in mounted]
-    check("files beside the base", not foreign, f"{len(changes)} paths, not ours: {foreign[:5]}")
+    check("files not in the base", not foreign, f"{len(changes)} paths, not ours: {foreign[:5]}")
 
 
 def options_of_compose(config: Path) -> list[str]:

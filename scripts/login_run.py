@@ -2,7 +2,7 @@
 
     python scripts/login_run.py [--rate 500] [--rotations 3] [--seconds 35]
 
-The first part times the authentication of a request inside of one process: with an API key and with a token, both
+The first part times the authentication of a request inside one process: with an API key and with a token, both
 known, and with tokens that are new. The second part runs a real `toolway serve`, a provider on a socket, and clients
 of both eras. The provider signs with a new key every `--seconds` (the gateway looks for unknown keys every 30 s at
 most), and half of the clients log in again at that moment. Exit code 1 if a call fails, if fewer calls were made, or
@@ -41,7 +41,7 @@ def known_request(token: str) -> HttpRequest:
 
 
 def time_each(functions: list[Callable[[], object]], rounds: int, repeat: int) -> list[float]:
-    """Return the median microseconds of each function. They run in turn, so that other load affects all equally."""
+    """Return the median microseconds of each function. They run in turn, so other load affects all equally."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, taken in zip(functions, times, strict=True):

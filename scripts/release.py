@@ -151,7 +151,7 @@ def snapshot(folder: Path, changed: dict[str, str]) -> Path:
 
 
 def build(snapshot: Path, folder: Path) -> list[Path]:
-    """Build wheel and sdist from a copy of the snapshot, in a folder of its own."""
+    """Build wheel and sdist from a copy of the snapshot, in its own folder."""
     source = folder / "source"
     shutil.copytree(snapshot, source, copy_function=shutil.copyfile)  # other times, other permissions
     environ = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct").strip()}

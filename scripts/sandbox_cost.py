@@ -3,7 +3,7 @@
     python scripts/sandbox_cost.py [--rounds N]
 
 The same program (`echo`) starts in turn without a sandbox, in `guard`, in `strict`, and in `strict` without bubblewrap,
-so that other load affects all of them equally. Times from the request to the first byte are compared: medians, and the
+so other load affects all of them equally. Times from the request to the first byte are compared: medians, and the
 fastest tenth, which other load affects least. Exit code 1 if `guard` costs more than the limit by the latter.
 """
 
@@ -81,7 +81,7 @@ async def measure(rounds: int) -> int:
             f"{median / plain:.2f} × without"
         )
     if "guard" not in times:
-        print("guard was not measured: there is no bubblewrap here")
+        print("guard was not measured: bubblewrap is missing")
         return 0
     cost = quick(times["guard"]) - fastest
     print(f"guard adds {cost:.2f} ms to a start (limit {LIMIT_MS:.0f} ms)")

@@ -2,7 +2,7 @@
 
     python scripts/screens.py [NAME …]
 
-Each screen is stored as text without colour and as an SVG with colour. It is captured when the prompt is back, or when
+Each screen is stored as text without color and as an SVG with color. It is captured when the prompt is back, or when
 a given text appears, such as the progress of a running call.
 """
 
@@ -60,9 +60,9 @@ SCREENS = (
     Screen("error", "An error", ("toolway call files.raed_file path=/etc/hosts",)),
     Screen("doctor", "toolway doctor", ("toolway doctor",)),
     Screen("doctor-one", "toolway doctor NAME", ("toolway doctor github",)),
-    Screen("doctor-plain", "toolway doctor, without colour", ("toolway doctor github",), color=False),
-    Screen("toolway-plain", "toolway, without colour", ("toolway",), color=False),
-    Screen("tools-plain", "toolway tools, without colour", ("toolway tools",), color=False),
+    Screen("doctor-plain", "toolway doctor, without color", ("toolway doctor github",), color=False),
+    Screen("toolway-plain", "toolway, without color", ("toolway",), color=False),
+    Screen("tools-plain", "toolway tools, without color", ("toolway tools",), color=False),
     Screen("help", "toolway --help", ("toolway --help",)),
 )
 
@@ -175,7 +175,7 @@ class Terminal:
         raise SystemExit(f"the expected screen did not appear: {lines}")
 
     def capture(self, home: Path) -> str:
-        """Return the screen with colours, without the last prompt and without the temporary path."""
+        """Return the screen with colors, without the last prompt and without the temporary path."""
         text = self._tmux("capture-pane", "-p", "-e").replace(str(home), "/home/me")
         lines = text.rstrip().splitlines()
         if re.sub(r"\x1b\[[0-9;]*m", "", lines[-1]).strip() == PROMPT.strip():
@@ -199,7 +199,7 @@ COLORS = {1: "#f07178", 2: "#a5d467", 3: "#ffcb6b", 4: "#82aaff", 6: "#7fdbca"}
 
 
 def write_svg(name: str, captured: str) -> None:
-    """Write the screen as SVG. Every word has its own position, so that it is aligned with any font."""
+    """Write the screen as SVG. Every word has its own position, so it is aligned with any font."""
     rows = list(AnsiDecoder().decode(captured))
     size = f"{COLUMNS * WIDTH + 2 * MARGIN:.0f}", f"{len(rows) * HEIGHT + 2 * MARGIN}"
     lines = [

@@ -2,7 +2,7 @@
 
     python scripts/startup.py [--rounds N] [--corpus FILE]
 
-All commands run in turn, so that other load on the machine affects each equally. Medians are compared.
+All commands run in turn, so other load on the machine affects each equally. Medians are compared.
 `toolway tools` reads a stored catalog, which has as many servers as the corpus of real servers, each with as many tools
 as its real counterpart. A server that is started leaves a file, and the measurement fails. Exit code 1 if a limit is
 exceeded.
@@ -106,7 +106,7 @@ def make_catalog(folder: Path, corpus: Path | None) -> tuple[int, int]:
 
 
 def _tool_counts(corpus: Path | None) -> dict[str, int]:
-    """Return the number of tools per server; without a corpus, numbers like those of the known corpus."""
+    """Return the number of tools per server; without a corpus, numbers like in the known corpus."""
     if corpus is None:
         return {f"server-{number}": 1 + (number * 7) % 33 for number in range(42)}
     found = json.loads(corpus.read_text())["servers"]

@@ -27,7 +27,7 @@ SEED = 20261116
 
 MEDIAN_LINES = (130, 260)
 MAX_SAME_BASENAME = 3
-MAX_PARAMETERS = 10  # of a function that is no command and no constructor for users
+MAX_PARAMETERS = 10  # of a function that is neither a command nor a constructor for users
 MAX_FUNCTION_LINES = 60
 MAX_LONG_FUNCTIONS = 15
 #: What isn't good yet, and may only become less.
@@ -131,7 +131,7 @@ def _is_method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def part_uses(sources: dict[str, str]) -> dict[str, list[str]]:
-    """Return, for each part, the modules that name its package, outside of its folder and of parts that need it."""
+    """Return, for each part, the modules that name its package, outside its folder and of parts that need it."""
     parts = sorted(path.name for path in PARTS.iterdir() if (path / "__init__.py").is_file())
     needs = {
         part: re.findall(r"^    needs = \((.*)\)$", sources[f"toolway.parts.{part}"], re.MULTILINE) for part in parts
@@ -252,7 +252,7 @@ def facts() -> list[Fact]:
             tuple(long),
         ),
         Fact(
-            "parts, each named outside of its folder by one file",
+            "parts, each named outside its folder by one file",
             ", ".join(f"{part} ({len(names)})" for part, names in uses.items()),
             "the registry",
             not stray,

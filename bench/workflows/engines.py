@@ -56,7 +56,7 @@ ENGINES = (
         "",
         "A file in WAL mode, `synchronous=FULL`. Calls go through the hub: schemas, limits, deadlines "
         "and breakers are on. "
-        "`credit` has `on_unknown: verify`, `book` has `key: honoured`, the other payments have neither.",
+        "`credit` has `on_unknown: verify`, `book` has `key: honored`, the other payments have neither.",
         "An unsafe step is sent at most once. Its outcome is verified, or a person is asked.",
         package="toolway",
     ),

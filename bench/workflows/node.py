@@ -56,7 +56,7 @@ async def open_journal(database: str, node: str) -> AsyncIterator[PostgresJourna
 
 
 def effect_server_at(url: str) -> Server:
-    """Return the effect server as a server of a hub. It honours idempotency keys."""
+    """Return the effect server as a server of a hub. It honors idempotency keys."""
     return Server(url=f"{url}/mcp", idempotency_meta_key="key")
 
 

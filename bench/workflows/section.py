@@ -123,7 +123,7 @@ From a run of `make bench ARGS=workflows`, published with `make bench ARGS="work
 {cores} cores, {system}; toolway {commit} on Python {python}.{busy}
 
 Every engine executes the same five steps: a read, three unsafe calls, and one unsafe call with an idempotency key that
-the server honours. They call one MCP server, which counts effects by run and step and outlives all kills. {at_once}
+the server honors. They call one MCP server, which counts effects by run and step and outlives all kills. {at_once}
 runs are under way at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less
 than any MCP client.
 

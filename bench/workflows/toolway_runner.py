@@ -26,7 +26,7 @@ def definition(delay: float) -> dict[str, Any]:
         params = {"id": f"${{inputs.run}}/{name}", "delay": delay}
         steps.append({"name": name, "tool": f"s.{tool}", "params": params})
         if tool == "pay_once":
-            steps[-1]["key"] = "honoured"
+            steps[-1]["key"] = "honored"
         if name == "credit":
             verify = {
                 "tool": "s.find",

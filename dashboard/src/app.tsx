@@ -66,8 +66,8 @@ function UnknownPage({ name }: { name: string }) {
   const { overview } = useLive();
   return (
     <div className="page">
-      <h1>There is no page “{name.slice(0, 60)}”</h1>
-      <p className="prose">The address may have a typing error, or come from another version of Toolway. These pages exist:</p>
+      <h1>No page “{name.slice(0, 60)}”</h1>
+      <p className="prose">Try one of these:</p>
       <ul className="columns">{visiblePages(overview?.cluster).map(([to, title]) => <li key={to}><Link to={to}>{title}</Link></li>)}</ul>
     </div>
   );
@@ -138,7 +138,7 @@ export function App() {
               <Icon name={icon} />
               <span>{name}</span>
               {to === "/servers" && unhealthy > 0 && <span className="count" title={`${unhealthy} unhealthy`}>{unhealthy}</span>}
-              {to === "/approvals" && waiting > 0 && <span className="count" title={`${waiting} ${waiting === 1 ? "call waits" : "calls wait"} for an approval`}>{waiting}</span>}
+              {to === "/approvals" && waiting > 0 && <span className="count" title={`${waiting} ${waiting === 1 ? "call needs" : "calls need"} approval`}>{waiting}</span>}
               {to === "/alerts" && alerts > 0 && <span className="count" title={`${alerts} open alerts`}>{alerts}</span>}
             </Link>
           ))}

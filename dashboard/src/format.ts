@@ -44,7 +44,7 @@ const MIN_CALLS_FOR_SHARE = 20; // a share of fewer calls says nothing
 /** Format failed calls: a share of many calls, the counts of few. */
 export const formatFailures = (failed: number, calls: number) => (calls >= MIN_CALLS_FOR_SHARE || !failed ? formatShare(failed, calls) : `${failed} of ${calls}`);
 
-/** Return the colour of a number of failed calls: red from one in twenty. */
+/** Return the color of a number of failed calls: red from one in twenty. */
 export const failureTone = (failed: number, calls: number) => (!failed ? "" : calls >= MIN_CALLS_FOR_SHARE && failed / calls >= 0.05 ? "bad" : "warn");
 
 /** Format a price in USD; null is a price that is not known. */
@@ -59,7 +59,7 @@ const STATES: Record<string, Tone> = { ready: "good", starting: "warn", idle: "i
 
 export const serverState = (state: string): [Tone, string] => [STATES[state] ?? "warn", state];
 
-/** Return the health of a server: its state, in the colour of its circuit breakers. Why has the reason. */
+/** Return the health of a server: its state, in the color of its circuit breakers. Why has the reason. */
 export function serverHealth(server: { state: string; breaker?: string; open_tools?: number }): [Tone, string] {
   const [tone, word] = serverState(server.state);
   if (server.state !== "ready") return [tone, word];
@@ -67,7 +67,7 @@ export function serverHealth(server: { state: string; breaker?: string; open_too
   return [server.open_tools ? "warn" : tone, word];
 }
 
-/** Colours of the outcomes of calls. The gateway says which one a call has, and whether it counts as failed. */
+/** Colors of call outcomes. The gateway says which one a call has, and whether it counts as failed. */
 export const OUTCOME_TONES: Record<OutcomeWord, Tone> = { ok: "good", "tool error": "warn", "not run": "bad", unknown: "bad", waiting: "idle" };
 
 /** Return the words that a tool was found by, the most important first. */

@@ -1,4 +1,4 @@
-// Router. The URL holds the page, its filters and the open drawer, so that every view can be shared as a link.
+// Router. The URL holds the page, its filters and the open drawer, so every view can be shared as a link.
 
 import { type AnchorHTMLAttributes, type MouseEvent, useSyncExternalStore } from "react";
 

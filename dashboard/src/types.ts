@@ -1,4 +1,4 @@
-// Replies of `/admin`. The field names are those of the JSON.
+// Replies of `/admin`. The field names match the JSON.
 
 export interface MinuteStats {
   calls: number;
@@ -286,7 +286,7 @@ export interface Alert {
   at: number;
 }
 
-/** A call that waits for an operator, or was answered lately. Values of arguments are JSON texts. */
+/** A call that needs an administrator, or was decided recently. Argument values are JSON strings. */
 export interface Approval {
   id: string;
   state: "pending" | "approved" | "denied" | "used";
@@ -294,7 +294,7 @@ export interface Approval {
   server: string;
   tool: string;
   effect: string;
-  /** Of what will be sent: an approval counts for nothing else. */
+  /** Of what will be sent: an approval covers nothing else. */
   digest: string;
   arguments: { name: string; value: string; note: string }[];
   /** False in a list, if arguments are cut there. */
@@ -310,7 +310,7 @@ export interface ApprovalList {
   requests: Approval[];
 }
 
-/** A definition that differs from its pin. Values of definitions are JSON texts in ASCII. */
+/** A definition that differs from its pin. Values of definitions are JSON strings in ASCII. */
 export interface PinDeviation {
   name: string;
   server: string;

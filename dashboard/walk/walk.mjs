@@ -211,7 +211,7 @@ try {
     if (options.agent) await page.getByRole("link", { name: options.agent, exact: true }).waitFor();
     await inspect("alerts");
     await at("/nothing");
-    await page.getByRole("heading", { name: "There is no page “nothing”" }).waitFor();
+    await page.getByRole("heading", { name: "No page “nothing”" }).waitFor();
     await inspect("unknown page");
   });
   if (options.hostile) {
@@ -260,7 +260,7 @@ try {
       await page.getByRole("link", { name: run, exact: true }).click();
       await button("Approve: Walk on?").click();
       const dialog = page.getByRole("dialog", { name: "Approve: Walk on?" });
-      await dialog.getByText("The run goes on with the next step.").waitFor();
+      await dialog.getByText("The run continues with the next step.").waitFor();
       await inspect("run");
       await dialog.getByRole("button", { name: "Confirm" }).click();
       await page.locator("main .badge", { hasText: "done" }).first().waitFor();
@@ -372,7 +372,7 @@ try {
     await page.getByLabel("Entry", { exact: false }).fill(JSON.stringify({ mcpServers: { local: { command, args } } }));
     await button("Review and add").click();
     await save("Add local?", "other");
-    await page.getByRole("heading", { name: "local waits for your approval" }).waitFor();
+    await page.getByRole("heading", { name: "local needs your review" }).waitFor();
     await page.getByText("toolway trust local").waitFor();
     await inspect("held server");
   });

@@ -1,4 +1,4 @@
-"""A resilient client: several servers, retries with growing delays, health checks, and restarts while others go on."""
+"""A resilient client: several servers, retries with growing delays, health checks, and restarts."""
 
 import asyncio
 import json

@@ -28,7 +28,7 @@ for line in sys.stdin:
     else:
         reply["error"] = {"code": -32601, "message": "Method not found"}
     print(json.dumps(reply), flush=True)
-"""  # it knows two methods and no handshake, as many servers that people write from a template
+"""  # it knows two methods and no handshake, as many servers written from a template
 
 
 async def main(folder: Path) -> None:

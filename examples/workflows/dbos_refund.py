@@ -2,9 +2,9 @@
 
     pip install dbos toolway
     python dbos_refund.py A-17                   # refund the order with the server `payments` of mcp.json
-    python dbos_refund.py A-17 '{"id": "r-1"}'   # the answer of a person who checked: this is the refund
+    python dbos_refund.py A-17 '{"id": "r-1"}'   # the answer of someone who checked: this is the refund
 
-Run it, kill it while the call is under way, and run it again: DBOS repeats the step that was interrupted, and the step
+Run it, kill it while the call is running, and run it again: DBOS repeats the step that was interrupted, and the step
 sees that an earlier process began it. It asks instead of calling.
 """
 
@@ -47,7 +47,7 @@ async def refund(order: str) -> Any:
     outcome = await call_once(await begin(), "payments.refund", {"order": order}, f"refund-{order}")
     if outcome["known"]:
         return outcome["data"]
-    print(f"Was {order} refunded? A person checks, and answers in another terminal: {sys.argv[0]} {order} RESULT")
+    print(f"Was {order} refunded? Check, then answer in another terminal: {sys.argv[0]} {order} RESULT")
     return await DBOS.recv_async("outcome", timeout_seconds=7 * 86400)
 
 

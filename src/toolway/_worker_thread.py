@@ -87,7 +87,7 @@ class WorkerThread:
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # type: ignore[arg-type]  # set if there is no error
+                future.set_result(result)  # type: ignore[arg-type]  # set if no error occurred
 
         self.submit(work, done)
         async with asyncio.timeout(timeout):

@@ -87,7 +87,7 @@ class ToolwayError(Exception):
 
 def closed_error(problem: str = "the hub is not open") -> ToolwayError:
     """Return the error for the use of a hub that is closed, or not open yet."""
-    return ToolwayError(problem, hint="use it inside of `async with Hub(…) as hub`", code="E-CLOSED")
+    return ToolwayError(problem, hint="use it inside `async with Hub(…) as hub`", code="E-CLOSED")
 
 
 class ConfigError(ToolwayError):
@@ -239,8 +239,7 @@ def invalid_arguments(
         tool=tool,
         certainty=Certainty.NOT_SENT,
         detail="; ".join(map(str, violations))[:2000] + more,
-        hint=hint
-        or f'correct them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
+        hint=hint or f'fix them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
     )
 
 

@@ -297,8 +297,8 @@ class LoopStalled(Event, frozen=True):
     @property
     def summary(self) -> str:
         return (
-            f"the event loop has been blocked for {self.seconds:.1f} s: no call, response or deadline is processed "
-            "meanwhile. Run blocking work in a thread, for instance with asyncio.to_thread()."
+            f"the event loop has been blocked for {self.seconds:.1f} s: calls, responses, and deadlines are stuck "
+            "until it runs again. Run blocking work in a thread, for example with asyncio.to_thread()."
         )
 
 

@@ -78,7 +78,7 @@ async def check_denied(loop: Loop, effects: Path) -> None:
     assert said == DONE
     assert [(each.tool, each.arguments) for each in asked] == [("demo.counter", {"call": "a"})]
     refused, added = sorted((each.text for each in results), key=len, reverse=True)
-    assert "not approved. It was not executed." in refused
+    assert "not approved. It did not run." in refused
     assert added == "3"
     assert effects_in(effects) == 0
 
@@ -87,7 +87,7 @@ async def check_unknown(loop: Loop, effects: Path) -> None:
     call = ToolUse("demo__bad", {"mode": "exit_mid_call", "effect": True})
     said, results = await run_loop(loop, effects, call)
     assert said == DONE
-    assert "It may have happened: check, don't repeat." in results[0].text
+    assert "It may have run. Do not call it again until you have checked" in results[0].text
     assert "[E-STDIO-EXIT]" in results[0].text
     assert effects_in(effects) == 1
 

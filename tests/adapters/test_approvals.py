@@ -89,7 +89,7 @@ async def test_adk_requests_confirmation(approved: bool, tmp_path: Path, monkeyp
             said = await send(types.Part(function_response=answer))
     assert (said[-1].text, effects_in(effects)) == (DONE, int(approved))
     result = llm.requests[-1].results[-1].text
-    assert result == "1" if approved else "was not approved. It was not executed." in result
+    assert result == "1" if approved else "was not approved. It did not run." in result
 
 
 @pytest.mark.parametrize("approved", [True, False])

@@ -81,7 +81,7 @@ async def test_unselected_tool_is_not_called(hub: Hub) -> None:
     toolset = await Toolset.load(hub, ["demo.add"])
     reply = await toolset.call("demo__counter", {"call": "x"})
     assert (reply.is_error, reply.executed) == (True, "no")
-    assert reply.text == ("There is no tool 'demo__counter'. It was not executed. Use one of: demo__add. [E-NOT-FOUND]")
+    assert reply.text == ("No tool is named 'demo__counter'. It did not run. Use one of: demo__add. [E-NOT-FOUND]")
     assert (await toolset.call("demo.counter", {})).executed == "no"
     assert (await toolset.call("demo.add", {"a": 1, "b": 1})).text == "2"
 
@@ -104,7 +104,7 @@ async def test_non_object_arguments_are_rejected_with_a_reply(hub: Hub, argument
 async def test_invalid_arguments_reply_lists_violations(hub: Hub) -> None:
     reply = await (await Toolset.load(hub, ["demo.add"])).call("demo__add", {"a": "one", "b": 2})
     assert "$.a is a string, expected a number" in reply.text
-    assert "It was not executed. Correct the arguments and call it again. [E-ARGUMENTS]" in reply.text
+    assert "It did not run. Fix the arguments and call it again. [E-ARGUMENTS]" in reply.text
 
 
 async def test_approval_is_required_by_effect_or_pattern(hub: Hub) -> None:
@@ -132,7 +132,7 @@ async def test_approval_callback_may_be_async_and_give_a_reason(hub: Hub) -> Non
 
     toolset = await Toolset.load(hub, ["demo.counter"], approve="unsafe", ask=ask)
     reply = await toolset.call("demo__counter", {"call": "x"})
-    assert "was not approved: not on a Friday. It was not executed." in reply.text
+    assert "was not approved: not on a Friday. It did not run." in reply.text
     assert (await toolset.call("demo__counter", {"call": "x"}, approved=True)).is_error is False
 
 
@@ -164,14 +164,16 @@ def test_error_text_has_cause_outcome_and_next_step() -> None:
         return texts.error_text(error, "shop__order", effect)
 
     lost = OutcomeUnknown("connection lost", certainty=Certainty.UNKNOWN)
-    assert text(lost).startswith("shop__order failed: connection lost. It may have happened: check, don't repeat.")
+    assert text(lost).startswith(
+        "shop__order failed: connection lost. It may have run. Do not call it again until you have checked"
+    )
     assert "does no harm" in text(lost, Effect.READ)
     assert "not allowed" in text(AccessDenied("shop.order is denied"))
     assert "after 2 seconds" in text(Overloaded("busy", retry_after=2.0))
-    assert "Correct the arguments" in text(InvalidArguments("invalid"))
+    assert "Fix the arguments" in text(InvalidArguments("invalid"))
     long = text(Overloaded("x" * 10_000))
     assert len(long) <= texts.MAX_ERROR_CHARS
-    assert "It was not executed." in long
+    assert "It did not run." in long
 
 
 async def test_long_result_is_cut_with_a_note(hub: Hub) -> None:

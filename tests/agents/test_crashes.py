@@ -187,8 +187,8 @@ def test_model_is_informed_of_unknown_call_and_cannot_repeat_it() -> None:
     run.run(crash_at(_after_effect(2, AgentSimulation(turns[:1] + turns[2:]))))
     assert run.effects == {"p1": 1}
     first, second = run.told
-    assert "may have happened" in first
-    assert second.startswith("not executed: the same call was made before")
+    assert "may have run" in first
+    assert second.startswith("did not run: the same call was made before")
     assert [each["executed"] for each in run.record.output["tool_calls"]] == ["unknown", "no"]
 
 
@@ -286,7 +286,7 @@ def test_long_result_is_cut_and_can_be_continued() -> None:
     parts = run.told
     assert "".join(part.split("\n\n[cut:")[0] for part in parts[:3]) == text
     assert 'read_result(handle="1.1", offset=20000)' in parts[0]
-    assert parts[3].startswith("there is no such result")
+    assert parts[3].startswith("no such result")
 
 
 def test_unsafe_call_after_untrusted_result_needs_approval() -> None:

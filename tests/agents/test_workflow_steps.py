@@ -97,7 +97,7 @@ def test_agent_step_resumes_after_kill_9(tmp_path: Path) -> None:
         assert ended["id"] == asked["id"]
         assert ended["output"] == {"answer": "It may have been paid.", "text": "It may have been paid."}
         assert len(llm.requests) == 2
-        assert "may have happened" in llm.requests[1].results[0].text
+        assert "may have run" in llm.requests[1].results[0].text
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
     steps = {each["path"]: each for each in commands.run("workflow", "show", ended["id"])["steps"]}
     assert steps["pay"]["body"]["run"] == child["id"]

@@ -98,7 +98,7 @@ async def test_public_gateway_without_authentication_does_not_start(block: Json,
     process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"), auth=False)
     assert process.hub.spawner.requires_lock and process.hub.spawner.default_sandbox == "guard-if-possible"
     assert process.public_reason
-    with pytest.raises(ConfigError, match="without authentication may serve this machine only"):
+    with pytest.raises(ConfigError, match="without authentication can serve only this machine"):
         await process.run("127.0.0.1", 0, None, lambda url: None, 0.0)
 
 

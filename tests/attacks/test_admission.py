@@ -242,7 +242,7 @@ async def test_replacing_a_configured_server_keeps_its_restrictions(tmp_path: Pa
             answer = await found.ask("PUT", "/admin/servers/db", {**entry, **weaker})
             error = json.loads(answer.body)["error"]
             assert (answer.status, error["code"]) == (422, "E-ADMISSION"), weaker
-            assert "the configuration file has an entry of this name with" in error["detail"]
+            assert "the configuration file has an entry with this name and" in error["detail"]
             assert "use another name, or change the entry" in error["hint"]
             assert found.hub.servers.entries["db"] == after
 

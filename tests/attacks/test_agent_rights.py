@@ -94,7 +94,7 @@ async def test_agent_cannot_send_private_data_out(tmp_path: Path) -> None:
         async with with_agent(tmp_path, llm, servers, flows="deny") as run:
             result = await ask_helper(run, [*(f"server/{name}" for name in servers), "server/workflows"])
     assert result["structuredContent"]["usage"]["calls"] == 3
-    assert "a way out" in llm.requests[3].results[0].text and not (tmp_path / "mail").exists()
+    assert "a way to send data out" in llm.requests[3].results[0].text and not (tmp_path / "mail").exists()
 
 
 @pytest.mark.attack("A2-held-H5")

@@ -261,7 +261,7 @@ def test_restarted_log_records_its_restart(place: Place) -> None:
     assert first["after"] == {"seq": before.through, "hash": before.hash}
     assert (second["kind"], second["through"]) == ("log.checkpoint", 1)
     said = place.verify()
-    assert said.exit_code == 0 and "begun again at" in said.stdout and "the disk was lost" in said.stdout
+    assert said.exit_code == 0 and "started over at" in said.stdout and "the disk was lost" in said.stdout
     assert json.loads(place.verify("--json").stdout)["restarted"]["after"] == f"{before.through}:{before.hash}"
 
 

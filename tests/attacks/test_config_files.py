@@ -310,7 +310,7 @@ async def test_command_planted_in_the_users_file_is_not_run(machine: Machine) ->
         machine.write(
             ".config/toolway/mcp.json", servers(good=first, planted=marking(mark), stealing=stealing, url=url)
         )
-        await gateway.until_logged("2 new commands wait: toolway trust")
+        await gateway.until_logged("2 new commands need your review: toolway trust")
         await gateway.until_logged("url added")  # a plain URL is taken, and does not wait for the others
         gateway.process.send_signal(signal.SIGHUP)
         await gateway.until_logged("nothing changed")
@@ -326,7 +326,7 @@ async def test_command_planted_in_the_users_file_is_not_run(machine: Machine) ->
         machine.write(
             ".config/toolway/mcp.json", servers(good={**first, "env": {"LD_PRELOAD": "/tmp/evil.so"}}, url=url)
         )
-        await gateway.until_logged("1 new command waits: toolway trust good")
+        await gateway.until_logged("1 new command needs your review: toolway trust good")
         assert "good changed" not in gateway.log
         assert not leak.exists()
 

@@ -199,7 +199,7 @@ async def test_call_with_a_result_too_large_to_keep_runs_once(kind: str, tmp_pat
     end = End(a_reply("x" * (2 * MB)))
     assert len((await keyed(store, end, "caller", "k")).text) == 2 * MB
     for _ in range(3):
-        with pytest.raises(CallError, match="was executed with this key") as caught:
+        with pytest.raises(CallError, match="ran with this key") as caught:
             await keyed(store, end, "caller", "k")
         assert caught.value.executed == "yes"
     assert len(end.calls) == 1

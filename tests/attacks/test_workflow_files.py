@@ -80,7 +80,7 @@ async def test_workflow_file_matching_later_needs_trust(machine: Machine) -> Non
     trust_all(machine)
     async with serving(machine) as gateway:
         write(machine.project / "flows" / "evil.yaml", json.dumps(scheduled("evil")))
-        await gateway.until_logged("1 new workflow waits: toolway trust evil")
+        await gateway.until_logged("1 new workflow needs your review: toolway trust evil")
         await asyncio.sleep(3)  # three times its schedule
         assert effects(machine) == []
         shown = await asyncio.to_thread(machine.toolway, "ls", "--json")
@@ -95,7 +95,7 @@ async def test_workflow_file_matching_later_needs_trust(machine: Machine) -> Non
         await until(lambda: bool(effects(machine)), within=60)
         # Its next version waits again, and the schedule of the approved one ends.
         write(machine.project / "flows" / "evil.yaml", json.dumps({**scheduled("evil"), "description": "new"}))
-        await until(lambda: gateway.log.count("1 new workflow waits: toolway trust evil") == 2, within=60)
+        await until(lambda: gateway.log.count("1 new workflow needs your review: toolway trust evil") == 2, within=60)
         await asyncio.sleep(2)
         before = len(effects(machine))
         await asyncio.sleep(3)
@@ -111,8 +111,8 @@ async def test_workflow_planted_in_the_users_file_is_not_run(machine: Machine) -
         agent = {"model": "openai:gpt-5", "approve": "none"}
         block = {"workflows": [scheduled("evil")], "agents": {"planted": agent}, "modelUrls": ["https://evil.example"]}
         machine.write(USER_FILE, {"mcpServers": entries, "toolway": block})
-        await gateway.until_logged("1 new workflow waits: toolway trust evil")
-        await gateway.until_logged("2 new commands wait: toolway trust")
+        await gateway.until_logged("1 new workflow needs your review: toolway trust evil")
+        await gateway.until_logged("2 new commands need your review: toolway trust")
         await asyncio.sleep(3)
         assert effects(machine) == []
         assert sorted(held(machine)) == ["evil", "toolway.agents.planted", "toolway.modelUrls"]

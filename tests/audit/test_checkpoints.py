@@ -259,7 +259,7 @@ def test_signing_command_is_run_and_its_signature_verified(tmp_path: Path) -> No
         (f"{command} wrong", "does not match"),
         (f"{command} nothing", "ended with code 1"),
         ("/no/such/program", "cannot be started"),
-        ("/bin/echo hello", "no Ed25519 signature"),
+        ("/bin/echo hello", "not an Ed25519 signature"),
     ):
         with pytest.raises(ConfigError) as failed:
             CommandSigner(line, own.public).sign(b"text")

@@ -204,7 +204,7 @@ def test_opencode_denials_outside_entries_are_imported(tmp_path: Path) -> None:
     found = read_client_file(make_config_file("opencode", "user", path, root=("mcp",)))
     fs, web, other = (entry.value for entry in found.entries)
     assert fs["tools"] == {"deny": ["write_file", "delete_*"]} and "tools" not in web and "tools" not in other
-    assert [issue.message for issue in found.issues] == ["OpenCode denies all tools of web outside of its entry"]
+    assert [issue.message for issue in found.issues] == ["OpenCode denies all tools of web outside its entry"]
 
 
 def test_list_in_another_clients_spelling_is_imported() -> None:

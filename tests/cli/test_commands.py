@@ -277,7 +277,7 @@ def test_invalid_arguments_are_listed_with_exit_code_2(toolway):
     assert "argument $.a is a string, expected a number" in lines
     assert "argument $.b is a boolean, expected a number" in lines
     assert "executed no" in lines
-    assert any("write a value that is not text as name:=json" in line for line in lines)
+    assert any("use name:=json for a value that is not text" in line for line in lines)
     error = json.loads(toolway({"fake": FAKE}, "call", "fake.add", "a=one", "--json").stdout)["error"]
     assert (error["code"], error["executed"], error["exit"], error["omitted"]) == ("E-ARGUMENTS", "no", 2, 0)
     found = {"path": "$.a", "problem": "is a string", "expected": "a number", "nearest": ""}

@@ -234,7 +234,7 @@ def test_keys_are_stored_in_file_without_gateway(tmp_path, monkeypatch):
         toolway("keys", "create", "bot", "--rate", "none"),
         toolway("keys", "create", "bot", "--scope", "sums"),
     )
-    assert "no rate limit" in wide.stderr and "it opens every tool; to narrow it" in wide.stderr
+    assert "no rate limit" in wide.stderr and "it can call every tool; to limit it" in wide.stderr
     assert "sums, 100/s" in narrow.stderr and "every tool" not in narrow.stderr
     assert "everything, no rate limit" in toolway("keys", "ls").stdout
 

@@ -134,7 +134,7 @@ def test_all_statements_hold_for_a_secured_gateway(machine):
         code, found, _ = company(machine)
         assert code == 9
         assert "its end was removed" in evidence(found["signed"], "log")[0]
-        assert "waits for approval" in evidence(found["content"], "fake")[0]
+        assert "not trusted this entry yet" in evidence(found["content"], "fake")[0]
         [waiting] = json.loads(machine.toolway("trust", "fake", "--json").stdout)["entries"]
         assert machine.toolway("trust", "fake", "--digest", waiting["digest"]).exit_code == 0
         _, found, _ = company(machine)
@@ -169,7 +169,7 @@ def test_untrusted_entry_does_not_count_against_content(machine):
     machine.toolway("trust")
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE, "planted": {"command": "/bin/evil"}}})
     _, found, _ = company(machine)
-    assert evidence(found["content"], "planted") == ["ok its entry waits for approval, and is not started "]
+    assert evidence(found["content"], "planted") == ["ok not started: you have not trusted this entry yet "]
     assert found["content"]["verdict"] == "holds"
     assert not evidence(found["isolation"], "planted")
 

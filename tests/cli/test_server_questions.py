@@ -187,7 +187,7 @@ def test_url_required_before_call_is_offered(place):
     terminal.expect("asking asks: Let us read your files")
     terminal.expect("Open this address? ")
     terminal.type("y")
-    assert "finish what was opened in the browser, then call again" in shown_result(terminal, code=1)
+    assert "finish in the browser window that opened, then call again" in shown_result(terminal, code=1)
     assert opened(place) == "https://files.example/allow\n"
     result = place.run("call", "asking.files")
     assert "asking asked: Let us read your files (https://files.example/allow)" in " ".join(result.stderr.split())
@@ -195,8 +195,8 @@ def test_url_required_before_call_is_offered(place):
 
 def test_sampling_request_can_be_answered_or_refused(place):
     terminal = place.call("asking.think")
-    terminal.expect("asking asks for the answer of a model:\nsystem: Be brief.\nuser: What is the capital of Norway?")
-    terminal.expect("Answer it yourself? y = write the answer, n = refuse [n]: ")
+    terminal.expect("asking asks for a model's answer:\nsystem: Be brief.\nuser: What is the capital of Norway?")
+    terminal.expect("Answer it yourself? y = type the answer, n = refuse [n]: ")
     terminal.type("y")
     terminal.expect("> ")
     terminal.type("Oslo")
@@ -206,7 +206,7 @@ def test_sampling_request_can_be_answered_or_refused(place):
     terminal = place.call("asking.think")
     terminal.expect("[n]: ")
     terminal.type("")
-    assert "the user refused the sampling request" in shown_result(terminal, code=1)
+    assert "the user rejected the sampling request" in shown_result(terminal, code=1)
 
 
 @pytest.mark.parametrize("server", ["modern", "legacy"])
@@ -234,7 +234,7 @@ def test_question_without_terminal_is_in_the_error(place):
     result = place.run("call", "asking.book")
     assert result.returncode != 0 and "asking asked: Your booking (name, nights" in " ".join(result.stderr.split())
     result = place.run("call", "modern.sample")
-    assert "asked for the answer of a model to: user: Say something." in " ".join(result.stderr.split())
+    assert "asked for a model's answer to: user: Say something." in " ".join(result.stderr.split())
 
 
 @pytest.mark.user_trial("20")

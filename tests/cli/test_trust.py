@@ -97,8 +97,8 @@ def test_trust_shows_entire_file_without_secrets(machine):
 def test_only_project_file_can_be_trusted(machine):
     machine.write("other.json", PROJECT)
     result = machine.toolway("trust", "../other.json")
-    assert (result.exit_code, "is not a project's config file" in result.output) == (2, True)
-    assert "no file needs to be trusted" in machine.toolway("trust").output
+    assert (result.exit_code, "is neither a project's config file" in result.output) == (2, True)
+    assert "nothing needs your review" in machine.toolway("trust").output
 
 
 def test_first_run_names_entries_it_trusts(machine):
@@ -107,7 +107,7 @@ def test_first_run_names_entries_it_trusts(machine):
     first, second = machine.toolway("trust"), machine.toolway("trust")
     assert "recorded 2 entries as approved: files, shell\n" in first.stderr  # a plain URL works without approval
     assert "recorded" not in second.output
-    assert "no entry waits" in second.output
+    assert "nothing needs your review" in second.output
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 3), ("", 3)])

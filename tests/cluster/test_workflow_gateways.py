@@ -192,7 +192,7 @@ async def test_runs_of_a_killed_node_continue_without_repeated_payment(nodes: No
     assert {each["life"] for each in shown["steps"] if each["step"] == "b"}  # of the node that began it
     async with client(nodes.replicas[alive[1]]) as other:  # the task of the dead node, at another one
         assert (await until_task(other, task, "input_required"))["inputRequests"].keys() == {"b"}
-        answer = {"b": {"action": "accept", "content": {"happened": "it was executed"}}}
+        answer = {"b": {"action": "accept", "content": {"happened": "it ran"}}}
         await other.ask("tasks/update", {"taskId": task, "inputResponses": answer}, capabilities=WITH_ALL)
     await nodes.until(alive[0], run, "done")
     assert [each for each in nodes.effects() if each.startswith("A3")] == ["A3", "A3-b", "A3-c"]

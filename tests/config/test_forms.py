@@ -178,14 +178,14 @@ def test_unknown_key_reports_are_bounded() -> None:
     issues = parse_entry_with_issues({"command": "x", **{f"odd{n}": n for n in range(10_000)}}, {})[1]
     assert len(issues) == 33 and issues[-1].message == "9968 more unknown keys"
     loaded = parse_config(json.dumps({"mcpServers": {}, **{f"odd{n}": n for n in range(10_000)}}))
-    assert [issue.message.endswith("and 9992 more beside the servers") for issue in loaded.issues] == [True]
+    assert [issue.message.endswith("and 9992 more next to the servers") for issue in loaded.issues] == [True]
 
 
 def test_root_keys_without_effect_are_reported() -> None:
     text = '{"$schema": "s", "mcpServers": {}, "inputs": [], "toolwai": {"timeout": 1}, "description": "d"}'
     found = {issue.message: issue.hint for issue in parse_config(text, "f.json").issues}
     assert "toolway secrets set" in found["key 'inputs' has no effect"]
-    assert found["unknown key 'toolwai' beside the servers"] == "did you mean 'toolway'?"
+    assert found["unknown key 'toolwai' next to the servers"] == "did you mean 'toolway'?"
 
 
 @pytest.mark.promise("B14")

@@ -99,7 +99,7 @@ def test_bundle_is_unpacked_with_executable_programs(tmp_path):
 @pytest.mark.attack("held-65")
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out", "C:\\out"])
 def test_bundle_with_path_traversal_is_rejected(name, tmp_path):
-    with pytest.raises(ConfigError, match="outside of its folder") as caught:
+    with pytest.raises(ConfigError, match="outside its folder") as caught:
         mcpb.read_bundle(bundle(tmp_path, files={name: b"x"}))
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
@@ -111,7 +111,7 @@ def test_bundle_with_symlink_is_rejected(tmp_path):
         info = zipfile.ZipInfo("link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(ConfigError, match="outside of its folder"):
+    with pytest.raises(ConfigError, match="outside its folder"):
         mcpb.read_bundle(path)
 
 

@@ -23,14 +23,14 @@ def nested(path, value):
 def test_old_entry_key_is_ignored_with_a_warning(old, new):
     server, issues = parse_entry_with_issues({"command": "x", **nested(old.replace("*", "t"), 7)}, {})
     assert (server.limits, server.idempotent, server.share_connection) == (Limits(), False, False)
-    assert [(issue.severity, issue.hint) for issue in issues] == [("warning", f"it was renamed: write {new!r}")]
+    assert [(issue.severity, issue.hint) for issue in issues] == [("warning", f"it was renamed: use {new!r}")]
 
 
 @pytest.mark.parametrize(("old", "new"), OF_OUR_BLOCK.items())
 def test_old_toolway_key_is_an_error_naming_the_new_key(old, new):
     with pytest.raises(ConfigError, match=r"unknown key (in )?toolway") as caught:
         parse_gateway(nested(old, True), {})
-    assert caught.value.hint == f"it was renamed: write {new!r}"
+    assert caught.value.hint == f"it was renamed: use {new!r}"
     with pytest.raises(ConfigError):
         parse_config(f'{{"mcpServers": {{}}, "toolway": {{"{old.split(".")[0]}": {{"commands": true}}}}}}')
 

@@ -77,7 +77,7 @@ async def desktop(lab: Lab) -> None:
 @row("a command and its arguments in one text")
 async def one_text(lab: Lab) -> None:
     lab.servers(acme={"command": f"{PYTHON} -I -S {SMALL}"})
-    check = await lab.finds("acme: the command and its arguments are in one text")
+    check = await lab.finds("acme: the command and its arguments are in one string")
     lab.take_over(check, "acme")
     await lab.is_well()
 

@@ -126,7 +126,7 @@ async def two_scopes(lab: Lab) -> None:
 
     lab.servers(acme=small())
     local = lab.servers(find_config_paths(lab.environ, lab.work).local, acme=small("x"))
-    check = await lab.finds("acme: this entry is not used: another acme overrides it")
+    check = await lab.finds("acme: overridden by another entry named acme")
     assert str(local) in check.detail
     local.unlink()
     await lab.is_well()

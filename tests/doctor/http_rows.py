@@ -125,7 +125,7 @@ async def login(lab: Lab) -> None:
     lab.environ["TOOLWAY_SECRETS"] = "file"
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         lab.servers(acme={"url": guarded.url})
-        check = await lab.finds("acme: the server requires an OAuth login (401), and there is no valid one")
+        check = await lab.finds("acme: the server requires an OAuth login (401), and you have no valid login")
         assert check.copy == "toolway login acme"
         async with HubCore(
             {"acme": guarded.url}, environment=HubEnvironment(environ=lab.environ), catalog_storage=None
@@ -134,7 +134,7 @@ async def login(lab: Lab) -> None:
         await lab.is_well()
         issuer.expire()
         issuer.refresh.clear()
-        check = await lab.finds("acme: the server requires an OAuth login (401), and there is no valid one")
+        check = await lab.finds("acme: the server requires an OAuth login (401), and you have no valid login")
         assert "invalid_grant" in check.detail and check.copy == "toolway login acme"
 
 
@@ -203,7 +203,7 @@ async def html(lab: Lab) -> None:
 
     async with serving(site) as port:
         lab.servers(acme=address(port, "/"))
-        check = await lab.finds("acme: a web page (Welcome to Acme) is at this url, and no MCP server")
+        check = await lab.finds("acme: a web page (Welcome to Acme) is at this url, not an MCP server")
         lab.take_over(check, "acme")
         await lab.is_well()
 
@@ -212,7 +212,7 @@ async def html(lab: Lab) -> None:
 async def only_html(lab: Lab) -> None:
     async with serving(lambda request: page("Acme login")) as port:
         lab.servers(acme=address(port, "/"))
-        check = await lab.finds("acme: a web page (Acme login) is at this url, and no MCP server")
+        check = await lab.finds("acme: a web page (Acme login) is at this url, not an MCP server")
         assert "documentation" in check.hint
     async with serving(mcp) as port:
         lab.servers(acme=address(port))
@@ -226,7 +226,7 @@ async def wrong_path(lab: Lab) -> None:
 
     async with serving(site) as port:
         lab.servers(acme=address(port, "/mpc"))
-        check = await lab.finds("acme: no MCP endpoint answers at this url (404)")
+        check = await lab.finds("acme: no MCP endpoint at this url (404)")
         lab.take_over(check, "acme")
         await lab.is_well()
 
@@ -289,7 +289,7 @@ async def no_https(lab: Lab) -> None:
     context.load_cert_chain(certificate(lab.work / "authority.pem"))
     async with serving(mcp, context) as port:
         lab.servers(acme=address(port))
-        check = await lab.finds("acme: the address speaks TLS, and url has no https")
+        check = await lab.finds("acme: the address speaks TLS, but url does not start with https")
         lab.take_over(check, "acme")
         lab.edit('"url"', f'"tls": {{"caFile": "{lab.work}/authority.pem"}}, "url"')
         await lab.is_well()
@@ -323,7 +323,7 @@ async def api_document(lab: Lab) -> None:
     answer = Answer(200, json.dumps(document).encode(), {"Content-Type": "application/json"})
     async with serving(lambda request: answer) as port:
         lab.servers(acme=address(port, "/openapi.json"))
-        check = await lab.finds("acme: an OpenAPI document is at this url, and no MCP server")
+        check = await lab.finds("acme: this url has an OpenAPI document, not an MCP server")
         assert check.copy == f'"openapi": {{"url": "http://127.0.0.1:{port}/openapi.json"}}'
 
 
@@ -383,7 +383,7 @@ async def old_certificate(lab: Lab) -> None:
     async with serving(mcp, context, port):
         said = await lab.run(f"{program} || true")
         assert "(certificate has expired)" in " ".join(said.partition("\n\n")[0].split()), said
-        assert "must renew it" in " ".join(said.split()), said
+        assert "to renew it" in " ".join(said.split()), said
     renewed = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     renewed.load_cert_chain(certificate(pem))
     async with serving(mcp, renewed, port):

@@ -40,7 +40,7 @@ def test_exit_code_shows_the_kind_of_problem(lab):
     lab.servers(acme={"command": "no-such-program"}, other=small())
     held = toolway(lab)  # the test wrote the entry, not `toolway`
     digest = re.search(r"[0-9a-f]{64}", toolway(lab, "other", command="trust").stderr)
-    assert held.returncode == 4 and "other waits for your approval" in held.stdout and digest is not None
+    assert held.returncode == 4 and "other needs your review" in held.stdout and digest is not None
     assert toolway(lab, "other", "--digest", digest[0], command="trust").returncode == 0
     assert toolway(lab).returncode == 8
     lab.servers(acme={"type": "teleport", "command": "x"})

@@ -17,7 +17,7 @@ from toolway.upstream.transport import Disconnect
 @pytest.mark.parametrize("command", [r"C:\Users\me\node.exe", "D:/tools/node.exe", r"\\server\share\node.exe"])
 def test_windows_path_is_recognized(command: str) -> None:
     found = diagnose(command, None, "", "E-STDIO-ENOENT")
-    assert found is not None and "is a path of Windows" in found.cause
+    assert found is not None and "is a Windows path" in found.cause
     assert found.hint.endswith('"command": "node"')
 
 

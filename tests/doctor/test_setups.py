@@ -23,7 +23,7 @@ STDERR = {
     "a path in args that does not exist": (
         "python3: can't open file '/srv/server.py': [Errno 2] No such file or directory",
         "the file /srv/server.py does not exist",
-        "correct the path in args",
+        "fix the path in args",
     ),
     "a folder of server-filesystem that does not exist": (
         "Error accessing directory /no/such: Error: ENOENT: no such file or directory, stat '/no/such'",
@@ -73,11 +73,11 @@ STDERR = {
     "a path to a file of Node.js that does not exist": (
         "Error: Cannot find module '/home/me/acme/index.js'",
         "the file /home/me/acme/index.js does not exist",
-        "correct the path in args",
+        "fix the path in args",
     ),
-    "line ends of Windows": (
+    "Windows line endings": (
         "/usr/bin/env: ‘node\\r’: No such file or directory",
-        "line ends of Windows",
+        "Windows line endings",
         "sed -i",
     ),
     "docker with a terminal": (
@@ -97,19 +97,19 @@ STDERR = {
     ),
     "a cache of npm that belongs to root": (
         "npm error code EACCES\nnpm error Your cache folder contains root-owned files, due to a bug",
-        "the cache of npm belongs to root",
+        "npm's cache belongs to root",
         "chown",
     ),
     "a full disk": ("Error: ENOSPC: no space left on device, write", "the disk is full", "df -h"),
     "a folder that is no repository": (
         "ERROR:mcp_server_git:/srv/code is not a valid Git repository",
-        "is no Git repository",
+        "is not a Git repository",
         "git init",
     ),
     "a library of the system that is missing": (
         "ImportError: libpq.so.5: cannot open shared object file: No such file or directory",
         "the system library libpq.so.5 is missing",
-        "install the package",
+        "install the system package",
     ),
     "a database whose folder is missing": (
         "sqlite3.OperationalError: unable to open database file",
@@ -127,15 +127,15 @@ def test_known_stderr_gives_cause_and_fix(setup: str) -> None:
 
 
 SYNTAX = {
-    "typographic quotes": ("{“mcpServers”: {}}", "typographic quotes"),
+    "typographic quotes": ("{“mcpServers”: {}}", "curly quotes"),
     "single quotes": ("{'mcpServers': {}}", "double quotes only"),
     "a key without quotes": ("{mcpServers: {}}", "put the key in double quotes"),
-    "a word of Python": ('{"mcpServers": {"a": {"disabled": True}}}', "write true instead of True"),
-    "a bracket too much": ('{"mcpServers": {}}}', "closing bracket too much"),
+    "a word of Python": ('{"mcpServers": {"a": {"disabled": True}}}', "use true instead of True"),
+    "a bracket too much": ('{"mcpServers": {}}}', "extra closing bracket"),
     "no braces around it": ('"mcpServers": {"a": {"command": "x"}}', "put { before the first key"),
     "the end is missing": ('{"mcpServers": {"a": {"command": "x"}}', "add the missing } or ]"),
-    "a line break in a text": ('{"a": "x\ny"}', "in one line"),
-    "an empty file": ("  \n", 'write {"mcpServers": {}}'),
+    "a line break in a text": ('{"a": "x\ny"}', "on one line"),
+    "an empty file": ("  \n", 'add {"mcpServers": {}}'),
     "a comma is missing": ('{"a": 1 "b": 2}', "missing comma"),
 }
 
@@ -155,13 +155,13 @@ ENTRIES: dict[str, tuple[Any, str, str]] = {
     "headers as a list": ({"url": "https://x.example/", "headers": ["A: b"]}, "headers must be", '"Authorization"'),
     "args as one text": ({"command": "npx", "args": "-y x"}, "args must be a list", "one word per element"),
     "the command as a list": ({"command": ["npx", "-y"]}, "command must be text", "the rest as args"),
-    "true in quotes": ({"command": "x", "disabled": "true"}, "disabled must be true or false", "without quotes"),
-    "a misspelt key": ({"comand": "npx"}, "needs a command or a url", 'write "command" instead of "comand"'),
-    "a key of another program": ({"cmd": "npx"}, "needs a command or a url", 'write "command" instead of "cmd"'),
+    "true in quotes": ({"command": "x", "disabled": "true"}, "disabled must be true or false", "remove the quotes"),
+    "a misspelt key": ({"comand": "npx"}, "needs a command or a url", 'use "command" instead of "comand"'),
+    "a key of another program": ({"cmd": "npx"}, "needs a command or a url", 'use "command" instead of "cmd"'),
     "a whole file as one entry": ({"mcpServers": {"a": {"command": "x"}}}, "needs a command", "one level too deep"),
     "an entry in an entry": ({"acme": {"command": "x"}}, "needs a command", "one level too deep"),
-    "an address as command": ({"command": "https://x.example/mcp"}, "command is the address", 'write "url"'),
-    "an address without https": ({"url": "x.example/mcp"}, "must begin with http", "write the whole address"),
+    "an address as command": ({"command": "https://x.example/mcp"}, "command is the address", 'use "url"'),
+    "an address without https": ({"url": "x.example/mcp"}, "must begin with http", "use the whole address"),
     "an address with a space": ({"url": " https://x.example/"}, "must begin with http", "remove the space"),
     "command and url": ({"command": "x", "url": "https://x.example/"}, "exactly one of", "keep one"),
 }
@@ -213,7 +213,7 @@ def test_variable_under_another_name_is_found() -> None:
     server = Server(command="x", env={"GITHUB_TOKEN": "s", "PATH": "/bin"})
     cause, hint, _ = refined(server, "the variable GITHUB_PERSONAL_ACCESS_TOKEN is missing")
     assert "its entry has GITHUB_TOKEN" in cause
-    assert hint == 'write "GITHUB_PERSONAL_ACCESS_TOKEN" instead of "GITHUB_TOKEN" in env'
+    assert hint == 'use "GITHUB_PERSONAL_ACCESS_TOKEN" instead of "GITHUB_TOKEN" in env'
     assert refined(server, "the variable SLACK_TEAM_ID is missing")[1] == "as before"
 
 
@@ -247,9 +247,9 @@ def test_docker_without_stdin_flag_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "cause", "fix"),
     [
-        (b"#!/bin/sh\r\nexec x\r\n", "line ends of Windows", "sed -i"),
-        (b"#!/no/such/venv/bin/python\n", "needs /no/such/venv/bin/python", "created again"),
-        (b"echo hello\n", "without a first line", "#!/bin/sh"),
+        (b"#!/bin/sh\r\nexec x\r\n", "Windows line endings", "sed -i"),
+        (b"#!/no/such/venv/bin/python\n", "needs /no/such/venv/bin/python", "create it again"),
+        (b"echo hello\n", "without an interpreter", "#!/bin/sh"),
         (b"#!/bin/sh\nexec x\n", "", ""),
         (b"\x7fELF\x02\x01\x01\0", "", ""),
     ],

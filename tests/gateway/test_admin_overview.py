@@ -116,7 +116,7 @@ async def test_breaker_is_tripped_and_reset_by_an_administrator(tmp_path: Path):
         for path in ("breakers/none/trip", "breakers/a/nothing/trip"):
             assert (await asked(found, path, "POST"))["status_code"] == 404, path
         texts = [event["text"] for event in (await asked(found, "events?kind=change"))["events"]]
-        assert texts[-1] == "circuit breaker of a opened by an operator"
+        assert texts[-1] == "circuit breaker of a opened by an administrator"
 
 
 async def test_alerts_stay_until_resolved_and_are_bounded(tmp_path: Path):

@@ -205,7 +205,7 @@ async def test_edited_text_changes_values_and_keeps_secrets(tmp_path, monkeypatc
     assert editor.loaded.servers["a"].env["GITHUB_TOKEN"] == SECRET + "a"
     assert editor.loaded.servers["a"].timeout.total == 45.0 and list(editor.loaded.gateway.groups) == ["triage"]
     assert editor.file.read_text().startswith("// mine\n")
-    with pytest.raises(ConfigError, match="changed meanwhile"):
+    with pytest.raises(ConfigError, match="changed while you were editing"):
         await editor.files.change_text(before, after, admit)
 
 

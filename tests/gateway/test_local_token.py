@@ -176,7 +176,7 @@ def test_local_token_setting_accepts_networks_only() -> None:
             parse_gateway({"gateway": {"localTokenFrom": [bad]}}, {})
     with pytest.raises(ConfigError) as caught:
         parse_gateway({"gateway": {"localTokenFrom": ["10.0.0.1/8"]}}, {})
-    assert caught.value.hint == 'write "10.0.0.0/8" for the network, or "10.0.0.1" for the address'
+    assert caught.value.hint == 'use "10.0.0.0/8" for the network, or "10.0.0.1" for the address'
 
 
 class _Sink:

@@ -188,7 +188,7 @@ async def test_call_waits_until_the_first_pin_of_its_tool_is_stored(
         with pytest.raises(AccessDenied) as refused:
             await hub.calls.request(call)
         assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
-        assert "not stored" in refused.value.detail
+        assert "still saving" in refused.value.detail
         monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 60.0)
         waiting = asyncio.ensure_future(hub.calls.request(call))
         await asyncio.sleep(0.1)

@@ -211,7 +211,7 @@ async def test_tool_on_hold_is_neither_found_nor_callable() -> None:
         found.hub.lists.catalog.pins = _AddIsHeld()
         found.hub.lists.catalog.review_again("new")
         result = (await raw.call("search_tools", {"query": "new add"})).result
-        assert result["structuredContent"]["notes"] == ["1 tool waiting for an operator's approval."]
+        assert result["structuredContent"]["notes"] == ["1 tool waiting for an administrator's review."]
         assert "new__add" not in result["content"][0]["text"]
         answer = await raw.call("call_tool", {"name": "new__add", "arguments": {"a": 1, "b": 2}})
         assert "error" in answer.last or answer.result["isError"]

@@ -250,7 +250,7 @@ async def test_killed_worker_restarts_without_disturbing_other_calls(workers: Wo
     running = [asyncio.create_task(client.call("fake__sleep", {"seconds": 1}))]
     os.kill(pids[1], signal.SIGKILL)
     assert not (await running[0]).is_error
-    await workers.run.until_logged("worker 1 ended (SIGKILL) and is started again")
+    await workers.run.until_logged("worker 1 ended (SIGKILL) and is restarting")
     await workers.until_works(1, "fake__echo")
     assert server_processes(workers.run) == before
     assert await workers.total(0, "web") >= total

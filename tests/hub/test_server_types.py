@@ -33,7 +33,7 @@ async def test_list_of_words_is_a_command(words: Any) -> None:
         (5, "a number"),
         (None, "null"),
         ([], "a list"),
-        (["python", 5], "a list of other values than text"),
+        (["python", 5], "a list of more than strings"),
         (object(), "object"),
         (MCPServer, "type"),
         (WorkflowServer, "type"),

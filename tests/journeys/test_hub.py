@@ -181,7 +181,7 @@ async def test_unknown_name_suggests_the_closest() -> None:
             await hub.call_tool("fake.ecko")
         with pytest.raises(NotFound, match="did you mean fake"):
             await hub.call_tool("fakee.echo")
-        with pytest.raises(NotFound, match="no server has a tool of this name"):
+        with pytest.raises(NotFound, match="no server has a tool with this name"):
             await hub.call_tool("nothing_like_it")
 
 

@@ -47,7 +47,7 @@ async def test_changed_row_is_not_read_but_still_counted(engine: AsyncEngine, co
     await execute(engine, f"UPDATE approvals SET {column} = 'x' WHERE key = 'bad'")
     for run in (a_database(engine).run, a_database(engine).read):
         assert await run(everything) == (["good"], 2)
-    with pytest.raises(DatabaseError, match="changed without the key"):
+    with pytest.raises(DatabaseError, match="without the cluster key"):
         await a_database(engine).run(lambda db: db.lock_rows(REQUESTS, ["bad"], ROW))
     assert await a_database(engine).run(lambda db: db.delete(REQUESTS, "\"key\" = 'bad'")) == 1
     assert await a_database(engine).run(everything) == (["good"], 1), "what is deleted is no finding any more"

@@ -124,7 +124,7 @@ def test_each_cause_has_its_fix() -> None:
         ("rate-limited", "call it less often, or raise the limit of your account at the service"),
         ("given-up", "install it, then restart the server: toolway restart bank"),
     ]
-    assert alerts[1].detail == "***" and alerts[2].message == "bank accepts no calls for 7 hours"
+    assert alerts[1].detail == "***" and alerts[2].message == "bank asked us to pause for 7 hours"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ async def test_hanging_call_is_alerted_in_the_library(tmp_path: Path) -> None:
             await hub.call_tool("bank.bad", timeout=0.5)
         seen.append(await asyncio.wait_for(anext(events), 10))  # type: ignore[arg-type]
     assert caught.value.executed == "unknown"
-    assert seen[0].kind == "outcome-unknown" and seen[0].tool == "bad" and "check at the server" in seen[0].hint
+    assert seen[0].kind == "outcome-unknown" and seen[0].tool == "bad" and "check on the server" in seen[0].hint
     assert names(tmp_path) == [f"outcome-unknown-bank-{seen[0].call}.md"]
 
 

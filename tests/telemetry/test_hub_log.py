@@ -73,7 +73,7 @@ async def test_server_failures_and_unknown_outcomes_are_warnings(caplog: pytest.
         with pytest.raises(CallError):
             await hub.call_tool("gone.x")
     [line] = lines(caplog, "toolway.calls", logging.WARNING)
-    assert line.startswith("s.bad may have been executed, check before you repeat it: ")
+    assert line.startswith("s.bad may have run; check before you retry: ")
     servers = lines(caplog, "toolway.servers", logging.WARNING)
     assert any(line.startswith("gone: ") for line in servers)
     assert "canary-secret-1" not in caplog.text

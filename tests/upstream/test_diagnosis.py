@@ -24,7 +24,7 @@ def fix_of(stderr="", command="x", exit_code: int | None = 1, code="E-STDIO-EXIT
         ("python", "no program called python"),
         ("/opt/x/server", "the file /opt/x/server does not exist"),
         ("frobnicate", "frobnicate is not installed, or not on PATH"),
-        ("npx -y pkg", "in one text"),
+        ("npx -y pkg", "in one string"),
     ],
 )
 def test_missing_command_is_explained_by_its_name(command, part):

@@ -139,7 +139,7 @@ def test_configured_status_or_code_means_did_not_run() -> None:
 def test_configured_unprocessed_status_is_not_outcome_unknown() -> None:
     error = of_fault(C2, (503,), code="E-HTTP-STATUS", status=503)
     assert not isinstance(error, OutcomeUnknown)
-    assert "may have been executed" not in str(error)
+    assert "may have run" not in str(error)
 
 
 @pytest.mark.parametrize("code", ["E-HTTP-CUT", "E-STDIO-EXIT", "E-ANSWER"])

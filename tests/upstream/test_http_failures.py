@@ -34,6 +34,6 @@ async def test_http_500_is_named_and_unsafe_call_logs_a_warning(
         fake.set_mode(f"status=500;on={tool}")
         with pytest.raises(OutcomeUnknown) as caught:
             await hub.call_tool(f"s.{tool}")
-    assert caught.value.message == "s answered with HTTP 500: the call may have been executed"
+    assert caught.value.message == "s answered with HTTP 500: the call may have run"
     lines = [each.getMessage() for each in caplog.records if each.name == "toolway.calls"]
-    assert len(lines) == warnings and all("check before you repeat it" in line for line in lines)
+    assert len(lines) == warnings and all("check before you retry" in line for line in lines)

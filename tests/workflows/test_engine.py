@@ -59,7 +59,7 @@ async def test_run_all_kinds_of_steps(workflows: Workflows, tmp_path: Path) -> N
                     "foreach": "[1, 2, 3].map(n, n * 2)",
                     "at_once": 2,
                     "steps": [
-                        {"name": "g", "tool": "s.pay_once", "key": "honoured", "params": {"id": "${string(item)}"}}
+                        {"name": "g", "tool": "s.pay_once", "key": "honored", "params": {"id": "${string(item)}"}}
                     ],
                 },
                 {"name": "w", "wait": 0.05},
@@ -172,7 +172,7 @@ def test_killed_processes_neither_double_nor_lose_effects(tmp_path: Path) -> Non
 
 
 async def test_supported_idempotency_key_is_resent_after_unknown(workflows: Workflows, tmp_path: Path) -> None:
-    step = {"name": "a", "tool": "s.pay_once", "key": "honoured", "params": {"id": "a", "first_delay_after": 5}}
+    step = {"name": "a", "tool": "s.pay_once", "key": "honored", "params": {"id": "a", "first_delay_after": 5}}
     run = await workflows.start({"steps": [{**step, "timeout": "500ms", "retry": {"tries": 5, "wait": "100ms"}}]})
     assert (await run.result())["id"] == "a"
     assert [each.state for each in (await workflows.load(run.id))[2]][-1] == "done"

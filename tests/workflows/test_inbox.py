@@ -82,7 +82,7 @@ def test_inbox_shows_and_approves_a_local_workflow_step(tmp_path: Path) -> None:
     shown = terminal.run("approvals", "show", run)
     assert "Pay A1?" in shown.stdout and f"toolway approvals deny {run} --step ok" in shown.stderr
     stored = terminal.run("approvals", "approve", run, "fine", "--step", "ok").stderr
-    assert "The run goes on with the next step." in stored
+    assert "The run continues with the next step." in stored
     assert f"toolway workflow resume {run}" in stored
     assert terminal.json("approvals", "show", run)["questions"][0]["state"] == "answered"
     assert terminal.json("workflow", "resume", run, "-c", "mcp.json")["state"] == "done"

@@ -75,7 +75,7 @@ async def test_approval_reaches_client_as_form(tmp_path: Path) -> None:
 async def test_unknown_outcome_reaches_client_as_form(tmp_path: Path) -> None:
     step = pay("a", params={"delay_after": 5}, timeout="300ms")
     body = {"name": "refund", "inputs": INPUTS, "steps": [step]}
-    answers: list[Json] = [{"happened": "it was executed", "result": '{"seen": 1}'}]
+    answers: list[Json] = [{"happened": "it ran", "result": '{"seen": 1}'}]
     async with serving(tmp_path, body, answers) as hub:
         assert (await hub.call_tool("flow.refund", {"id": "A1"})).data == {"seen": 1}
     assert len(read_effects(tmp_path / "effects")) == 1

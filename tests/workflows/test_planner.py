@@ -46,7 +46,7 @@ def test_steps_run_in_order_and_pass_data_on() -> None:
 
 CRASH_DEFINITIONS = {
     "sequence": [pay("a"), {"name": "r", "tool": "s.read"}, pay("b"), {"name": "p", "tool": "s.put"}],
-    "keyed": [{"name": "k", "tool": "s.pay_once", "key": "honoured", "params": {"id": "k"}}, pay("b")],
+    "keyed": [{"name": "k", "tool": "s.pay_once", "key": "honored", "params": {"id": "k"}}, pay("b")],
     "verified": [
         pay(
             "a",
@@ -115,7 +115,7 @@ def build(shapes: list[Any]) -> Json:
         nonlocal number
         number += 1
         step: Json = {"name": f"n{number}", "tool": tool}
-        return {**step, "key": "honoured"} if tool == "s.pay_once" else step
+        return {**step, "key": "honored"} if tool == "s.pay_once" else step
 
     steps: list[Json] = []
     for shape in shapes:
@@ -274,7 +274,7 @@ def test_calls_that_did_not_run_are_retried_with_backoff() -> None:
 
 
 def needs_approval(action: CallAction, now: float) -> Entry:
-    body = {"code": "E-APPROVAL", "message": "s.pay waits for an approval", "executed": "no"}
+    body = {"code": "E-APPROVAL", "message": "s.pay needs approval", "executed": "no"}
     return replace(entry_for(action, 1, now), state="not_executed", ended=now, body=body)
 
 

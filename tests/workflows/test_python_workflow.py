@@ -52,7 +52,7 @@ async def branches(run: RunContext, items: list[str]) -> Any:
         return item
 
     async def keyed() -> Any:
-        await run.call("s.pay_once", {"id": "k"}, key_honoured=True)
+        await run.call("s.pay_once", {"id": "k"}, key_honored=True)
         return "k"
 
     paid = await run.each(items, pay, at_once=2)
@@ -242,7 +242,7 @@ async def test_run_resumes_in_another_engine_and_leaves_no_task(hub: Hub, tmp_pa
         return "done"
 
     async with Workflows(hub, tmp_path / "runs.db") as workflows:
-        with pytest.raises(WorkflowError, match="do not fit"):
+        with pytest.raises(WorkflowError, match="do not match"):
             await workflows.start(code, {"wrong": 1})
         run = await workflows.start(code, {"order": "A"}, key="A")
         assert (await workflows.start(code, {"order": "A"}, key="A")).id == run.id
@@ -299,7 +299,7 @@ async def test_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: pyte
         while (await asking.status()).state != "waiting":
             await asyncio.sleep(0.01)
     async with Workflows(hub, tmp_path / "again.db", clock=lambda: now + 4 * 86_400) as workflows:
-        while "give the Python workflow waits" not in caplog.text:
+        while "pass the Python workflow waits" not in caplog.text:
             await asyncio.sleep(0.01)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "a"]
 

@@ -92,7 +92,7 @@ async def test_killed_worker_repeats_no_unsafe_step(temporal: WorkflowEnvironmen
         "name": "killed",
         "steps": [
             {"name": "pay", "tool": "s.pay", "params": {"id": "a", "delay_after": 60}},
-            {"name": "once", "tool": "s.pay_once", "key": "honoured", "params": {"id": "b", "first_delay_after": 60}},
+            {"name": "once", "tool": "s.pay_once", "key": "honored", "params": {"id": "b", "first_delay_after": 60}},
             {"name": "child", "workflow": {"steps": [{"name": "p", "tool": "s.pay", "params": {"id": "c"}}]}},
         ],
         "outputs": "${steps.child.data.id}",

@@ -16,7 +16,7 @@ export function Alerts({ compact = false }: { compact?: boolean }) {
   return (
     <section className="card">
       <h2>{compact ? <Link to="/alerts">Alerts</Link> : "Open"}</h2>
-      {!all.length && <p className="muted">No alerts: no login is required, no server has failed, and no outcome is unknown.</p>}
+      {!all.length && <p className="muted">All clear: no logins needed, no servers down, no unknown outcomes.</p>}
       <ul className="alerts">
         {all.slice(0, limit).map((each) => (
           <li key={each.name}>

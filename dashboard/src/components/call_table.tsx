@@ -97,7 +97,7 @@ export function CallTable({ fixed = {} }: { fixed?: Filter }) {
           {paused ? `Resume (${Math.max(0, filtered.length - paused.length)} new)` : "Pause"} <kbd>p</kbd>
         </button>
         <button type="button" disabled={!rows.length} onClick={() => download(rows)}>Export</button>
-        {overflow > 0 && <span className="muted">{overflow} calls left out: too many at once</span>}
+        {overflow > 0 && <span className="muted">{overflow} calls skipped: too many at once</span>}
       </div>
       <div className={selected ? "split" : "whole"}>
         <Table
@@ -166,7 +166,7 @@ function CallDetails({ call }: { call: CallDetail }) {
       <h3>Timing</h3>
       <Waterfall call={call} />
       <h3>Arguments</h3>
-      {call.arguments === null ? <p className="muted">Not stored: the call has none, or they are too large.</p> : <JsonView value={call.arguments} />}
+      {call.arguments === null ? <p className="muted">Not stored: the call had none, or they were too large.</p> : <JsonView value={call.arguments} />}
       <dl className="facts">
         <dt>Time</dt><dd>{formatTime(call.at)}</dd>
         <dt>Principal</dt><dd><Link to={`/calls?principal=${encodeURIComponent(call.principal)}`}>{call.principal}</Link></dd>

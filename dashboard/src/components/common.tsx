@@ -155,8 +155,8 @@ export function Tabs({ tabs, selected, onSelect, label }: {
 export function ConfirmDialog({ title, text, confirmLabel, danger = true, action, extra, typed, children }: {
   title: string;
   text: string;
-  extra?: ReactNode; // further fields
-  typed?: string; // a name that the person must type
+  extra?: ReactNode; // more fields
+  typed?: string; // a name that the user must type
   confirmLabel: string;
   danger?: boolean;
   action: () => Promise<unknown>;

@@ -34,7 +34,7 @@ export function GroupEditor({ group, done }: { group: Group | null; done: (name:
           </div>
         )}
         <Area id="patterns" title="Tools" note="one pattern per line, for example github.* or !github.delete_*" value={patterns} change={setPatterns} rows={5} />
-        <label className="inline"><input type="checkbox" checked={search} onChange={(event) => setSearch(event.target.checked)} /> Clients find the tools by search</label>
+        <label className="inline"><input type="checkbox" checked={search} onChange={(event) => setSearch(event.target.checked)} /> Clients find tools by search</label>
       </div>
       <div className="actions">
         <SaveButton title={`Save ${target}?`} disabled={!NAME.test(target) || !lines(patterns).length} change={() => ({ method: "put", path, body: { tools: lines(patterns), search } })} done={() => written(target, lines(patterns))}>Review and save</SaveButton>

@@ -4,7 +4,7 @@ import { type ReactNode, useId, useRef, useState } from "react";
 import { type ApiError, put, post, remove } from "../api";
 import { ErrorBox } from "./common";
 
-/** Diff of a text, with the colours of added and removed lines. */
+/** Diff with added and removed lines in color. */
 export function Diff({ text }: { text: string }) {
   return (
     <pre className="diff" tabIndex={0}>
@@ -44,7 +44,7 @@ export function SaveButton({ change, title, done, disabled = false, danger = fal
   done: (written: Written) => void | Promise<void>;
   disabled?: boolean;
   danger?: boolean;
-  typed?: string; // a name that the person must type
+  typed?: string; // a name that the user must type
   children: ReactNode;
 }) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -80,7 +80,7 @@ export function SaveButton({ change, title, done, disabled = false, danger = fal
       {error && <ErrorBox error={error} />}
       <dialog ref={dialog} className="review" aria-labelledby={name}>
         <h2 id={name}>{title}</h2>
-        {diff ? <Diff text={diff} /> : <p>Nothing changes in the config file.</p>}
+        {diff ? <Diff text={diff} /> : <p>The config file stays the same.</p>}
         {typed && <label className="field">Type {typed} to confirm<input type="text" autoComplete="off" spellCheck={false} value={entered} onChange={(event) => setEntered(event.target.value)} /></label>}
         <div className="actions">
           <button type="button" onClick={() => dialog.current?.close()}>Cancel</button>

@@ -1,11 +1,11 @@
-// Filters that the person saved under a name, in this browser. A filter is the query of a page.
+// Filters that the user saved under a name, in this browser. A filter is the query of a page.
 
 import { useRef, useState, type FormEvent } from "react";
 import { PREFIX, go, useRoute } from "../route";
 
 const STORAGE_KEY = `toolway-views${PREFIX}`;
 const MAX_VIEWS = 50; // of all pages
-const IGNORED = ["call"]; // the open drawer is no filter
+const IGNORED = ["call"]; // the open drawer is not a filter
 
 interface View {
   page: string;
@@ -53,7 +53,7 @@ export function SavedViews({ page }: { page: string }) {
       {current && !own.some((each) => each.query === current) && <button type="button" onClick={() => dialog.current?.showModal()}>Save filter</button>}
       <dialog ref={dialog} aria-label="Save filter">
         <form onSubmit={save}>
-          <label className="field">Name of the filter<input type="text" maxLength={40} value={name} onChange={(event) => setName(event.target.value)} /></label>
+          <label className="field">Filter name<input type="text" maxLength={40} value={name} onChange={(event) => setName(event.target.value)} /></label>
           <div className="actions">
             <button type="button" onClick={() => dialog.current?.close()}>Cancel</button>
             <button type="submit" className="primary" disabled={!name.trim()}>Save</button>

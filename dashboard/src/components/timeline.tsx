@@ -1,4 +1,4 @@
-// Timeline of the states of a server in the last 24 hours.
+// Timeline of a server's states in the last 24 hours.
 
 import { formatTime, formatSpan, serverState } from "../format";
 

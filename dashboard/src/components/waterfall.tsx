@@ -5,17 +5,17 @@ import { formatSeconds } from "../format";
 import { Outcome } from "./common";
 
 const PHASES: Record<string, string> = {
-  queue: "routing and wait for a concurrency slot",
-  pause: "pause that the server requested",
-  turn: "wait for the turn to write to the pipe",
-  start: "wait for the server to start",
-  connect: "opening of a connection",
-  auth: "request of a token",
-  send: "sending of the request",
-  server: "execution by the server",
-  stream: "arrival of the result",
-  caller: "wait for the client to answer a server request",
-  retry: "wait before the next attempt",
+  queue: "routing, and waiting for a free slot",
+  pause: "pause the server asked for",
+  turn: "waiting for a turn to write to the pipe",
+  start: "waiting for the server to start",
+  connect: "opening a connection",
+  auth: "requesting a token",
+  send: "sending the request",
+  server: "running on the server",
+  stream: "receiving the result",
+  caller: "waiting for the client to answer a server request",
+  retry: "waiting before the next attempt",
 };
 
 export function Waterfall({ call }: { call: CallDetail }) {

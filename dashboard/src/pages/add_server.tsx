@@ -37,8 +37,8 @@ export function AddServer() {
   if (held) {
     return (
       <div className="page">
-        <h1>{held.name} waits for your approval</h1>
-        <p className="prose">The entry is in the config file. It runs a command or sends a secret, so that it is used only after a person has approved it in a terminal of the gateway's machine:</p>
+        <h1>{held.name} needs your review</h1>
+        <p className="prose">The entry is in the config file. It runs a command or sends a secret, so Toolway uses it only after you review it in a terminal on the gateway machine:</p>
         <Copyable text={held.hint} />
         <p><Link to="/servers">All servers</Link> · <Link to="/config">Config</Link></p>
       </div>
@@ -47,11 +47,11 @@ export function AddServer() {
   return (
     <div className="page">
       <h1>Add a server</h1>
-      <p className="prose">It is added to the config file, and the page Config can roll that back. Variables and secrets such as {"${TOKEN}"} are added in a terminal: <code>toolway add</code>. Which commands may be added here, the config file says: <code>toolway.gateway.allowedCommands</code>.</p>
+      <p className="prose">It goes into the config file, and you can roll that back on the Config page. To add variables and secrets such as {"${TOKEN}"}, use a terminal: <code>toolway add</code>. The config file sets which commands you can add here: <code>toolway.gateway.allowedCommands</code>.</p>
       <section className="card" aria-label="New server">
         <Tabs label="Kind of server" tabs={TABS} selected={kind} onSelect={setKind} />
         <div className="form">
-          <Field id="name" title="Name" note="small letters, digits and hyphens" value={name} change={setName} placeholder={pasted?.name ?? ""} />
+          <Field id="name" title="Name" note="lowercase letters, digits, and hyphens" value={name} change={setName} placeholder={pasted?.name ?? ""} />
           {kind === "url" && (
             <>
               <Field id="url" title="Address" note="for example https://mcp.example.com/mcp" value={url} change={setUrl} />
@@ -60,7 +60,7 @@ export function AddServer() {
           )}
           {kind === "command" && (
             <>
-              <Field id="command" title="Command" note="the program alone: npx, uvx or a path" value={command} change={setCommand} />
+              <Field id="command" title="Command" note="just the program: npx, uvx, or a path" value={command} change={setCommand} />
               <Area id="args" title="Arguments" note="one per line" value={args} change={setArgs} />
               <Area id="env" title="Variables" note="one per line: NAME=value" value={env} change={setEnv} />
             </>
@@ -109,7 +109,7 @@ function pairs(text: string, separator: string): Record<string, string> {
 
 const nonEmpty = (key: string, values: Record<string, string>): Entry => (Object.keys(values).length ? { [key]: values } : {});
 
-/** Return entry and name in a pasted JSON text: of an entry, or of a file with one server; null if it is neither. */
+/** Return entry and name in pasted JSON: of an entry, or of a file with one server; null if it is neither. */
 function parsePasted(text: string): { name: string; entry: Entry } | null {
   try {
     const value = JSON.parse(text) as Entry;
@@ -126,7 +126,7 @@ function parsePasted(text: string): { name: string; entry: Entry } | null {
 
 function findProblem(name: string, kind: string, main: string, pasted: { entry: Entry } | null): string {
   if (!main.trim()) return "";
-  if (kind === "json" && !pasted) return "This is no JSON object with one server.";
-  if (!name) return "The name is missing.";
-  return NAME.test(name) ? "" : "The name has other characters than small letters, digits and hyphens.";
+  if (kind === "json" && !pasted) return "Paste a JSON object with one server.";
+  if (!name) return "Enter a name.";
+  return NAME.test(name) ? "" : "Use only lowercase letters, digits, and hyphens.";
 }

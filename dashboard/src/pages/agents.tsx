@@ -9,7 +9,7 @@ import { RunActionButton, Steps } from "./runs";
 const STATES = ["asks", "running", "waiting", "done", "failed", "cancelled", "stuck", "damaged"];
 const EXECUTED: Record<string, Tone> = { yes: "good", no: "idle", unknown: "warn" };
 
-/** Agent runs; those that wait for an approval come first. */
+/** Agent runs; runs that need approval come first. */
 export function Agents() {
   return (
     <RunList<{ enabled: boolean; runs: AgentRow[]; problem: string }>
@@ -20,7 +20,7 @@ export function Agents() {
       note={(data) => data.problem && <div className="error" role="alert">{data.problem}</div>}
       empty={(isFiltered) => isFiltered ? <Empty title="No run matches the filter." /> : (
         <Empty title="No agent runs yet." command={'toolway agent run "…" --model openai:gpt-5 --tools "github.*" --budget 0.50usd'}>
-          <p className="prose">Runs of toolway agent on this machine, and of agents in workflows, are shown here with their conversation and costs. You can approve their calls here.</p>
+          <p className="prose">Runs of toolway agent on this machine, and of agents in workflows, show up here with their conversation and costs. You can approve their calls here too.</p>
         </Empty>
       )}
       head={<><th>Task</th><th>State</th><th className="wideonly">Model</th><th className="right wideonly">Turns</th><th className="right wideonly">Calls</th><th className="right">Cost</th><th className="right">Started</th></>}
@@ -39,7 +39,7 @@ export function Agents() {
   );
 }
 
-/** One agent run: calls that wait for an approval, budget, conversation and timeline. */
+/** One agent run: calls that need approval, budget, conversation and timeline. */
 export function AgentPage({ id }: { id: string }) {
   const { overview } = useLive();
   const { query } = useRoute();
@@ -69,7 +69,7 @@ export function AgentPage({ id }: { id: string }) {
       <Budget run={data} />
       <Tabs label="Parts of the run" tabs={[["conversation", "Conversation"], ["timeline", "Timeline"], ["settings", "Settings"]]} selected={tab} onSelect={(next) => setQuery({ tab: next === "conversation" ? "" : next })} />
       {tab === "conversation" && <ol className="conversation" aria-label="Conversation">{data.conversation.map((each, at) => <Message key={at} message={each} />)}</ol>}
-      {tab === "timeline" && (data.steps.length === 0 ? <p className="muted">No step has begun.</p> : <Steps steps={data.steps.map((each) => withTurn(each, data.conversation))} end={data.ended ?? overview?.now ?? data.created} />)}
+      {tab === "timeline" && (data.steps.length === 0 ? <p className="muted">No steps yet.</p> : <Steps steps={data.steps.map((each) => withTurn(each, data.conversation))} end={data.ended ?? overview?.now ?? data.created} />)}
       {tab === "settings" && (
         <dl className="facts">
           <dt>Tools</dt><dd>{data.tools.join(", ")}</dd>
@@ -77,7 +77,7 @@ export function AgentPage({ id }: { id: string }) {
           <dt>Untrusted servers</dt><dd>{data.untrusted.join(", ") || "none"}</dd>
           <dt>Executed by</dt><dd>{data.place === "gateway" ? "this gateway" : "toolway agent"}</dd>
           <dt>Instructions</dt><dd>{data.instructions ? <FoldedText text={data.instructions} /> : "none"}</dd>
-          {data.messages.length > 0 && <><dt>Answers of people</dt><dd>{data.messages.map((each, at) => <div key={at}>{formatTime(each.at)}: {each.kind} {each.step} by {each.by}</div>)}</dd></>}
+          {data.messages.length > 0 && <><dt>Answers from users</dt><dd>{data.messages.map((each, at) => <div key={at}>{formatTime(each.at)}: {each.kind} {each.step} by {each.by}</div>)}</dd></>}
         </dl>
       )}
       {data.more && <p className="muted">Only the first part is shown.</p>}

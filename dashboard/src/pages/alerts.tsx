@@ -4,7 +4,7 @@ import { Link, path } from "../route";
 import type { AgentRow, RunRow } from "../types";
 import { formatAge } from "../format";
 
-/** Conditions that a person must resolve: alerts, and runs that wait for an answer. */
+/** What needs the user's attention: alerts, and runs that wait for an answer. */
 export function AlertsPage() {
   const { overview } = useLive();
   const runs = useAdmin<{ runs: RunRow[] }>("runs?state=asks", overview?.now).data?.runs ?? [];
@@ -16,7 +16,7 @@ export function AlertsPage() {
       <Alerts />
       <section className="card" aria-label="Runs that wait for an answer">
         <h2>Runs that wait for an answer</h2>
-        {waiting.length === 0 && <p className="muted">No workflow and no agent waits for a person.</p>}
+        {waiting.length === 0 && <p className="muted">No workflow or agent is waiting for you.</p>}
         <ul className="alerts">
           {waiting.slice(0, 50).map(({ run, to, title }) => (
             <li key={run.id}>

@@ -8,7 +8,7 @@ import { type Tone, formatAge, formatCount } from "../format";
 
 const TONES: Record<string, Tone> = { pending: "warn", approved: "good", denied: "bad", used: "idle" };
 
-/** Calls that wait for the approval of an operator, and those answered in the last 15 minutes. */
+/** Calls that need an administrator's approval, and calls decided in the last 15 minutes. */
 export function Approvals() {
   const { overview } = useLive();
   const { data, error, reload } = useAdmin<ApprovalList>("approvals", overview?.last_event);
@@ -20,9 +20,9 @@ export function Approvals() {
       <h1>Approvals</h1>
       <dl className="tiles">
         <div><dt>Waiting</dt><dd className={waiting.length ? "warn" : ""}>{formatCount(waiting.length)}</dd></div>
-        <div><dt>Answered lately</dt><dd>{formatCount(data.requests.length - waiting.length)}</dd></div>
+        <div><dt>Recently decided</dt><dd>{formatCount(data.requests.length - waiting.length)}</dd></div>
       </dl>
-      {!data.requests.length && <Empty title={data.enabled ? "No call waits for an approval." : "No rule in toolway.approve asks about calls."} />}
+      {!data.requests.length && <Empty title={data.enabled ? "Nothing to approve." : "No approval rules yet. Add some under toolway.approve."} />}
       {data.requests.map((each) => <Request key={each.id} request={each} done={reload} />)}
     </div>
   );
@@ -62,7 +62,7 @@ function Request({ request: listed, done, link }: { request: Approval; done: () 
         {request.state === "pending" && (
           <div className="actions">
             <ConfirmDialog
-              title={`Deny ${name}?`} text="The call is not sent. Its caller gets the reason." confirmLabel="Deny" action={answer(false)}
+              title={`Deny ${name}?`} text="The call won't be sent. The caller sees your reason." confirmLabel="Deny" action={answer(false)}
               extra={<label className="field">Reason<input type="text" maxLength={500} value={note} onChange={(event) => setNote(event.target.value)} /></label>}
             >
               {(open) => <button type="button" onClick={open}>Deny</button>}

@@ -36,7 +36,7 @@ export function Config() {
       <div className="columns history">
         <section className="card">
           <h2>Earlier versions</h2>
-          {!data.versions.length && <Empty title="No earlier versions. Each change of the file by Toolway stores one here." />}
+          {!data.versions.length && <Empty title="No earlier versions. Toolway saves one here each time it changes the file." />}
           <ol className="versions">
             {data.versions.map((each) => (
               <li key={each.version}>
@@ -56,7 +56,7 @@ export function Config() {
   );
 }
 
-/** Text of the file. The values that the person changes in it are applied; comments stay as they are. */
+/** The file's content. The values that the user changes in it are applied; comments stay as they are. */
 function Editor({ text, done }: { text: string; done: () => void }) {
   const [edited, setEdited] = useState<string | null>(null);
   const [held, setHeld] = useState("");
@@ -64,7 +64,7 @@ function Editor({ text, done }: { text: string; done: () => void }) {
     return (
       <>
         <div className="bar"><h2>Current version</h2><button type="button" onClick={() => setEdited(text)}>Edit</button></div>
-        {held && <p role="status">An entry waits for your approval at the machine: <code>{held}</code></p>}
+        {held && <p role="status">An entry needs your review. On the gateway machine, run: <code>{held}</code></p>}
         <pre className="file" tabIndex={0}>{text}</pre>
       </>
     );
@@ -72,7 +72,7 @@ function Editor({ text, done }: { text: string; done: () => void }) {
   return (
     <>
       <h2>Edit the file</h2>
-      <p className="muted">Here you can add and remove servers, change some settings of a server, and change groups. *** is a secret and stays as it is; comments stay, too. For everything else: <code>toolway edit</code></p>
+      <p className="muted">Here you can add and remove servers, change some settings of a server, and change groups. Leave *** as it is: it stands for a secret. Comments are kept. For everything else: <code>toolway edit</code></p>
       <textarea aria-label="Text of the file" className="file" rows={26} spellCheck={false} value={edited} onChange={(event) => setEdited(event.target.value)} />
       <div className="actions">
         <SaveButton title="Change the config file?" disabled={edited === text} change={() => ({ method: "put", path: "config", body: { before: text, after: edited } })} done={(written) => { setHeld(written.held ? (written.hint ?? "") : ""); setEdited(null); done(); }}>Review and save</SaveButton>
@@ -88,10 +88,10 @@ function VersionDiff({ version, done }: { version: string; done: () => void }) {
   return (
     <>
       <div className="bar">
-        <h2>Changes of a rollback to version {version}</h2>
+        <h2>What rolling back to version {version} changes</h2>
         <ConfirmDialog
           title={`Roll back to version ${version}?`}
-          text="The file gets its earlier content and is applied at once. Only servers that differ are restarted. A rollback can be undone in the same way."
+          text="Restores the earlier version and applies it right away. Only servers that differ restart. You can undo a rollback the same way."
           confirmLabel="Roll back"
           action={async () => {
             await post(`config/rollback/${version}`);
@@ -101,7 +101,7 @@ function VersionDiff({ version, done }: { version: string; done: () => void }) {
           {(open) => <button type="button" className="danger" onClick={open} disabled={!data?.diff}>Roll back</button>}
         </ConfirmDialog>
       </div>
-      {data && !data.diff && <p className="muted">None: the file has the same content.</p>}
+      {data && !data.diff && <p className="muted">No differences.</p>}
       {data?.diff && <Diff text={data.diff} />}
     </>
   );

@@ -7,12 +7,12 @@ import { formatAge, formatCount } from "../format";
 
 const REASONS: Record<string, string> = {
   changed: "It changed since it was pinned.",
-  new: "The server added it after its first list.",
+  new: "New since the first time we saw this server.",
   "not approved": "It was never approved.",
-  suspicious: "It has text that a person does not see, or a command in disguise.",
+  suspicious: "It contains hidden text or a disguised command.",
 };
 
-/** Definitions of servers that differ from their pins, with the difference and the approval of what is shown. */
+/** Tools that differ from their pins, each with a diff and a button to accept what is shown. */
 export function Definitions() {
   const { overview } = useLive();
   const { data, error, reload } = useAdmin<Pins>("pins", overview?.last_event);
@@ -28,7 +28,7 @@ export function Definitions() {
         <div><dt>Held</dt><dd className={held ? "warn" : ""}>{formatCount(held)}</dd></div>
         <div><dt>Noted</dt><dd>{formatCount(data.deviations.length - held)}</dd></div>
       </dl>
-      {!data.deviations.length && <Empty title={data.enabled ? "Every definition is the pinned one." : "This gateway compares no definitions."} />}
+      {!data.deviations.length && <Empty title={data.enabled ? "No tool has changed." : "This gateway does not compare tool definitions."} />}
       {data.deviations.map((each) => <Deviation key={`${each.name} ${each.digest}`} deviation={each} done={reload} />)}
     </div>
   );
@@ -46,7 +46,7 @@ function Deviation({ deviation, done }: { deviation: PinDeviation; done: () => v
         <h2>{deviation.name} <Badge tone={deviation.held ? "bad" : "warn"}>{deviation.held ? "held" : "noted"}</Badge></h2>
         <ConfirmDialog
           title={`Approve ${deviation.name}?`}
-          text={`Clients see the definition that is shown here, and its calls are sent. Another definition is not approved by this. SHA-256 ${deviation.digest}`}
+          text={`Clients will see the definition shown here, and its calls go through. This does not approve any other definition. SHA-256 ${deviation.digest}`}
           confirmLabel="Approve"
           action={approve}
         >
@@ -55,7 +55,7 @@ function Deviation({ deviation, done }: { deviation: PinDeviation; done: () => v
       </div>
       <p>{REASONS[deviation.reason] ?? deviation.reason} <small className="muted">{formatAge(deviation.since)}, <Link to={path("servers", deviation.server)}>{deviation.server}</Link></small></p>
       {deviation.findings.length > 0 && <ul>{deviation.findings.map((each) => <li key={each}>{each}</li>)}</ul>}
-      {!deviation.complete && <p className="muted">The definition is too large to be kept. Compare it at the server.</p>}
+      {!deviation.complete && <p className="muted">The definition is too large to keep. Compare it on the server.</p>}
       <pre className="diff" tabIndex={0}>
         {deviation.changes.flatMap((change) => [
           change.old !== null && <span key={`- ${change.path}`} className="removed">{`- ${change.path}  ${change.old}\n`}</span>,

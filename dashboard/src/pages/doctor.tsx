@@ -39,7 +39,7 @@ export function Doctor() {
           </ul>
         </section>
       )}
-      {!report && <p className="prose">The doctor checks the files and starts a second process of each server. It reports each problem with its cause and a hint. It takes as long as the slowest start.</p>}
+      {!report && <p className="prose">The doctor checks your files and starts a second process of each server. It reports each problem with its cause and a hint. This takes as long as your slowest server.</p>}
       {report && <Checks report={report} />}
     </div>
   );

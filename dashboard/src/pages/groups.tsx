@@ -34,7 +34,7 @@ export function Groups() {
   return (
     <div className="page">
       <h1>Groups and endpoints</h1>
-      <p className="prose">A client connects to one endpoint and sees its tools: those of all servers, of one group or of one server. API keys can be limited to some endpoints.</p>
+      <p className="prose">A client connects to one endpoint and sees its tools: from all servers, one group, or one server. You can limit API keys to some endpoints.</p>
       <div className="columns">
         <button type="button" className="card endpoint" aria-pressed={selected === ""} onClick={() => setQuery({ at: "" })}>
           <strong>All servers</strong><code>/mcp</code><span>{data.all.tools} tools</span>
@@ -50,7 +50,7 @@ export function Groups() {
           </button>
         ))}
       </div>
-      {!data.groups.length && <p className="muted">No groups yet. A group offers some tools under an endpoint of its own.</p>}
+      {!data.groups.length && <p className="muted">No groups yet. A group gives a selection of tools its own URL.</p>}
       <GroupEditor key={`${edited?.name} ${edited?.patterns.join()}`} group={edited} done={(at) => { reload(); setQuery({ at }); }} />
       <label className="inline">
         One server{" "}

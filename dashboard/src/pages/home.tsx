@@ -120,7 +120,7 @@ function Failures() {
   return (
     <section className="card">
       <h2><Link to="/calls?status=failed">Recent failures</Link></h2>
-      {failed.length === 0 && <p className="muted">None in the stored calls.</p>}
+      {failed.length === 0 && <p className="muted">No failures in the stored calls.</p>}
       <ul className="ranking">
         {failed.map((call) => (
           <li key={call.id}>

@@ -20,21 +20,21 @@ export function Keys() {
           <div><dt>Connections</dt><dd>{stats.connections}</dd></div>
           <div><dt>Requests in flight</dt><dd>{stats.running}</dd></div>
           <div><dt>Subscriptions</dt><dd>{stats.subscriptions}</dd></div>
-          <div><dt>Calls that wait for client input</dt><dd className={stats.pending ? "warn" : ""}>{stats.pending}</dd></div>
+          <div><dt>Calls waiting for client input</dt><dd className={stats.pending ? "warn" : ""}>{stats.pending}</dd></div>
         </dl>
       )}
-      {stats && stats.pending > 0 && <p className="prose">A server has sent a request to its client, and the client has not answered yet. The client shows the request; it ends with the call.</p>}
+      {stats && stats.pending > 0 && <p className="prose">A server asked its client something, and the client has not answered yet. The client shows the request; it ends with the call.</p>}
       {error && <ErrorBox error={error} />}
       {created && (
         <section className="card" role="status">
-          <h2>API key of {created.name}</h2>
-          <p>It is shown only once: Toolway stores only its hash.</p>
+          <h2>API key for {created.name}</h2>
+          <p>Copy it now. You won't see it again: we only store a hash.</p>
           <Copyable block text={created.token} />
           <button type="button" onClick={() => setCreated(null)}>Close</button>
         </section>
       )}
       {data && <CreateKey done={(key) => { setCreated(key); reload(); }} />}
-      {data && data.keys.length === 0 && <Empty title="No API keys: only the local token of this machine gives access." command="toolway keys create alice" />}
+      {data && data.keys.length === 0 && <Empty title="No API keys yet. Only the local token works." command="toolway keys create alice" />}
       {data && data.keys.length > 0 && (
         <div className="tablebox" tabIndex={0} role="region" aria-label="Keys">
           <table>
@@ -48,7 +48,7 @@ export function Keys() {
                   <td>{lastCall(key.name) ? formatAge(lastCall(key.name)!.at) : <span className="muted">none stored</span>}</td>
                   <td className="right"><Link to={`/calls?principal=${encodeURIComponent(key.name)}`}>{formatCount(calls.filter((call) => call.principal === key.name).length)}</Link></td>
                   <td className="right">
-                    <ConfirmDialog title={`Revoke the API key of ${key.name}?`} text="All its sessions end at once." confirmLabel="Revoke" action={async () => { await remove(`keys/${key.id}`); reload(); }}>
+                    <ConfirmDialog title={`Revoke the API key of ${key.name}?`} text="All its sessions end immediately." confirmLabel="Revoke" action={async () => { await remove(`keys/${key.id}`); reload(); }}>
                       {(open) => <button type="button" onClick={open}>Revoke</button>}
                     </ConfirmDialog>
                   </td>

@@ -26,7 +26,7 @@ export function Login() {
       <Copyable text="toolway ui" />
       <form onSubmit={submit}>
         <label>
-          Or enter an API key of an administrator
+          Or enter an administrator's API key
           <input type="password" autoComplete="off" value={token} onChange={(event) => setToken(event.target.value)} />
         </label>
         <button type="submit" className="primary" disabled={!token}>Log in</button>

@@ -7,7 +7,7 @@ import { type Tone, formatCount, formatSpan } from "../format";
 
 const TONES: Record<string, Tone> = { ready: "good", draining: "warn", silent: "bad" };
 
-/** Nodes of the cluster, with the servers that each owns. */
+/** Cluster nodes, with the servers that each one owns. */
 export function Nodes() {
   const { overview } = useLive();
   const { data, error, reload } = useAdmin<Cluster>("nodes", overview?.now);
@@ -23,7 +23,7 @@ export function Nodes() {
         <div><dt>Unowned servers</dt><dd className={data.unowned ? "warn" : ""}>{formatCount(data.unowned)}</dd></div>
         <div><dt>NATS</dt><dd className={data.nats ? "" : "warn"}>{data.nats ? "connected" : "not connected"}</dd></div>
       </dl>
-      {data.unowned > 0 && <p className="prose">A node takes each unowned server within seconds, unless no node has free capacity or the required labels.</p>}
+      {data.unowned > 0 && <p className="prose">A node picks up each unowned server within seconds, unless no node has free capacity or the required labels.</p>}
       {!data.nats && <Hint text="Changes reach this node a second later. Check that NATS runs at an address of --cluster." />}
       <div className="tablebox" tabIndex={0} role="region" aria-label="Nodes">
         <table>
@@ -52,7 +52,7 @@ function Row({ node, isThisNode, done }: { node: Node; isThisNode: boolean; done
       <td className="right">{formatSpan(node.seen)} ago</td>
       <td className="right">
         {node.state !== "draining" && (
-          <ConfirmDialog title={`Drain ${node.id}?`} text="It accepts no more servers and releases each of its servers when its calls have ended. A restart ends the drain." confirmLabel="Drain" action={drain}>
+          <ConfirmDialog title={`Drain ${node.id}?`} text="It takes no new servers, and releases each of its servers once its calls have finished. A restart ends the drain." confirmLabel="Drain" action={drain}>
             {(open) => <button type="button" onClick={open}>Drain</button>}
           </ConfirmDialog>
         )}

@@ -48,12 +48,12 @@ export function Reliability() {
         <div className="columns">
           {[...open, ...closed].slice(0, 24).map((each) => <BreakerCard key={`${each.server}.${each.tool}`} breaker={each} done={reload} />)}
         </div>
-        {!open.length && !closed.length && <p className="muted">No breaker has counted a failed call in the last 10 seconds.</p>}
+        {!open.length && !closed.length && <p className="muted">No failed calls in the last 10 seconds.</p>}
       </section>
       <div className="columns">
         <section className="card">
           <h2>Causes of failed calls</h2>
-          {!classes.length && <p className="muted">No failed calls in the stored calls.</p>}
+          {!classes.length && <p className="muted">No failures in the stored calls.</p>}
           <ul className="ranking">
             {classes.map(([name, count]) => (
               <li key={name}>
@@ -70,7 +70,7 @@ export function Reliability() {
         </section>
         <section className="card wide">
           <h2>Restarts, queues and retry budgets</h2>
-          {!busy.length ? <Empty title="No restarts, and no queued calls." /> : (
+          {!busy.length ? <Empty title="No restarts and no queued calls." /> : (
             <div className="tablebox bare" tabIndex={0} role="region" aria-label="Restarts, queues and retry budgets"><table>
               <thead><tr><th>Server</th><th className="right">Restarts</th><th className="right">Queued</th><th className="right">Retries</th><th className="right">Denied by budget</th><th className="right">Failed</th></tr></thead>
               <tbody>

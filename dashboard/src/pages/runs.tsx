@@ -9,7 +9,7 @@ import { formatAge, formatSeconds, formatTime } from "../format";
 
 const STATES = ["asks", "running", "waiting", "undoing", "done", "failed", "undone", "cancelled", "stuck", "damaged"];
 
-/** Workflow runs; those that ask a person come first. */
+/** Workflow runs; runs that need an answer come first. */
 export function Runs() {
   return (
     <RunList<{ enabled: boolean; runs: RunRow[] }>
@@ -19,7 +19,7 @@ export function Runs() {
       states={STATES}
       disabled={(
         <Empty title="This gateway has no workflows." command={'"toolway": {"workflows": ["flows/*.yaml"]}'}>
-          <p className="prose">Name workflow files in the config file. Each workflow becomes a tool, and its runs are shown here.</p>
+          <p className="prose">Add workflow files to the config file. Each workflow becomes a tool, and its runs show up here.</p>
         </Empty>
       )}
       empty={(isFiltered) => <Empty title={isFiltered ? "No run matches the filter." : "No runs yet."} />}
@@ -51,7 +51,7 @@ export function RunPage({ id }: { id: string }) {
       {data.actions.length > 0 && <div className="bar">{data.actions.map((each, at) => <RunActionButton key={at} kind="runs" run={data.id} action={each} done={reload} />)}</div>}
       {data.error && <div className="error" role="alert"><strong>{data.error}</strong></div>}
       <h2>Steps</h2>
-      {data.steps.length === 0 ? <p className="muted">No step has begun.</p> : <Steps steps={data.steps} end={data.ended ?? overview?.now ?? data.created} />}
+      {data.steps.length === 0 ? <p className="muted">No steps yet.</p> : <Steps steps={data.steps} end={data.ended ?? overview?.now ?? data.created} />}
       {data.more && <p className="muted">Only the first steps are shown.</p>}
       {data.messages.length > 0 && (
         <>
@@ -100,7 +100,7 @@ export function RunActionButton({ kind, run, action, done }: { kind: "runs" | "a
   );
 }
 
-/** Timeline: one bar per attempt of a step, from its begin to its outcome. */
+/** Timeline: one bar per attempt of a step, from its start to its outcome. */
 export function Steps({ steps, end }: { steps: RunStep[]; end: number }) {
   const start = Math.min(...steps.map((each) => each.began));
   const total = Math.max(end - start, ...steps.map((each) => (each.ended ?? each.began) - start), 1e-6);

@@ -12,7 +12,7 @@ export function Search() {
   return (
     <div className="page">
       <h1>Tool search</h1>
-      <p className="prose">Clients at <code>/mcp/search</code> list four tools and find the rest by a search. Here is the same ranking, with the words that each tool was found by.</p>
+      <p className="prose">Clients at <code>/mcp/search</code> list four tools and find the rest by searching. Here is the same ranking, with the words that matched each tool.</p>
       <input type="search" aria-label="Task" placeholder="Describe a task ( / )" value={text} onChange={(event) => setQuery({ q: event.target.value })} />
       <Ranking text={text} />
       <div className="columns">
@@ -30,7 +30,7 @@ function Ranking({ text }: { text: string }) {
   if (!asked || !data) return null;
   return (
     <section className="card" aria-label="Ranking">
-      {!data.fits && <p><Badge tone="warn">Nothing fits well. The nearest tools:</Badge></p>}
+      {!data.fits && <p><Badge tone="warn">No good match. The closest tools:</Badge></p>}
       <div className="tablebox" tabIndex={0} role="region" aria-label="Found tools">
         <table>
           <thead><tr><th className="right">Score</th><th>Tool</th><th>Found by</th><th className="wideonly">Description</th></tr></thead>
@@ -92,8 +92,8 @@ function UnmetSearches() {
   return (
     <section className="card">
       <h2>Searches without a call</h2>
-      <p className="muted">{data.fits + data.nothing} searches since the start, {data.nothing} of which nothing fits; {calls} calls through search.</p>
-      {data.unmet.length === 0 && <Empty title="Every search was followed by a call of a tool that it found." />}
+      <p className="muted">{data.fits + data.nothing} searches since the start, {data.nothing} without a good match; {calls} calls through search.</p>
+      {data.unmet.length === 0 && <Empty title="Every search led to a call." />}
       {data.unmet.length > 0 && (
         <div className="tablebox" tabIndex={0} role="region" aria-label="Searches without a call">
           <table>
@@ -111,7 +111,7 @@ function UnmetSearches() {
           </table>
         </div>
       )}
-      <p className="muted">A better description of the right tool helps: <code>describe</code> in a group, or the server's own.</p>
+      <p className="muted">A better description of the right tool helps: use <code>describe</code> in a group, or fix it in the server.</p>
     </section>
   );
 }

@@ -61,13 +61,13 @@ export function ServerPage({ name }: { name: string }) {
               {(open) => <button type="button" onClick={open}>Disable</button>}
             </ConfirmDialog>
           )}
-          <ConfirmDialog title={`Remove ${name}?`} text="Its entry is removed from the config file, its process ends, and clients lose its tools. The page Config can roll this back." confirmLabel="Remove" typed={name} action={removeServer}>
+          <ConfirmDialog title={`Remove ${name}?`} text="Its entry leaves the config file, its process stops, and clients lose its tools. You can roll this back on the Config page." confirmLabel="Remove" typed={name} action={removeServer}>
             {(open) => <button type="button" onClick={open}>Remove</button>}
           </ConfirmDialog>
           {open ? (
             <ActionButton action={run(`breakers/${name}/reset`)}>Reset breaker</ActionButton>
           ) : (
-            <ConfirmDialog title={`Trip the breaker of ${name}?`} text="For one minute, its calls are rejected at once." confirmLabel="Trip" action={run(`breakers/${name}/trip`)}>
+            <ConfirmDialog title={`Trip the breaker of ${name}?`} text="Its calls are rejected for one minute." confirmLabel="Trip" action={run(`breakers/${name}/trip`)}>
               {(open) => <button type="button" onClick={open}>Trip breaker</button>}
             </ConfirmDialog>
           )}
@@ -139,7 +139,7 @@ function groupEvents(events: GatewayEvent[]): { event: GatewayEvent; times: numb
 
 const FOLLOW_INTERVAL_MS = 1000;
 
-/** Last lines of stderr. They follow the server until the person pauses them. */
+/** Last lines of stderr. They follow the server until the user pauses them. */
 function Log({ name, status }: { name: string; status: Server }) {
   const [follows, setFollows] = useState(true);
   const [tick, setTick] = useState(0);
@@ -183,7 +183,7 @@ function Settings({ name, detail, done }: { name: string; detail: ServerDetail; 
       <h2>Edit</h2>
       <div className="form">
         <label className="inline"><input type="checkbox" checked={checked("enabled", detail.status.state !== "disabled")} onChange={(event) => change("enabled", event.target.checked)} /> Enabled</label>
-        <label className="inline"><input type="checkbox" checked={checked("lazy", false)} onChange={(event) => change("lazy", event.target.checked)} /> Start at the first call</label>
+        <label className="inline"><input type="checkbox" checked={checked("lazy", false)} onChange={(event) => change("lazy", event.target.checked)} /> Start on the first call</label>
         {DURATIONS.map(([key, title]) => (
           <div key={key} className="field">
             <label htmlFor={`edit-${key}`}>{title} <small>for example 30s or 5m; empty: the default</small></label>
@@ -193,7 +193,7 @@ function Settings({ name, detail, done }: { name: string; detail: ServerDetail; 
       </div>
       <div className="actions">
         <SaveButton title={`Change ${name}?`} disabled={!Object.keys(changes).length} change={() => ({ method: "post", path: `config/servers/${name}`, body: changes })} done={async () => { setChanges({}); done(); await refresh(); }}>Review and save</SaveButton>
-        <span className="muted">The server restarts if that is necessary. Command, address and secrets are changed in a terminal: <code>toolway edit {name}</code></span>
+        <span className="muted">The server restarts if necessary. To change its command, address, or secrets, use a terminal: <code>toolway edit {name}</code></span>
       </div>
     </section>
   );

@@ -40,7 +40,7 @@ function HideTool({ server, tool }: { server: string; tool: string }) {
   return (
     <section className="card" aria-label="Access">
       <h2>Access</h2>
-      <p>No client lists or calls a hidden tool. The page Config can roll that back.</p>
+      <p>Clients can't see or call a hidden tool. You can roll this back on the Config page.</p>
       <div className="actions">
         <SaveButton danger title={`Hide ${server}.${tool}?`} change={() => ({ method: "post", path: `config/servers/${server}`, body: { deniedTools: [...denied, tool] } })} done={async () => { go(`${path("servers", server)}?tab=tools`); await refresh(); }}>Hide this tool</SaveButton>
       </div>

@@ -64,7 +64,7 @@ export function Usage() {
         </div>
       )}
       <AgentCosts runs={agents} />
-      <p className="muted">The gateway keeps the last calls in memory. <code>/metrics</code> and the audit log have longer times.</p>
+      <p className="muted">The gateway keeps only the last calls in memory. For longer periods, use <code>/metrics</code> and the audit log.</p>
     </div>
   );
 }

@@ -14,7 +14,7 @@ async def run_quiet(context: CommandContext) -> ExitCode:
     """Print whether calls are refused now, and how often each tool was."""
     output = context.output
     gateway = await require_gateway(
-        output, context.target_options, "quiet hours are those of a running gateway", "start it: toolway serve"
+        output, context.target_options, "quiet hours need a running gateway", "start it: toolway serve"
     )
     found = await gateway.request_admin("GET", "quiet-hours")
     if output.as_json:

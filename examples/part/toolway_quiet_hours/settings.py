@@ -42,6 +42,6 @@ def _error(detail: str) -> ConfigError:
     return ConfigError(
         "toolway.quietHours is invalid",
         detail=detail,
-        hint='write for example {"from": 22, "to": 6}',
+        hint='use for example {"from": 22, "to": 6}',
         code="E-CONFIG-KEY",
     )

@@ -136,7 +136,7 @@ def listening_sockets() -> Iterator[tuple[int, str]]:
                     yield int(words[1].rpartition(":")[2], 16), words[9]
 
 
-# -- Unix sockets, from the kernel by sock_diag(7), which needs no privileges -----------------------------------------
+# -- Unix sockets, from the kernel by sock_diag(7), without any privileges -----------------------------------------
 
 
 _AF_NETLINK: Final = 16  # address family

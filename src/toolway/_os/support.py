@@ -59,7 +59,7 @@ _FEATURES: Final[Mapping[Feature, tuple[frozenset[System], Missing]]] = {
         Missing(
             "the search for orphaned processes needs Linux",
             "it reads /proc, which {system} does not have",
-            "search in the list of all processes: {processes}",
+            "look through all processes: {processes}",
         ),
     ),
 }
@@ -71,7 +71,7 @@ def has_file_modes() -> bool:
 
 
 def missing(feature: Feature) -> Missing | None:
-    """Return what to say if this system lacks a feature; None if it has it."""
+    """Return the message for a feature that this system lacks; None if it has it."""
     systems, texts = _FEATURES[feature]
     if SYSTEM in systems:
         return None

@@ -6,7 +6,7 @@
     response = await client.chat.completions.create(model=model, messages=messages, tools=tools.chat)
 
 Each module gives the tools in the type of its framework and takes the calls of the model. `toolset.py` is what they
-share: selection, names, approval and calls. `schemas.py` makes schemas that the providers accept, `texts.py` writes
+share: selection, names, approval and calls. `schemas.py` makes schemas that the providers accept. `texts.py` writes
 what a model reads about a result or an error. A framework is imported when its adapter is used.
 """
 
@@ -27,7 +27,7 @@ def require(module: str, package: str) -> Any:
             raise  # the framework is there, but lacks something it needs
         raise ToolwayError(
             f"this adapter needs the package {package}",
-            detail=f"there is no module {exc.name}",
+            detail=f"module {exc.name} is not installed",
             hint=f"pip install {package}",
             code="E-ADAPTER-MISSING",
         ) from exc

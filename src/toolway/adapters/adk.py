@@ -43,7 +43,7 @@ def _toolset_class() -> Any:
                 if not confirmation:
                     tool_context.request_confirmation(hint=f"Approve or reject the call of {self.name}.")
                     tool_context.actions.skip_summarization = True
-                    return {"error": f"{self.name} waits for an approval. It was not executed."}
+                    return {"error": f"{self.name} needs approval. It did not run."}
                 if not confirmation.confirmed:
                     return {"error": texts.refusal_text(self.name)}
             reply = await self._toolset.call(self.name, args, approved=confirms)

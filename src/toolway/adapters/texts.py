@@ -14,12 +14,12 @@ from toolway.types import Effect, Json, ToolResult
 MAX_ERROR_CHARS: Final = 2000  # of an error of ours
 MAX_RESULT_CHARS: Final = 32 * 1024  # of a failure that the tool reports, and of a result
 
-_NOT_EXECUTED: Final = "It was not executed."
+_NOT_EXECUTED: Final = "It did not run."
 _UNKNOWN_UNSAFE: Final = (
-    "It may have happened: check, don't repeat. Find out with a tool that reads if it took effect before you call it "
-    "again, and do not call it with other arguments to get around this. If you cannot find out, say so."
+    "It may have run. Do not call it again until you have checked, with a read-only tool, whether it took effect, "
+    "and do not call it with other arguments to get around this. If you cannot find out, say so."
 )
-_UNKNOWN_SAFE: Final = "It may have been executed. Calling it again does no harm."
+_UNKNOWN_SAFE: Final = "It may have run. Calling it again does no harm."
 
 
 def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
@@ -33,9 +33,9 @@ def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
     if executed == "unknown":
         advice = _UNKNOWN_UNSAFE if effect is Effect.UNSAFE else _UNKNOWN_SAFE
     elif executed == "yes":
-        advice = "It was executed, but its result cannot be used. Do not repeat it."
+        advice = "It ran, but its result cannot be used. Do not repeat it."
         if effect is not Effect.UNSAFE:
-            advice = "It was executed, but its result cannot be used."
+            advice = "It ran, but its result cannot be used."
     else:
         advice = f"{_NOT_EXECUTED} {_what_to_do(error)}"
     return f"{facts} {advice} [{error.code}]"
@@ -43,7 +43,7 @@ def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
 
 def _what_to_do(error: ToolwayError) -> str:
     if isinstance(error, InvalidArguments):
-        return "Correct the arguments and call it again."
+        return "Fix the arguments and call it again."
     if isinstance(error, NotFound):
         return "Use one of the tools that were given to you."
     if isinstance(error, AccessDenied):
@@ -51,8 +51,8 @@ def _what_to_do(error: ToolwayError) -> str:
     if isinstance(error, CallError) and error.retry_after:
         return f"You may call it again after {error.retry_after:g} seconds."
     if isinstance(error, CallError) and error.retryable:
-        return "You may call it again once; if it fails again, go on without it and say so."
-    return "Go on without it and say so."
+        return "You may call it again once; if it fails again, continue without it, and say that you did."
+    return "Continue without it, and say that you did."
 
 
 def refusal_text(tool: str, reason: str = "") -> str:
@@ -67,7 +67,7 @@ def refusal_text(tool: str, reason: str = "") -> str:
 def unknown_tool_text(tool: str, names: list[str]) -> str:
     """Return the text that a model reads after it called a tool that was not offered to it."""
     known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"There is no tool {tool[:100]!r}. {_NOT_EXECUTED} Use one of: {known}. [E-NOT-FOUND]"
+    return f"No tool is named {tool[:100]!r}. {_NOT_EXECUTED} Use one of: {known}. [E-NOT-FOUND]"
 
 
 def broken_arguments_text(tool: str, problem: str) -> str:

@@ -161,7 +161,7 @@ class Toolset:
         if toolset._approve is not None and toolset.ask is None and not has_approvals:
             raise ToolwayError(
                 "no one can approve calls",
-                detail="`approve` is set, `ask` is not, and this framework has no approvals of its own",
+                detail="`approve` is set, `ask` is not, and this framework has no approvals itself",
                 hint="pass ask=…: a function of the call that returns True or False",
                 code="E-ADAPTER-APPROVAL",
             )
@@ -229,7 +229,7 @@ class Toolset:
 
     def _check(self, chosen: Mapping[str, ModelTool], known: int) -> None:
         """Raise `ToolwayError` if no tool is selected, or more tools than the model provider accepts."""
-        hint = "select fewer by patterns or search=…: `toolway tools` lists them"
+        hint = "pick fewer by patterns or search=…: `toolway tools` lists them"
         problem = ""
         if not chosen:
             problem = f"no tool of the {known} known ones matches {', '.join(self._patterns)}"

@@ -1,6 +1,6 @@
 """Bound on the bytes of an answer while it is read, for the HTTP clients of pydantic-ai and for boto3.
 
-A provider that sends without an end must not fill the memory. The SDK clients have no such limit. Answers are
+A provider that never stops sending must not fill the memory. The SDK clients have no such limit. Answers are
 requested without compression, and compressed ones are refused: a few bytes of them can become many.
 """
 

@@ -81,14 +81,14 @@ class CallRules:
         """Return the refusal for the model if a call, at this place in an answer, is one too many; else None."""
         if place <= MAX_CALLS_OF_TURN:
             return None
-        return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
+        return f"did not run: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
 
     def reserve(self, turn: int) -> str | None:
         """Count a tool call against the budget; return the refusal for the model if no call is left, else None."""
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
             self._used_up_in = turn if self._used_up_in is None else self._used_up_in
-            return f"not executed: the budget of {budget} calls is used up. Give your answer now."
+            return f"did not run: the budget of {budget} calls is used up. Give your answer now."
         self.add_calls(1, turn)
         return None
 
@@ -102,7 +102,7 @@ class CallRules:
         if decision.action == "approve" and size > MAX_REVIEW_CHARS:
             return CallDecision(
                 "refuse",
-                f"not executed: a person would have to read {size} characters to approve this call; "
+                f"did not run: someone would have to read {size} characters to approve this call; "
                 f"the limit is {MAX_REVIEW_CHARS}. Send less in one call.",
             )
         return decision
@@ -113,10 +113,10 @@ class CallRules:
             if self._settings.approve == "none":
                 return CallDecision(
                     "refuse",
-                    "not executed: the same call was made before and may have been executed. "
-                    "Check with a tool that reads. Do not repeat it, also not with other arguments.",
+                    "did not run: the same call was made before and may have run. "
+                    "Check with a tool that reads. Do not repeat it, not even with other arguments.",
                 )
-            return CallDecision("approve", f"may have been executed already: {title}")
+            return CallDecision("approve", f"may have run already: {title}")
         if self._settings.needs_approval(tool, effect):
             return CallDecision("approve", title)
         server = tool.partition(".")[0]

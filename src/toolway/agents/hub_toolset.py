@@ -161,7 +161,7 @@ class HubToolset(AbstractToolset[Any]):
             return await self._call(path, qualified, args, effect)
 
     def _effect_of(self, tool: str) -> Effect:
-        """Return a tool's effect class as of the start of the run, or `UNSAFE` if the hub now says so."""
+        """Return the effect class a tool had when the run started, or `UNSAFE` if the hub now says so."""
         terms = self._hub._core.policies.terms(tool)
         return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
@@ -237,7 +237,7 @@ class HubToolset(AbstractToolset[Any]):
     def _read_result(self, handle: str, offset: Any) -> str:
         text = self._results.get(handle)
         if text is None or not isinstance(offset, int) or offset < 0:
-            return "there is no such result, or the offset is not a number from 0"
+            return "no such result, or the offset is not a number from 0"
         return self._part(handle, text, offset)
 
     def _cut(self, path: str, text: str) -> str:

@@ -24,7 +24,7 @@ from toolway.workflows.python_workflow import RunContext, StepFailed
 SERVER: Final = "agent"  # a model sees `agent__NAME`
 SCHEMA: Final[Json] = {
     "type": "object",
-    "properties": {"prompt": {"type": "string", "description": "The task, with all that the agent must know."}},
+    "properties": {"prompt": {"type": "string", "description": "The task, with everything the agent needs to know."}},
     "required": ["prompt"],
 }
 
@@ -57,10 +57,10 @@ class InnerAgents:
         """
         name, prompt = tool.partition(".")[2], args.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            return "not executed: the argument prompt is missing"
+            return "did not run: the argument prompt is missing"
         left = self._model.left_budget(self._rules.calls)
         if left.is_used_up:
-            return "not executed: the budget of this run is used up. Give your answer now."
+            return "did not run: the budget of this run is used up. Give your answer now."
         settings = self._agents[name].settings
         settings = replace(settings, budget=settings.budget.within(left), **self._marks(settings, turn))
         inputs = {"prompt": prompt, "settings": msgspec.to_builtins(settings)}
@@ -70,7 +70,7 @@ class InnerAgents:
             record["executed"] = str(exc.error.get("executed") or "yes")
             self._count(path, exc.error, settings, turn)
             self._rules.mark_read(exc.error.get("read_untrusted", self._untrusted), turn)
-            return f"the agent {name} failed: {exc.message}. Calls that it has made were executed."
+            return f"the agent {name} failed: {exc.message}. The calls that it made did run."
         record["executed"] = "yes"
         self._count(path, output, settings, turn)
         self._rules.mark_read(output.get("read_untrusted", self._untrusted), turn)

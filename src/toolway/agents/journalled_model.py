@@ -135,7 +135,7 @@ class JournalledModel(WrapperModel):
                     raise
                 return _error_to_json(exc)
             if self._is_cut(response):
-                return {"error": {"message": "the answer ended in the middle", "temporary": True}}
+                return {"error": {"message": "the answer broke off", "temporary": True}}
             cost = price_of(response, self._agent)
             return _check_size(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0], cost)
 
@@ -198,9 +198,9 @@ class JournalledModel(WrapperModel):
                 raise BudgetUsed(error["message"], detail=error["detail"], hint=BUDGET_HINT)
             if not error["temporary"] or attempt == MAX_TRIES:
                 raise AgentError(
-                    f"the provider of {self.model_name} gave no answer",
+                    f"the provider of {self.model_name} did not answer",
                     detail=error["message"],
-                    hint=error.get("hint") or "check the name of the model, the API key and the limits of your account",
+                    hint=error.get("hint") or "check the model name, the API key, and your account's limits",
                     code="E-AGENT-MODEL",
                 )
             await self._run.wait(min(MAX_WAIT_S, error.get("retry_after") or 2.0**attempt), name=f"{path}/wait")

@@ -33,7 +33,7 @@ def resolve_model(settings: AgentSettings, access: ModelAccess = ModelAccess()) 
     """Return the model of a provider by its name, such as `openai:gpt-5`.
 
     Raises:
-        AgentError: The name is not known, the provider's package is missing, there is no API key, or the settings
+        AgentError: The name is not known, the provider's package is missing, no API key is set, or the settings
             name an address that must not get it.
     """
     try:
@@ -44,7 +44,7 @@ def resolve_model(settings: AgentSettings, access: ModelAccess = ModelAccess()) 
         raise AgentError(
             f"the model {settings.model} cannot be used",
             detail=str(exc)[:500],
-            hint="write PROVIDER:MODEL, such as openai:gpt-5, and set the API key of the provider in the environment",
+            hint="use PROVIDER:MODEL, such as openai:gpt-5, and set the provider's API key in the environment",
             code="E-AGENT-MODEL",
         ) from exc
 
@@ -80,7 +80,7 @@ def _find_builder(name: str) -> Callable[..., Provider[Any]]:
             return found
     raise AgentError(
         f"the provider {name} cannot be used",
-        detail="its client connects in a way of its own, past the address check",
+        detail="its client opens its own connections, past the address check",
         hint="use a provider with an OpenAI-compatible endpoint: openai-chat:MODEL and its URL in toolway.modelUrls",
         code=ADDRESS_CODE,
     )
@@ -120,7 +120,7 @@ def _create_bedrock(settings: AgentSettings, access: ModelAccess) -> Provider[An
 
         _check_connections(client, access.policy_for(settings, own_url))
         if session.get_credentials() is None and not os.environ.get("AWS_BEARER_TOKEN_BEDROCK"):
-            raise UserError("there are no credentials of AWS: set AWS_PROFILE, AWS_ACCESS_KEY_ID or a bearer token")
+            raise UserError("no AWS credentials: set AWS_PROFILE, AWS_ACCESS_KEY_ID, or a bearer token")
     except BotoCoreError as exc:
         raise UserError(f"{exc}: set AWS_REGION or AWS_DEFAULT_REGION") from exc
     return BedrockProvider(bedrock_client=client)
@@ -171,8 +171,8 @@ def require_one_attempt(model: Model) -> None:
     retries = getattr(config, "retries", None)
     if isinstance(retries, dict) and retries.get("total_max_attempts") != 1:
         raise AgentError(
-            f"the client of {model.model_id} sends a failed request again by itself",
+            f"the client of {model.model_id} retries failed requests by itself",
             detail=f"its retries are {retries}",
-            hint="give boto3 config=Config(retries={'total_max_attempts': 1}), or name the model: bedrock:MODEL",
+            hint="set boto3 config=Config(retries={'total_max_attempts': 1}), or use the model's name: bedrock:MODEL",
             code="E-AGENT-MODEL",
         )

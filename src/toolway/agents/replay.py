@@ -72,13 +72,13 @@ async def replay_run(record: RunRecord, entries: Sequence[Entry], messages: Sequ
 
 def _silent_model(settings: AgentSettings) -> Model:
     def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        raise AgentError("a replay asks no model")
+        raise AgentError("a replay does not ask a model")
 
     return FunctionModel(refuse, model_name=settings.model)
 
 
 async def _call_nothing(action: CallAction, intent: Entry) -> Entry:
-    raise AgentError("a replay calls no tool")
+    raise AgentError("a replay does not call tools")
 
 
 async def _find_nothing(name: str) -> None:

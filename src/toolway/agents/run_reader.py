@@ -138,7 +138,7 @@ def _read_facts(entries: Sequence[Entry]) -> Json:
 
 
 def _made_calls(entries: Sequence[Entry]) -> set[str]:
-    """Return the steps of a run that are tool calls, including calls that wait for approval or were denied."""
+    """Return the steps of a run that are tool calls, including calls that need approval or were denied."""
     matches = ((_CALL_STEP.fullmatch(each.path), each) for each in entries)
     return {match[1] for match, each in matches if match is not None and (each.tool or match[2])}
 

@@ -143,7 +143,7 @@ class CheckpointChecker:
                 return  # the text is in another field
             found = Checkpoint.from_record(fields)
         except ValueError as exc:
-            raise TamperedLog(row.seq, f"it is no valid checkpoint: {exc}") from None
+            raise TamperedLog(row.seq, f"not a valid checkpoint: {exc}") from None
         known = self._hashes.get(found.through)
         if found.through >= row.seq or (known is not None and known != found.hash):
             raise TamperedLog(row.seq, f"it is the checkpoint of another record {found.through}")
@@ -156,7 +156,7 @@ class CheckpointChecker:
             return
         key = self._keys.get(found.key)
         if key is None:
-            reason = f"the checkpoint is signed with the key {found.key}, which is not given"
+            reason = f"the checkpoint is signed with the key {found.key}, which was not passed"
             raise TamperedLog(seq, f"{reason}: if the key was replaced, add its public half with --public-key FILE")
         try:
             signature = bytes.fromhex(found.signature)

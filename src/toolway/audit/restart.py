@@ -59,9 +59,9 @@ def restart_log(
     """
     if not settings.file:
         raise ConfigError(
-            "a log in PostgreSQL cannot be begun again",
+            "a log in PostgreSQL cannot be started over",
             detail="other gateways may write to its table",
-            hint='choose another name for it: "toolway": {"audit": {"name": "…"}}',
+            hint='pick another name for it: "toolway": {"audit": {"name": "…"}}',
             code="E-AUDIT-OPEN",
         )
     now, file, notes = wall_clock(), Path(settings.file), create_notes(settings)
@@ -69,7 +69,7 @@ def restart_log(
         raise ConfigError(
             f"there was no audit log: {settings.file}",
             detail="no record of it was signed",
-            hint="nothing needs to be confirmed: toolway serve begins the log",
+            hint="run: toolway serve; it starts the log, and nothing needs to be confirmed",
             code="E-AUDIT-NONE",
         )
     macs, signer = RecordMacs.load(settings), load_signer(settings, create=True)
@@ -94,7 +94,7 @@ def restart_log(
     with closing(sink):
         sink.open()
         if sink.head() != ChainHead():
-            raise SinkBroken(f"{sink.location} was written meanwhile")
+            raise SinkBroken(f"{sink.location} was written in the meantime")
         sink.append([first, *link_records(head, [entry], macs.add)])
         notes.begin_again(sink.location, signed)
     return RestartedLog(after, found, moved_to)
@@ -116,8 +116,8 @@ def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
         return str(exc)
     raise ConfigError(
         f"the audit log is intact: {settings.file}",
-        detail="it is begun again only if it was lost or altered",
-        hint="to put an intact log away, stop the gateway, move the log to another folder, and repeat the command",
+        detail="only a lost or altered log can be started over",
+        hint="to put an intact log away, stop the gateway, move the log to another folder, and run the command again",
         code="E-AUDIT-INTACT",
     )
 

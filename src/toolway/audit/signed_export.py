@@ -177,7 +177,7 @@ def read_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a file without their newlines. Raises `AlteredExport` if one is too long or incomplete."""
     while line := file.readline(2 * MAX_LINE_BYTES + 1):  # a proof contains a record as text
         if not line.endswith(b"\n"):
-            raise AlteredExport("the last line is incomplete: the end of the file is missing, or a line is too long")
+            raise AlteredExport("the last line is incomplete: the file was cut off, or a line is too long")
         yield line[:-1]
 
 
@@ -198,7 +198,7 @@ def parse_checkpoint(line: bytes) -> tuple[ExportCheckpoint, bytes]:
     """
     found = _SIGNATURE.fullmatch(line[-_SIGNATURE_BYTES:])
     if not line.startswith(_HEAD) or found is None:
-        raise AlteredExport("the last line has no signature: the end of the file is missing, or it was never signed")
+        raise AlteredExport("the last line has no signature: the file was cut off, or it was never signed")
     try:
         checkpoint = msgspec.json.decode(line[:-_SIGNATURE_BYTES] + b"}", type=ExportCheckpoint)
     except ValueError as exc:

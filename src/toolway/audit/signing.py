@@ -117,7 +117,7 @@ class CommandSigner:
             raise _command_error(f"it ended with code {done.returncode}: {shown}")
         signature = _decode_signature(done.stdout)
         if signature is None:
-            raise _command_error(f"its {len(done.stdout)} bytes of output are no Ed25519 signature")
+            raise _command_error(f"its {len(done.stdout)} bytes of output are not an Ed25519 signature")
         if not self.public.verify(signature, message):
             raise _command_error("its signature does not match the public key in toolway.audit.signerKey")
         return signature
@@ -142,7 +142,7 @@ def load_signer(settings: AuditSettings, *, create: bool = False) -> Signer:
     """
     if settings.signer_held:
         raise ConfigError(
-            "the signer of the audit log waits for your approval",
+            "the signer of the audit log needs your review",
             detail="toolway.audit.signer is new or was changed, and not by toolway",
             hint="review it: toolway trust toolway.audit.signer",
             code=NO_KEY_CODE,
@@ -157,7 +157,7 @@ def load_signer(settings: AuditSettings, *, create: bool = False) -> Signer:
         data = read_or_create(file, _new_private_key) if create else file.read_bytes()
         found = load_pem_private_key(data, None)
     except FileNotFoundError:
-        raise _no_key_error(file, "there is no such file") from None
+        raise _no_key_error(file, "the file does not exist") from None
     except OSError as exc:
         raise _no_key_error(file, exc.strerror or type(exc).__name__) from None
     except Exception as exc:  # the library raises several kinds
@@ -202,14 +202,14 @@ def _read_public_key(path: str) -> PublicKey:
         raise ConfigError(
             f"the public key of the signer cannot be read: {path}",
             detail=str(exc),
-            hint="write the public key of the HSM or KMS there, in PEM form, or correct toolway.audit.signerKey",
+            hint="put the public key of the HSM or KMS there, in PEM form, or fix toolway.audit.signerKey",
             code=NO_KEY_CODE,
         ) from None
 
 
 def _no_key_error(file: Path, detail: str) -> ConfigError:
     return ConfigError(
-        f"there is no key to sign with: {file}",
+        f"no key to sign with: {file}",
         detail=detail,
         hint="create it: toolway audit key. A gateway with an audit log creates it a minute after its start",
         code=NO_KEY_CODE,

@@ -145,7 +145,8 @@ def refuse_replacement(found: VerifiedLog, known: Container[ChainHead] = ()) -> 
     beginning = found.beginning
     if beginning is None or beginning.is_confirmed or beginning.after in known:
         return
-    reason = f"this log replaced another one, which had {beginning.after.seq} records, and no operator confirmed it"
+    records = beginning.after.seq
+    reason = f"this log replaced another one, which had {records} records, and no administrator confirmed it"
     raise TamperedLog(found.first_seq, reason)
 
 

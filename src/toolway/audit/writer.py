@@ -486,4 +486,4 @@ def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
         try:
             on_done(AuditUnavailable(failure) if failure else None)
         except Exception:  # it must not keep the rest from being called
-            _log.exception("a call could not go on after the write of its intent")
+            _log.exception("a call could not continue after its intent was written")

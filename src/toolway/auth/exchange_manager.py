@@ -1,8 +1,8 @@
 """Authorizer that exchanges one caller's token for a token of one server, and keeps it until it expires.
 
 Tokens stay in memory only, one per issuer, server and principal. All calls share one exchange (single flight). A token
-is renewed 60 s early; if the issuer does not respond then, the token is used until it expires. There is no other
-credential: if the exchange fails, the call fails.
+is renewed 60 s early; if the issuer does not respond then, the token is used until it expires. No other
+credential is used: if the exchange fails, the call fails.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TokenEndpoints:
         raise AuthError(
             f"the metadata of {issuer} names no token endpoint, or another issuer",
             code=EXCHANGE_CODE,
-            hint="write the issuer exactly as in its metadata",
+            hint="use the issuer exactly as in its metadata",
         )
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class ExchangeManager:
             raise AuthError(
                 f"the caller logged in with another issuer than the entry of {self.owner.server} names",
                 code=EXCHANGE_CODE,
-                hint="remove auth.issuer from the entry, or write that of toolway.gateway.login",
+                hint="remove auth.issuer from the entry, or use the issuer of toolway.gateway.login",
             )
         return found
 

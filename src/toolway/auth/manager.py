@@ -151,7 +151,7 @@ class AuthManager:
 
     def _require_token_manager(self, name: str, server: Server, caller: str) -> TokenManager:
         if server.auth is not None and server.auth.is_on_behalf:
-            reason = f"{name} needs no login: it is called with the token of the caller"
+            reason = f"{name} does not need a login: calls use the caller's token"
             raise AuthError(reason, code="E-AUTH-FLOW", hint="log in to the gateway, and call one of its tools")
         token_manager = self._token_manager(name, server, caller)
         if token_manager is None:
@@ -159,7 +159,7 @@ class AuthManager:
             hint = "remove the Authorization header from its entry" if server.url is not None else ""
             raise AuthError(f"{name} supports no login: {why}", code="E-AUTH-FLOW", hint=hint)
         if server.auth is not None and server.auth.grant == "client_credentials":
-            reason = f"{name} needs no login: the hub gets a token with the secret of the entry"
+            reason = f"{name} does not need a login: the hub gets a token with the secret in its entry"
             raise AuthError(reason, code="E-AUTH-FLOW", hint="call one of its tools")
         return token_manager
 

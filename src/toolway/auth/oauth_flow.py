@@ -86,7 +86,7 @@ async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: 
         httpx2.Request("POST", url, headers={**headers, **protocol_headers}, json=body), network_policy
     )
     if response.status_code < 300:
-        raise AuthError("the server needs no login", code="E-AUTH-FLOW", hint="use it without a login")
+        raise AuthError("the server does not need a login", code="E-AUTH-FLOW", hint="use it without a login")
     return AuthChallenge(401, response.headers.get("www-authenticate", ""), "", "login")
 
 
@@ -201,7 +201,7 @@ def _check_metadata(context: OAuthContext, settings: OAuth) -> None:
     pkce = found is None or "S256" in (found.code_challenge_methods_supported or ())
     if settings.grant == "authorization_code" and not pkce:
         reason = "the authorization server does not protect logins (no PKCE with S256)"
-        raise AuthError(reason, code="E-AUTH-PKCE", hint="report it to its operator")
+        raise AuthError(reason, code="E-AUTH-PKCE", hint="report it to whoever runs the server")
     client = context.client_info
     if client is not None and client.client_secret is not None and client.token_endpoint_auth_method is None:
         # If the registration response names no method for the secret, RFC 7591 defaults to client_secret_basic.
@@ -419,16 +419,16 @@ def _build_credential(context: OAuthContext, settings: OAuth, now: float) -> Cre
 
 def _flow_error(why: str) -> AuthError:
     clean = "".join(char if char.isprintable() else " " for char in why)
-    hint = "log in again; if that fails too, ask the server's operator"
+    hint = "log in again; if that fails too, ask whoever runs the server"
     return AuthError(f"the login failed: {clean}", code="E-AUTH-FLOW", hint=hint)
 
 
 def _client_error(why: str) -> AuthError:
-    hint = 'register a client there, and give its "clientId" in the "auth" of the entry'
+    hint = 'register a client there, and set its "clientId" in the "auth" of the entry'
     return AuthError(why, code="E-AUTH-CLIENT", hint=hint)
 
 
 def _wrong_issuer_error(found: str, expected: str) -> AuthError:
     clean = "".join(char for char in cut_text(found, 200) if char.isprintable())
     reason = f"the server names {clean} as its authorization server, but the entry names {expected}"
-    return AuthError(reason, code="E-AUTH-ISSUER", hint="correct `auth.issuer`, if you trust that server")
+    return AuthError(reason, code="E-AUTH-ISSUER", hint="fix `auth.issuer`, if you trust that server")

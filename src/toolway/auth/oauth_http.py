@@ -93,7 +93,7 @@ async def _read_body(response: httpx2.Response) -> bytes:
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
             reason = f"the authorization server sent more than {MAX_RESPONSE_BYTES} bytes"
-            raise AuthError(reason, code="E-AUTH-ANSWER", hint="report it to its operator")
+            raise AuthError(reason, code="E-AUTH-ANSWER", hint="report it to whoever runs the server")
     return bytes(body)
 
 

@@ -114,7 +114,8 @@ def is_usable_token(token: str) -> bool:
 
 def _response_error(problem: str) -> AuthError:
     reason = f"the authorization server's response {problem}, so it was rejected"
-    return AuthError(reason, code="E-AUTH-ANSWER", hint="report it to its operator; the current token is kept")
+    hint = "report it to whoever runs the server; the current token is kept"
+    return AuthError(reason, code="E-AUTH-ANSWER", hint=hint)
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:

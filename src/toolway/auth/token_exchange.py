@@ -183,14 +183,15 @@ def _require_token(response: Mapping[str, Any]) -> str:
 def answer_error(problem: str) -> AuthError:
     """Return the error for a response of the issuer that is not used; `problem` completes "the response …"."""
     reason = f"the identity provider's response {problem}, so it was rejected"
-    return AuthError(reason, code=EXCHANGE_CODE, hint="report it to its operator; no other credential is used instead")
+    hint = "report it to whoever runs the server; we never fall back to another credential"
+    return AuthError(reason, code=EXCHANGE_CODE, hint=hint)
 
 
 def no_subject_error(server: str, caller: str) -> AuthError:
     """Return the error for a caller who has no token of a login that could be exchanged."""
     who = "calls of the gateway itself have none" if not caller else "an API key has none, and a login may have ended"
     return AuthError(
-        f"{server} is called on behalf of a person, and there is no token of one: {who}",
+        f"{server} is called on behalf of a user, but this call has no user's token: {who}",
         code=EXCHANGE_CODE,
         hint="log in to the gateway with the identity provider (toolway.gateway.login), and call again",
     )

@@ -22,7 +22,7 @@ def check_oauth_url(url: str) -> None:
 
 def oauth_url_error(problem: str) -> AuthError:
     """Return the `AuthError` for an OAuth URL that must not be used; `problem` completes the sentence "it …"."""
-    hint = "report it to the server's operator; nothing was sent there"
+    hint = "report it to whoever runs the server; nothing was sent there"
     return AuthError(f"the server names an OAuth URL that {problem}", code="E-AUTH-URL", hint=hint)
 
 

@@ -14,7 +14,7 @@ from toolway.events import Event, ListKind, ServerLog
 from toolway.types import Era
 
 SAVE_DELAY_S: Final = 0.5  # seconds; a server's lists arrive shortly after one another and share one file
-FORGED_LISTS: Final = "the cached lists of this server were changed by another program: they are fetched again"
+FORGED_LISTS: Final = "another program changed the cached lists of this server: fetching them again"
 LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources", "templates")
 
 

@@ -105,7 +105,7 @@ class PinFile:
                     self._write(servers)
         except (OSError, DamagedPinsError) as exc:
             raise ConfigError(
-                "the approval cannot be saved",
+                "the review cannot be saved",
                 detail=f"{self.path}: {exc}",
                 hint=f"check the file and its folder; to start without pins, remove {self.path}",
                 code="E-PINS-FILE",

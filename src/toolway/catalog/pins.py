@@ -70,7 +70,7 @@ def server_key(name: str, identity: str) -> str:
 
 
 def definition_digest(definition: Json) -> str:
-    """Return the SHA-256 of the definition of a tool or other item, with all its parts."""
+    """Return the SHA-256 of a tool, prompt, or resource definition."""
     return hashlib.sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()
 
 

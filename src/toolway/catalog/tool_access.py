@@ -70,19 +70,19 @@ def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
     """
     if setting == PIN_NOT_STORED:
         return AccessDenied(
-            f"{ref} is held",
+            f"{ref} is on hold",
             server=ref.server,
             tool=ref.tool,
-            detail="its first pin is not stored yet",
-            hint="call it again in a moment; if it stays held, the log says why the pins cannot be stored",
+            detail="we are still saving its first pin",
+            hint="call it again in a moment; if it stays on hold, the log says why the pins cannot be stored",
             code=TOOL_HELD_CODE,
         )
     if setting == PINS_SETTING:
         return AccessDenied(
-            f"{ref} is held",
+            f"{ref} is on hold",
             server=ref.server,
             tool=ref.tool,
-            detail="its definition is not the approved one",
+            detail="its definition changed since you last reviewed it",
             hint=f"see the difference: toolway trust tools diff {ref}; then: toolway trust tools accept {ref}",
             code=TOOL_HELD_CODE,
         )

@@ -95,7 +95,7 @@ def _read_server_json(output: Output, file: Path, name: str, answers: Mapping[st
         raise UsageError(
             f"{file} has no offer {offer}",
             detail=labels or "it has only a bundle, which must be downloaded first",
-            hint="choose one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
+            hint="pick one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
         )
     for number, each in enumerate(offers, 1):
         if len(offers) > 1:

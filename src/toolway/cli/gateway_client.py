@@ -183,7 +183,7 @@ def gateway_from_url(options: TargetOptions) -> GatewayClient:
     if found is None:
         raise UsageError(
             f"invalid gateway address {address!r}",
-            hint="write it as http://127.0.0.1:8765 or https://tools.example/toolway",
+            hint="use http://127.0.0.1:8765 or https://tools.example/toolway",
         )
     local = find_local_gateway(replace(options, config=None))
     if local is not None and local.url == found[1]:
@@ -255,7 +255,7 @@ def _error_from_response(url: str, status: int, error: Any, *, is_local: bool) -
     message, detail, hint, code = (str(parts.get(key) or "") for key in ("message", "detail", "hint", "code"))
     if status == 401:
         hint = (
-            "leave out --token and $TOOLWAY_TOKEN to use this machine's token: toolway keys local-token"
+            "remove --token and $TOOLWAY_TOKEN to use this machine's token: toolway keys local-token"
             if is_local
             else "pass an API key, or an access token if the gateway has a login: --token TOKEN or $TOOLWAY_TOKEN"
         )

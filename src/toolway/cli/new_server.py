@@ -106,7 +106,7 @@ def create_project(server: NewServer, folder: Path) -> list[str]:
         raise UsageError(
             f"{folder} already exists and is not an empty folder",
             detail="a new project does not replace files",
-            hint=f"choose another folder: toolway new {server.name} --dir PATH",
+            hint=f"pick another folder: toolway new {server.name} --dir PATH",
         )
     files = server.render()
     try:
@@ -118,7 +118,7 @@ def create_project(server: NewServer, folder: Path) -> list[str]:
         raise UsageError(
             f"{folder} cannot be written",
             detail=f"{exc.filename}: {exc.strerror}",
-            hint=f"choose another folder: toolway new {server.name} --dir PATH",
+            hint=f"pick another folder: toolway new {server.name} --dir PATH",
         ) from None
     open_trust_store(os.environ).trust(folder / CONFIG_FILE, files[CONFIG_FILE].encode())
     return sorted(files)

@@ -21,7 +21,7 @@ def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayCli
     if options.gateway is None:
         return None
     if journal is not None:
-        raise UsageError("--gateway and --journal are both given", hint="use one or the other")
+        raise UsageError("--gateway and --journal cannot be used together", hint="use one or the other")
     return gateway_from_url(options)
 
 

@@ -92,7 +92,7 @@ def journal_file(journal: str | None) -> Path:
         return Path(journal)
     folder = gateway_state_folder(os.environ)
     if folder is None:
-        raise ConfigError("there is no folder for the journal of runs", hint="set HOME, or use --journal FILE")
+        raise ConfigError("no folder for the journal of runs", hint="set HOME, or use --journal FILE")
     return folder / "runs.db"
 
 
@@ -156,7 +156,7 @@ def _print_next(output: Output, record: RunRecord, journal: str | None) -> ExitC
     else:
         command = "agent" if record.workflow == AGENT_WORKFLOW else "workflow"
         next_command = f"toolway {command} resume {record.id}{resume_flags(record, journal)}"
-        output.info(f"stored; if no process executes the run: {next_command}", "green")
+        output.info(f"stored; if no process is running it: {next_command}", "green")
     return ExitCode.OK
 
 

@@ -115,7 +115,7 @@ def _with_name(found: Json) -> Json:
 
 def _print_search(output: Output, query: str, found: list[Json], facts: Json, why: int | None) -> ExitCode:
     if why is not None and why > len(found):
-        raise UsageError(f"there is no result {why}: {len(found)} tools were found", hint="use a smaller number")
+        raise UsageError(f"no result {why}: {len(found)} tools were found", hint="use a smaller number")
     if output.as_json:
         output.print_json({"query": query, **facts, "tools": found if why is None else [found[why - 1]]})
         return ExitCode.OK
@@ -131,10 +131,10 @@ def _print_search(output: Output, query: str, found: list[Json], facts: Json, wh
         (str(number), f"{each['score']:.2f}", each["name"], each["description"]) for number, each in enumerate(found, 1)
     ]
     output.print_table(("", "score", "tool", "description"), rows, right=("", "score"), cut=True)
-    texts = dict.fromkeys(
+    matches = dict.fromkeys(
         reason["text"] for each in found for reason in each["reasons"] if reason["kind"] in ("word", "related")
     )
-    words = f"found by: {', '.join(list(texts)[:8])} · " if texts else ""
+    words = f"found by: {', '.join(list(matches)[:8])} · " if matches else ""
     servers = f"{facts['total_servers']} server{'' if facts['total_servers'] == 1 else 's'}"
     totals = f"{facts['total_tools']} tools of {servers}"
     output.info(f"{words}{totals} · --why 1 explains a score", "dim")
@@ -157,7 +157,7 @@ async def run_missed(context: CommandContext) -> ExitCode:
     gateway = await require_gateway(
         context.output,
         context.target_options,
-        "no gateway is running, so there are no searches of clients",
+        "no gateway is running, so no client has searched",
         "start one with: toolway serve",
     )
     document: Json = await gateway.request_admin("GET", "searches")

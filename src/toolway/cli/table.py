@@ -71,7 +71,7 @@ CLUSTER_COMMANDS: Final = {
     "drain": CommandSpec("Move all servers off a node before you stop it.", "cluster:drain"),
     "keygen": CommandSpec("Create the key all nodes share.", "cluster:keygen", OUTPUT_OPTIONS),
     "tenant-key": CommandSpec("Create a key for one tenant.", "cluster:tenant_key", OUTPUT_OPTIONS),
-    "trust": CommandSpec("Review a refused database and sign it.", "cluster:trust", OUTPUT_OPTIONS),
+    "trust": CommandSpec("Review a rejected database and sign it.", "cluster:trust", OUTPUT_OPTIONS),
 }
 
 CONFIG_COMMANDS: Final = {

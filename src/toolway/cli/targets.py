@@ -202,7 +202,7 @@ def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]
     for header in headers:
         name, found, value = header.partition(":")
         if not found or not name.strip():
-            raise UsageError(f"invalid header {name!r}", hint="write -H 'Name: value'")
+            raise UsageError(f"invalid header {name!r}", hint="use -H 'Name: value'")
         fields[name.strip()] = value.strip()
     return server_name_from_url(url), parse_entry({"url": url, "headers": fields} if fields else {"url": url})
 

@@ -72,7 +72,7 @@ async def wait_for_database(
 
     The wait has no limit. A process supervisor must see a process that is alive and not ready, not one that exits:
     otherwise a database that recovers after all nodes gave up would find no node. So a minimal HTTP server answers
-    health probes on the gateway's port meanwhile.
+    health probes on the gateway's port in the meantime.
 
     Raises `ServerUnavailable` if `stop` is set before the database responds, and any other error of `connect` at once.
     """
@@ -172,7 +172,7 @@ def _own_ip_address(urls: Sequence[str]) -> str:
                     probe.connect(target)
                     return str(probe.getsockname()[0])
     raise option_error(
-        "own address cannot be detected",
+        "cannot detect this node's address",
         "neither a NATS server of --cluster nor the database has a reachable address",
         f"set it: --advertise http://HOST:8765, or --advertise {ADVERTISE_NONE} if other nodes cannot reach it",
     )

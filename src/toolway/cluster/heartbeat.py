@@ -50,7 +50,7 @@ class HeartbeatClock:
         if late >= HEARTBEAT_INTERVAL_S:
             self._last_heartbeat = max(
                 self._last_heartbeat, now - HEARTBEAT_TIMEOUT_S + HEARTBEAT_INTERVAL_S
-            )  # heartbeats received meanwhile are still unread
+            )  # heartbeats received since then are still unread
         left = self._last_heartbeat + HEARTBEAT_TIMEOUT_S - now
         if left <= 0:
             self._check_due = now + HEARTBEAT_INTERVAL_S

@@ -7,7 +7,7 @@ Rule 1. The database grants `ttl` seconds by its own clock. We count from before
 Rule 2. The lease is renewed every `renew_interval` seconds. It is given up `hold` seconds after the request of the last
         grant: an owner stops sending before another node may start.
 Rule 3. A lease that was given up stays so, even if the result of a renewal arrives later: another node may have acted
-        meanwhile. The node must join again.
+        since. The node must join again.
 Rule 4. Every lease has a new number (`epoch`). A node that joins again is a new owner: it must claim its former
         instances again.
 

@@ -29,7 +29,7 @@ class NatsConnection(Client):
         self._ps = _BoundedParser(self)
 
     async def _connect_to_server(self, s: Any) -> None:
-        """Connect to a NATS server. Raises `CancelledError` instead if the current task was cancelled meanwhile.
+        """Connect to a NATS server. Raises `CancelledError` instead if the current task was cancelled while connecting.
 
         `nats-py` may swallow the cancellation and keep trying.
         """

@@ -285,7 +285,7 @@ class ClusterNode:
         tenant = self.options.tenant
         if not force and not document[SERVER_MAP_KEYS[0]] and await self.config_store.load_settings(tenant) is not None:
             # An operator who starts a node with an empty file hardly wants to stop all servers of the cluster.
-            log.warning("%s has no servers: the configuration of the cluster is kept", file.file)
+            log.warning("%s has no servers; keeping the cluster configuration", file.file)
         elif await self.config_store.import_document(tenant, document, digest, force=force):
             self.change_feed.publish("registry", {})
         self._file_digest = digest

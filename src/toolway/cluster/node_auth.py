@@ -56,7 +56,7 @@ _REJECTIONS: Final[dict[TokenRejection, tuple[int, str]]] = {
     "ahead": (DENIED, "call token ends too late: the clock of the calling node is ahead"),
     "changed": (DENIED, "request does not match its call token"),
     "elsewhere": (DENIED, "call token issued for another purpose"),
-    "replayed": (OUTCOME_UNKNOWN, "call token already used: the call may have been executed"),
+    "replayed": (OUTCOME_UNKNOWN, "call token already used: the call may have run"),
     "busy": (OVERLOADED, "too many call tokens used in the last seconds"),
     "moved": (MOVED, "server not owned by this node"),
 }
@@ -170,7 +170,7 @@ class CallTokenVerifier:
     def open_call(self, data: bytes) -> OpenedCall | None:
         """Open a forwarded call (`call_cipher.join_request`) and use up its token.
 
-        None if it has no call token for this node: then there is no key to answer with either.
+        None if it has no call token for this node, and so no key to answer with either.
         """
         parts = split_request(data)
         opened = self._sealer.open_with_expiry(CALL_TOKEN_KIND, parts[0]) if parts is not None else None

@@ -162,7 +162,7 @@ def _check_nats_authentication(options: ClusterOptions) -> None:
             raise option_error(
                 "NATS is used without authentication",
                 f"{parts.hostname} is another machine, and its URL has neither a user nor a token",
-                "name a user or a token: --cluster nats://USER:PASSWORD@HOST:4222, or --nats-credentials FILE;"
+                "add a user or a token: --cluster nats://USER:PASSWORD@HOST:4222, or --nats-credentials FILE;"
                 " if only nodes reach this NATS: --insecure-nats",
                 "E-NATS-AUTH",
             )
@@ -269,7 +269,7 @@ def _read_tenant_key(file: str | None, environ: Mapping[str, str], tenant: str) 
     if owner != tenant:
         raise option_error(
             f"key of another tenant: {source}",
-            f"it is the key of {owner[:MAX_NAME_CHARS]!r}, and this node serves {tenant!r}",
+            f"it is the key for {owner[:MAX_NAME_CHARS]!r}, and this node serves {tenant!r}",
             f"start the node with --tenant {owner[:MAX_NAME_CHARS]}, or with: toolway cluster tenant-key {tenant}",
             "E-CLUSTER-KEY",
         )
@@ -331,10 +331,10 @@ def _read_secret_file(file: str, option: str) -> str:
             return opened.read(MAX_SECRET_FILE_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror or str(exc) if isinstance(exc, OSError) else "the content is not ASCII text"
-        raise option_error(f"{option} file unreadable: {file}", reason, "name a file that this user may read") from None
+        raise option_error(f"{option} file unreadable: {file}", reason, "use a file that this user may read") from None
 
 
-# -- option texts -----------------------------------------------------------------------------------------------------
+# -- option values -----------------------------------------------------------------------------------------------------
 
 
 # Each function raises `ConfigError` for an invalid value. URLs in error messages contain no password.

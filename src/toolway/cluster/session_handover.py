@@ -204,7 +204,7 @@ class NodeRequests:
         """Send a request about a client session to the node with this tag, and return its result.
 
         None if the node is gone, rejects the request or does not answer within `timeout` seconds. `on_update` is called
-        with each notification that the node sends meanwhile.
+        with each notification that the node sends before its answer.
         """
         node = next((node for node in self._context.live_nodes() if tag_for_node(node.info.id) == tag), None)
         if node is None:

@@ -163,7 +163,7 @@ def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
             "the settings of an agent are not valid", detail=str(exc), hint=hint, code="E-AGENT-SETTINGS"
         ) from None
     if not settings.model.strip():
-        raise ConfigError("an agent has no model", hint="write model: openai:gpt-5", code="E-AGENT-SETTINGS")
+        raise ConfigError("an agent has no model", hint="set model: openai:gpt-5", code="E-AGENT-SETTINGS")
     return settings
 
 
@@ -179,7 +179,7 @@ def _read_inner_agents(value: Any) -> Json:
 
     Raises `ConfigError` if one is invalid.
     """
-    hint = 'write "agents": {"research": {"model": "openai:gpt-5", "tools": ["web.*"]}}'
+    hint = 'use "agents": {"research": {"model": "openai:gpt-5", "tools": ["web.*"]}}'
     if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
         raise ConfigError("the agents of an agent are not an object", hint=hint, code="E-AGENT-SETTINGS")
     found: Json = {}
@@ -205,7 +205,7 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
     if not isinstance(value, Mapping):
         raise ConfigError(
             "toolway.agents is not an object",
-            hint='write "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
+            hint='use "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
             code="E-AGENT-SETTINGS",
         )
     found: dict[str, ConfiguredAgent] = {}
@@ -213,8 +213,8 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
         if not _AGENT_NAME.fullmatch(name) or not isinstance(entry, Mapping):
             raise ConfigError(
                 f"the agent {str(name)[:64]!r} cannot be used",
-                detail="its name has other characters than letters, digits and _, or its entry is not an object",
-                hint='write "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
+                detail="its name may only have letters, digits, and _, and its entry must be an object",
+                hint='use "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
                 code="E-AGENT-SETTINGS",
             )
         keys: Json = {_FILE_KEYS.get(str(key), str(key)): part for key, part in entry.items()}
@@ -248,7 +248,7 @@ def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
             raise ConfigError(
                 f"the agent {str(name)[:64]!r} {problem}",
                 detail=f"called by {' → '.join(callers)}",
-                hint="name other agents of toolway.agents under agents",
+                hint="use other agents of toolway.agents under agents",
                 code="E-AGENT-SETTINGS",
             )
         entry = entries[name]

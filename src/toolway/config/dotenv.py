@@ -2,7 +2,7 @@
 
 Variables in `.env` are used for references such as `${TOKEN}` in the config file next to it; a variable of the real
 environment has priority. `envFile` is read when its server starts: its variables are passed to the server; `env` of the
-entry has priority. The syntax is that of dotenv, without expansion: `NAME=value`, `export NAME=value`, quotes (a quoted
+entry has priority. The syntax is dotenv, without expansion: `NAME=value`, `export NAME=value`, quotes (a quoted
 value may contain line breaks), and comments with `#`.
 """
 
@@ -126,7 +126,7 @@ def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
     return ConfigError(
         f"the env file {path} cannot be used",
         detail=detail,
-        hint=hint or "create it, correct its path, or remove envFile from the entry",
+        hint=hint or "create it, fix its path, or remove envFile from the entry",
         code=ENV_FILE_CODE,
     )
 

@@ -68,7 +68,7 @@ class FieldReader:
         if value is None:
             return ()
         if not isinstance(value, list | tuple):
-            raise field_error(key, "a list of texts", value)
+            raise field_error(key, "a list of strings", value)
         return tuple(self.expand_text(key, _scalar_to_text(key, item)) for item in value)
 
     def get_text_map(self, key: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ class FieldReader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            raise field_error(key, "an object of texts", value)
+            raise field_error(key, "an object of strings", value)
         return {str(k): self.expand_text(f"{key}.{k}", _scalar_to_text(f"{key}.{k}", v)) for k, v in value.items()}
 
     def get_bool(self, key: str, default: bool) -> bool:
@@ -154,7 +154,7 @@ class FieldReader:
             self.warn(
                 message,
                 detail=f"{shorten_key(key)} uses ${{{name}}}; nothing is started with it until it is set",
-                hint=f"export {name}=… or write ${{{name}:-default}}",
+                hint=f"export {name}=… or use ${{{name}:-default}}",
                 code=VARIABLE_CODE,
             )
 
@@ -183,7 +183,7 @@ def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         f"the variable{'s' if several else ''} {names} {'are' if several else 'is'} not set",
         detail=", ".join(f"{shorten_key(key)} uses ${{{name}}}" for name, key in unset.items()),
-        hint=f"export {first}=…, add it to .env beside the config file, or write ${{{first}:-default}}; "
+        hint=f"export {first}=…, add it to .env next to the config file, or use ${{{first}:-default}}; "
         "then restart the server",
         code=VARIABLE_CODE,
     )
@@ -194,7 +194,7 @@ def renamed_hint(path: str) -> str:
 
     `path` is spelled as in `OLD_KEYS`, such as `limits.frame`.
     """
-    return f"it was renamed: write {OLD_KEYS[path]!r}" if path in OLD_KEYS else ""
+    return f"it was renamed: use {OLD_KEYS[path]!r}" if path in OLD_KEYS else ""
 
 
 def parse_optional_block(block_name: str, block: Any, default: T, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
@@ -227,7 +227,7 @@ def parse_duration(key: str, value: Any) -> float:
     raise ConfigError(
         f"{key} must be a duration",
         detail=f"found {json_type_name(value)}",
-        hint='write milliseconds (20000) or text with a unit ("500ms", "20s", "2m")',
+        hint='use milliseconds (20000), or text with a unit ("500ms", "20s", "2m")',
         code=CONFIG_KEY_CODE,
     )
 

@@ -39,13 +39,13 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
     ),
     "headersHelper": _Advice(
         "another host runs this command for headers; Toolway does not",
-        'give the header a command: "headers": {"Authorization": "Bearer ${command:…}"}',
+        'use a command for the header: "headers": {"Authorization": "Bearer ${command:…}"}',
     ),
-    "oauth": _Advice("these login settings are of another host", 'write "auth": {"type": "oauth", …}'),
+    "oauth": _Advice("these login settings belong to another host", 'use "auth": {"type": "oauth", …}'),
     "dev": _Advice("VS Code restarts or debugs a server during development", "remove it"),
-    "sandboxEnabled": _Advice("another host isolates the server by it", 'write "sandbox": "strict"'),
+    "sandboxEnabled": _Advice("another host isolates the server by it", 'set "sandbox": "strict"'),
     "watchPaths": _Advice("another host restarts the server when these files change", "use: toolway restart NAME"),
-    "settings": _Advice("these settings are for an extension of an editor", "give the server its settings in env"),
+    "settings": _Advice("these settings are for an extension of an editor", "set the server's settings in env"),
     "authProviderType": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
     "targetAudience": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
     "targetServiceAccount": _Advice("Google credentials are not supported", 'use "auth" or headers'),
@@ -53,13 +53,13 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
     "required": _Advice(
         "another host stops if this server cannot be started; Toolway starts all other servers", "remove it"
     ),
-    "shell": _Advice("a command is never run through a shell", 'write "command" and "args"'),
-    "inheritEnv": _Advice("Toolway has its own key for it", 'write "envPolicy": "inherit"'),
+    "shell": _Advice("a command is never run through a shell", 'use "command" and "args"'),
+    "inheritEnv": _Advice("Toolway has its own key for it", 'set "envPolicy": "inherit"'),
 }
 _FOREIGN_ROOT_KEYS: Final[Mapping[str, _Advice]] = {
     "inputs": _Advice(
         "VS Code asks the user for these values; Toolway never asks",
-        "store each value: toolway secrets set SERVER.NAME, and write ${keyring:SERVER.NAME} in place of ${input:NAME}",
+        "store each value: toolway secrets set SERVER.NAME, and use ${keyring:SERVER.NAME} in place of ${input:NAME}",
     ),
     "smartRouting": _Advice(
         "another host selects tools by meaning with it",
@@ -107,7 +107,7 @@ def warn_unread_root_keys(root: Mapping[str, Any], read: Iterable[str]) -> list[
     names = ", ".join(repr(shorten_key(key)) for key in unknown[:_MAX_NAMED_KEYS])
     more = f" and {len(unknown) - _MAX_NAMED_KEYS} more" if len(unknown) > _MAX_NAMED_KEYS else ""
     hints = [hint for key in unknown[:_MAX_COMPARED_KEYS] if (hint := _suggestion(key, read))]
-    message = f"unknown key{'s' if len(unknown) > 1 else ''} {names}{more} beside the servers"
+    message = f"unknown key{'s' if len(unknown) > 1 else ''} {names}{more} next to the servers"
     hint = hints[0] if hints else 'settings of Toolway are under "toolway"; remove keys that nothing else reads'
     return [*found, ConfigIssue("", message, _NO_EFFECT, hint, CONFIG_KEY_CODE, "warning")]
 
@@ -120,7 +120,7 @@ def _key_warnings(
             message, detail, hint = f"key {key!r}{of} has no effect", advice.reason, advice.hint
         else:
             message, detail = f"unknown key {shorten_key(key)!r}{of}", _NO_EFFECT
-            hint = renamed_hint(key) or _suggestion(key, known) or "remove it, or correct its name"
+            hint = renamed_hint(key) or _suggestion(key, known) or "remove it, or fix its name"
         yield ConfigIssue("", message, detail, hint, CONFIG_KEY_CODE, "warning")
     if len(keys) > _MAX_COMPARED_KEYS:
         message = f"{len(keys) - _MAX_COMPARED_KEYS} more unknown keys{of}"

@@ -108,7 +108,7 @@ def add_dotenv(
         return environment, []
     try:
         if is_project and not is_inside(path, os.path.dirname(file)):
-            raise env_file_error(path, "it is a link to a file outside of the project", "replace it by a file")
+            raise env_file_error(path, "it is a link to a file outside the project", "replace it with a file")
         found = read_env_file(path)
     except ConfigError as exc:
         return environment, [msgspec.structs.replace(ConfigIssue.from_error(exc), severity="warning", file=path)]
@@ -137,7 +137,7 @@ def reject_outside_project(path: Path, root: Path) -> None:
         f"{path} leads out of its project",
         file=os.fspath(path),
         detail=f"it is a link, and leads to {os.path.realpath(path)}; the project is {os.path.realpath(root)}",
-        hint="replace the link by a file of the project, or move its entries to your own file",
+        hint="replace the link with a file in the project, or move its entries to your own file",
         code="E-CONFIG-LINK",
     )
 
@@ -148,7 +148,7 @@ def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:
     for name, server in loaded.servers.items():
         path = server.env_file
         if path is not None and not find_unset_variables(path) and not os.path.isfile(path):
-            error = env_file_error(path, "there is no such file, so the server cannot start")
+            error = env_file_error(path, "the file does not exist, so the server cannot start")
             found.append(
                 msgspec.structs.replace(ConfigIssue.from_error(error, name), severity="warning", file=loaded.file)
             )
@@ -164,7 +164,7 @@ def read_config_bytes(file: str) -> bytes:
         with Path(file).open("rb") as opened:
             data = opened.read(MAX_CONFIG_BYTES + 1)
     except OSError as exc:
-        hint = "name another file with --config or $TOOLWAY_CONFIG" if isinstance(exc, FileNotFoundError) else ""
+        hint = "use another file with --config or $TOOLWAY_CONFIG" if isinstance(exc, FileNotFoundError) else ""
         raise _unreadable_error(file, exc.strerror or str(exc), hint) from None
     if len(data) > MAX_CONFIG_BYTES:
         raise _unreadable_error(file, f"it is larger than {MAX_CONFIG_BYTES} bytes", "")
@@ -477,6 +477,6 @@ def _no_server_map_error(file: str, detail: str, line: int | None = None) -> Con
         file=file,
         line=line,
         detail=detail,
-        hint=f"write {EXAMPLE_CONFIG}",
+        hint=f"use {EXAMPLE_CONFIG}",
         code="E-CONFIG-SHAPE",
     )

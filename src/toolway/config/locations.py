@@ -62,7 +62,7 @@ def no_config_error(paths: ConfigPaths) -> ConfigError:
         detail=f"searched for {', '.join(map(str, searched))}",
         hint=(
             "import the servers of your clients: toolway init; or add one: toolway add NAME -- COMMAND; "
-            f"or name a file with --config or ${CONFIG_FILE_VARIABLE}"
+            f"or pick a file with --config or ${CONFIG_FILE_VARIABLE}"
         ),
         code="E-CONFIG-NONE",
     )

@@ -67,8 +67,8 @@ def read_bundle(path: Path, name: str = "") -> Bundle:
             with archive.open(_MANIFEST_NAME) as inner:
                 text = inner.read(MAX_MANIFEST_BYTES).decode()
     except FileNotFoundError:
-        hint = "correct the path; a server without a bundle is added by its command: toolway add NAME -- COMMAND"
-        raise ConfigError(f"there is no file {path}", file=str(path), hint=hint, code=_BUNDLE_CODE) from None
+        hint = "fix the path; to add a server without a bundle, use its command: toolway add NAME -- COMMAND"
+        raise ConfigError(f"no such file: {path}", file=str(path), hint=hint, code=_BUNDLE_CODE) from None
     except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile, zipfile.LargeZipFile) as exc:
         reason = f"it has no {_MANIFEST_NAME}" if isinstance(exc, KeyError) else str(exc)
         raise _bundle_error(path, reason) from None
@@ -246,7 +246,7 @@ def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
         name = PurePosixPath(info.filename.replace("\\", "/"))
         link = stat.S_ISLNK(info.external_attr >> 16)
         if name.is_absolute() or ".." in name.parts or ":" in (name.parts or ("",))[0] or link:
-            raise _bundle_error(path, "it contains a file outside of its folder")
+            raise _bundle_error(path, "it contains a file outside its folder")
 
 
 def _make_executable(info: zipfile.ZipInfo, folder: Path) -> None:

@@ -101,7 +101,7 @@ def _parse_base_url(inner: FieldReader) -> str | None:
     url = first.get("url") if isinstance(first, Mapping) else first
     if server is not None or not isinstance(url, str):
         raise _openapi_error(
-            "`servers` must be a list with the URL of the API", 'write "server": "https://api.example/v1"'
+            "`servers` must be a list with the URL of the API", 'use "server": "https://api.example/v1"'
         )
     return inner.expand_text("openapi.servers", url)
 
@@ -111,7 +111,7 @@ def _parse_filter(inner: FieldReader, key: str) -> OpenApiFilter:
     if given is None:
         return OpenApiFilter()
     if not isinstance(given, Mapping):
-        hint = f'write "{key}": {{"tags": ["pets"], "methods": ["get"]}}'
+        hint = f'use "{key}": {{"tags": ["pets"], "methods": ["get"]}}'
         raise ConfigError(f"openapi.{key} must be an object", hint=hint, code=CONFIG_KEY_CODE)
     kinds = FieldReader(
         {key: [each] if isinstance(each, str) else each for key, each in given.items()}, inner.variables
@@ -189,7 +189,7 @@ def _parse_typed_credential(fields: FieldReader, type_: str) -> ApiCredential:
         token = fields.get_text("token") or fields.get_text("credentials")
         if token is None:
             raise _openapi_error(
-                "bearer needs a token", 'write {"type": "http", "scheme": "bearer", "token": "${keyring:NAME}"}'
+                "bearer needs a token", 'use {"type": "http", "scheme": "bearer", "token": "${keyring:NAME}"}'
             )
         return ApiCredential(token, "bearer")
     raise ConfigError(f"openapi.security.type must be one of {', '.join(_CREDENTIAL_TYPES)}", code="E-CONFIG-OPENAPI")

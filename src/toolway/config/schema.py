@@ -83,11 +83,11 @@ class SandboxGrants:
         for name, least in (("max_memory_bytes", MIN_MEMORY_BYTES), ("max_processes", MIN_PROCESSES)):
             value = getattr(self, name)
             if value != 0 and value < least:
-                raise _sandbox_error(f"sandbox.{name} is too small", f"{value}, the least is {least}")
+                raise _sandbox_error(f"sandbox.{name} is too small", f"{value}, the minimum is {least}")
 
 
 def _sandbox_error(message: str, detail: str) -> ConfigError:
-    hint = 'write "sandbox": {"read": ["~/docs"], "write": ["~/notes"], "network": ["docs.python.org:443"]}'
+    hint = 'use "sandbox": {"read": ["~/docs"], "write": ["~/notes"], "network": ["docs.python.org:443"]}'
     return ConfigError(message, detail=detail, hint=hint, code="E-CONFIG-SERVER")
 
 
@@ -239,7 +239,7 @@ class Rate(msgspec.Struct, frozen=True):
         """Parse a rate such as `600/min`. Raises `ValueError` if it does not have this form."""
         found = _RATE_PATTERN.fullmatch(text)
         if found is None:
-            raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
+            raise ValueError(f"invalid rate {text[:40]!r}: use 10/s, 600/min, 1000/h, or 5000/day")
         return Rate(int(found[1]), cast(RateUnit, found[2]))
 
     def __str__(self) -> str:
@@ -426,7 +426,7 @@ class OpenApi:
             raise ConfigError(
                 "openapi needs exactly one of url, file or document",
                 detail=f"found {' and '.join(given) or 'none'}",
-                hint='write "openapi": {"url": "https://…/openapi.json"}',
+                hint='use "openapi": {"url": "https://…/openapi.json"}',
                 code="E-CONFIG-OPENAPI",
             )
         is_unset = begins_with_variable(self.url)
@@ -562,7 +562,7 @@ class Server:
         given = [k for k in alternatives if getattr(self, k) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "neither"
-            example = 'write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}'
+            example = 'use {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}'
             raise ConfigError(
                 "a server needs exactly one of command, url, openapi or instance",
                 detail=f"found {found}",
@@ -573,7 +573,7 @@ class Server:
             raise ConfigError(
                 "a secret cannot be an argument of a command",
                 detail="every user of this machine can see the arguments of a process",
-                hint="give it to the server in `env`",
+                hint="set it in `env`",
                 code="E-SECRETS-ARGUMENT",
             )
         is_unset = begins_with_variable(self.url)
@@ -595,12 +595,12 @@ class Server:
         if self.openapi is not None and self.url is not None and self.url.startswith("ws"):
             raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
         if self.tls is not None and self.url is None and (self.openapi is None or self.openapi.url is None):
-            raise _tls_error("tls is for servers with a url", "remove it, or give the server a url")
+            raise _tls_error("tls is for servers with a url", "remove it, or add a url")
         if self.auth is not None and self.url is None:
-            raise _auth_error("auth is for servers with a url", "give other servers their credentials in `env`")
+            raise _auth_error("auth is for servers with a url", "set the credentials of other servers in `env`")
         if self.auth is not None and self.auth.is_on_behalf and self.share_connection:
             raise _auth_error(
-                "a connection on behalf of callers cannot be shared", "remove shareConnection, or choose another auth"
+                "a connection on behalf of callers cannot be shared", "remove shareConnection, or pick another auth"
             )
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
             raise _auth_error("a server has either auth or an Authorization header", "remove one of them")
@@ -709,7 +709,7 @@ def check_vendor_methods(patterns: Iterable[str]) -> tuple[str, ...]:
         if not is_text or _VENDOR_PATTERN.fullmatch(pattern) is None:
             raise ConfigError(
                 "vendorMethods must be a list of methods or patterns",
-                hint='write "vendorMethods": ["x-acme/*"]',
+                hint='use "vendorMethods": ["x-acme/*"]',
                 code="E-CONFIG-KEY",
             )
         namespace = pattern.removeprefix("notifications/").partition("/")[0]
@@ -733,7 +733,7 @@ def _check_rate(text: str | None) -> None:
             Rate.parse(text)
     except ValueError as exc:
         message = "invalid rate limit"
-        raise ConfigError(message, detail=str(exc), hint='write "rateLimit": "100/day"', code="E-CONFIG-KEY") from None
+        raise ConfigError(message, detail=str(exc), hint='use "rateLimit": "100/day"', code="E-CONFIG-KEY") from None
 
 
 def _auth_error(message: str, hint: str) -> ConfigError:

@@ -180,8 +180,8 @@ def load_config(
     """Load the servers of `named_file`, else of `$TOOLWAY_CONFIG`, else of all scopes merged.
 
     A named file does not need trust. With a `gate`, unapproved entries are left out; entries of a named file only
-    if `gate.covers_named`. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is no
-    server because files are unusable or untrusted.
+    if `gate.covers_named`. Raises `ConfigError` if the named file is unusable, if no file is found, or if no server is
+    left because files are unusable or untrusted.
     """
     if named_file is None and environment.get(CONFIG_FILE_VARIABLE):
         named_file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
@@ -432,7 +432,7 @@ class _ScopeMerger:
         overridden = self._origins.get(name)
         if overridden is not None and overridden.file != origin.file:
             self._overridden[name] = (*self._overridden.get(name, ()), overridden)
-            detail = f"that of {origin} overrides it"
+            detail = f"the entry of {origin} overrides it"
             self._issues.append(
                 ConfigIssue(
                     name,
@@ -490,7 +490,7 @@ def without_foreign_env_files(config: LoadedConfig, root: str) -> LoadedConfig:
             servers[name] = replace(server, env_file=os.path.realpath(path))
             continue
         del servers[name]
-        detail = "a project file may only name an envFile inside of its project"
+        detail = "the envFile of a project file must be inside the project"
         error = env_file_error(path, detail, "move the entry to your own configuration file")
         issues.append(msgspec.structs.replace(ConfigIssue.from_error(error, name), file=config.file))
     return replace(config, servers=servers, issues=tuple(issues))

@@ -189,7 +189,7 @@ def _check_ref(reference: SecretRef) -> SecretRef:
             except ValueError as exc:
                 raise _reference_error("a command", str(exc), "close its quotes") from None
             if not words:
-                raise _reference_error("a command", "it is empty", "write ${command:pass show NAME}")
+                raise _reference_error("a command", "it is empty", "use ${command:pass show NAME}")
     return reference
 
 

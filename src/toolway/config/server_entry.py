@@ -165,7 +165,7 @@ def _require_transport(entry: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if an entry has neither a command nor a URL, or has a URL as its command."""
     command = entry.get("command")
     if isinstance(command, str) and _URL_START.match(command):
-        hint = 'write "url" instead of "command"'
+        hint = 'use "url" instead of "command"'
         raise ConfigError("command is the address of a server", hint=hint, code="E-CONFIG-SERVER")
     if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "openapi", "type", "transport")):
         return
@@ -191,14 +191,14 @@ def _parse_inline_fields(text: str) -> dict[str, Any]:
     if _URL_START.match(text.strip()):
         return {"url": text.strip()}
     if len(text) > _MAX_COMMAND_LINE_CHARS:
-        hint = 'write {"command": …, "args": […]}'
+        hint = 'use {"command": …, "args": […]}'
         raise ConfigError("command line too long", detail=f"{len(text)} characters", hint=hint, code=CONFIG_KEY_CODE)
     try:
         words = shlex.split(text)
     except ValueError as exc:
         raise ConfigError("invalid command line", detail=str(exc), code=CONFIG_KEY_CODE) from None
     if not words:
-        raise ConfigError("empty command line", hint='write "npx -y package" or "https://…/mcp"', code=CONFIG_KEY_CODE)
+        raise ConfigError("empty command line", hint='use "npx -y package" or "https://…/mcp"', code=CONFIG_KEY_CODE)
     return {"command": words[0], "args": words[1:]}
 
 
@@ -251,7 +251,7 @@ def _check_websocket(type_: str, url: str | None) -> None:
         raise ConfigError(
             "the url of a websocket server must begin with ws:// or wss://",
             detail="found another scheme" if url is not None else "found no url",
-            hint='write "url": "wss://…"',
+            hint='use "url": "wss://…"',
             code="E-CONFIG-URL",
         )
     if is_websocket_url and type_ not in ("", *WEBSOCKET_TYPES):
@@ -336,7 +336,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
             fields.warn(
                 f"health.{key} is {raw} milliseconds",
                 detail="a number without a unit is in milliseconds, as in other hosts",
-                hint=f'write "{raw}s" for seconds',
+                hint=f'use "{raw}s" for seconds',
             )
     check = parse_policy(fields, "health", check, flat_keys)
     if unset := find_unset_variables(check, "health"):  # it is used while the server runs, not when it starts
@@ -358,7 +358,7 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
         fields.warn(
             f"timeout is {raw} milliseconds",
             detail="a number without a unit is in milliseconds, as in other hosts",
-            hint=f'write "{raw}s" for seconds',
+            hint=f'use "{raw}s" for seconds',
         )
     if total > MAX_TIMEOUT_S:
         fields.warn(f"timeout is {total:.0f} s", detail=f"the maximum is {MAX_TIMEOUT_S:.0f} s")
@@ -423,7 +423,7 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
     kind = given.get("type") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or kind not in ("oauth", *ON_BEHALF_GRANTS):
         if given is not None:
-            hint = 'write "auth": {"type": "oauth", …}, or give a fixed token under `headers`'
+            hint = 'use "auth": {"type": "oauth", …}, or set a fixed token under `headers`'
             fields.warn("unknown kind of auth", detail="it is kept and has no effect", hint=hint)
         return None
     del fields.remaining["auth"]
@@ -472,7 +472,7 @@ def _parse_tls(fields: FieldReader) -> Tls | None:
     inner = FieldReader(given, fields.variables)
     paths = {key: inner.get_text(key) for key in ("caFile", "certFile", "keyFile")}
     if any(has_secret(path) for path in paths.values()):
-        raise ConfigError("a secret cannot be the path of a file in tls", hint="write the path", code="E-CONFIG-TLS")
+        raise ConfigError("a secret cannot be the path of a file in tls", hint="use the path", code="E-CONFIG-TLS")
     files = {key: path and expand_home(path, fields.variables) for key, path in paths.items()}
     password = inner.get_text("keyPassword")
     fields.issues.extend(inner.issues)
@@ -480,7 +480,7 @@ def _parse_tls(fields: FieldReader) -> Tls | None:
         raise ConfigError(
             f"unknown key tls.{shorten_key(next(iter(inner.remaining)))}",
             detail="known keys: caFile, certFile, keyFile and keyPassword",
-            hint="correct or remove it: a connection must not be less safe than its entry says",
+            hint="fix or remove it: a connection must not be less safe than its entry says",
             code=CONFIG_KEY_CODE,
         )
     return Tls(files["caFile"], files["certFile"], files["keyFile"], password)
@@ -562,7 +562,7 @@ def parse_tool_lists(fields: FieldReader) -> tuple[tuple[str, ...] | None, tuple
     if isinstance(given, list | tuple):
         if any(isinstance(name, Mapping) for name in given):  # descriptions of tools, as in a manifest
             fields.remaining["tools"] = given
-            fields.warn("tools is a list of objects", detail="it has no effect", hint='name tools in "tools.allow"')
+            fields.warn("tools is a list of objects", detail="it has no effect", hint='use "tools.allow"')
         else:  # GitHub Copilot: the tools to offer
             allow |= _get_name_lists(FieldReader({"tools": given}, {}), ("tools",))
     if len({tuple(sorted(names)) for names in allow.values()}) > 1:

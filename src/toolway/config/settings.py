@@ -336,8 +336,8 @@ def _network_error(network: str) -> ConfigError:
     address = network.partition("/")[0]
     return ConfigError(
         f"{key} must be {expected}",
-        detail=f"{network} is an address inside of a network",
-        hint=f'write "{whole}" for the network, or "{address}" for the address',
+        detail=f"{network} is an address inside a network",
+        hint=f'use "{whole}" for the network, or "{address}" for the address',
         code=CONFIG_KEY_CODE,
     )
 
@@ -371,7 +371,7 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
             raise ConfigError(
                 "invalid command line in toolway.gateway.allowedCommands",
                 detail=str(exc),
-                hint='write it as in a shell: "npx -y name@1.2.3"',
+                hint='use one line as in a shell: "npx -y name@1.2.3"',
                 code=CONFIG_KEY_CODE,
             ) from None
     return lines
@@ -424,7 +424,7 @@ def _parse_parts(block: Mapping[str, Any], gateway: FieldReader, variables: Mapp
         if (found := registry.by_setting(key)) is not None:
             named.append(found)
         elif (meant := registry.by_prefix(key)) is not None:
-            hint = f"write {' or '.join(map(repr, meant.setting_keys))}"
+            hint = f"use {' or '.join(map(repr, meant.setting_keys))}"
             raise ConfigError("unknown key in toolway", detail=shorten_key(key), hint=hint, code=CONFIG_KEY_CODE)
     for key in list(gateway.remaining):
         if (found := registry.by_gateway_key(key)) is not None:
@@ -448,7 +448,7 @@ def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Js
             raise ConfigError(
                 "a pattern in toolway.workflows is not allowed",
                 detail=f"found {pattern!r}",
-                hint='name files, or the files of a folder: "flows/*.yaml"',
+                hint='use file names, or all files of a folder: "flows/*.yaml"',
                 code=CONFIG_KEY_CODE,
             )
     return (*patterns, *definitions)
@@ -470,7 +470,7 @@ def _parse_model_urls(block: Mapping[str, Any], variables: Mapping[str, str]) ->
             raise ConfigError(
                 "an address in toolway.modelUrls is not a URL",
                 detail=f"found {url[:200]!r}",
-                hint='write "modelUrls": ["https://llm.example/v1"], without user, query and fragment',
+                hint='use "modelUrls": ["https://llm.example/v1"], without user, query, and fragment',
                 code=CONFIG_KEY_CODE,
             )
     return found
@@ -566,14 +566,14 @@ def convert_group_list(
         )
         normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_GROUP_NAMES[0]
         if normalized in _RESERVED_GROUP_NAMES or normalized in found or not isinstance(servers, list):
-            hint = 'write {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server" or "search"'
+            hint = 'use {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server" or "search"'
             issues.append(_group_warning(f"group {number} has no effect", hint))
             continue
         found[normalized] = {"tools": [pattern for each in patterns for pattern in each]}
         if len(patterns) < len(servers):
             issues.append(
                 _group_warning(
-                    f"group {normalized!r} lacks {len(servers) - len(patterns)} of its servers", "write their names"
+                    f"group {normalized!r} lacks {len(servers) - len(patterns)} of its servers", "use their names"
                 )
             )
         unread = [str(key) for key in group if key not in ("name", "servers", "description", "id")]
@@ -593,12 +593,12 @@ def _server_patterns(value: Any, normalize_name: Callable[[str], str]) -> list[s
 
 
 def _group_warning(message: str, hint: str) -> ConfigIssue:
-    return ConfigIssue("", message, "it is in the list `groups` beside the servers", hint, CONFIG_KEY_CODE, "warning")
+    return ConfigIssue("", message, "it is in the list `groups` next to the servers", hint, CONFIG_KEY_CODE, "warning")
 
 
 def _check_group_name(name: str) -> str:
     if name in _RESERVED_GROUP_NAMES:
-        raise ConfigError(f"group name {name!r} is reserved", hint="choose another name", code="E-CONFIG-NAME")
+        raise ConfigError(f"group name {name!r} is reserved", hint="pick another name", code="E-CONFIG-NAME")
     return check_server_name(name)
 
 
@@ -659,7 +659,7 @@ def _check_audit_signing(settings: AuditSettings) -> None:
 
     webhook = settings.checkpoint_webhook
     if webhook and not webhook.startswith(("https://", "http://")):
-        raise ConfigError("toolway.audit.checkpointWebhook is not a URL", hint="write https://…", code=CONFIG_KEY_CODE)
+        raise ConfigError("toolway.audit.checkpointWebhook is not a URL", hint="use https://…", code=CONFIG_KEY_CODE)
     try:
         words = shlex.split(settings.signer.removeprefix("command:"))
     except ValueError:
@@ -667,7 +667,7 @@ def _check_audit_signing(settings: AuditSettings) -> None:
     if settings.signer and not (settings.signer.startswith("command:") and words):
         raise ConfigError(
             "toolway.audit.signer is not a command",
-            hint='write "command:/usr/local/bin/sign-with-kms --key audit"',
+            hint='use "command:/usr/local/bin/sign-with-kms --key audit"',
             code=CONFIG_KEY_CODE,
         )
     if bool(settings.signer) != bool(settings.signer_key):
@@ -698,7 +698,7 @@ def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
     )
     fields.reject_unknown("toolway.alerts", "folder, webhook, headers and asksAfter")
     if settings.webhook and not settings.webhook.startswith(("https://", "http://")):
-        raise ConfigError("toolway.alerts.webhook is not a URL", hint="write https://…", code=CONFIG_KEY_CODE)
+        raise ConfigError("toolway.alerts.webhook is not a URL", hint="use https://…", code=CONFIG_KEY_CODE)
     return settings
 
 
@@ -707,7 +707,7 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
     if has_secret(value):
         raise ConfigError(
             f"{key} cannot refer to a secret",
-            detail="secrets are resolved only for servers",
+            detail="secrets only work in server entries",
             hint="use ${VARIABLE}",
             code=CONFIG_KEY_CODE,
         )
@@ -766,7 +766,7 @@ def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:
         if settings.key or settings.dimensions is not None:
             return "key and dimensions need an endpoint", 'add "endpoint": "https://…/v1/embeddings"'
         if settings.model not in ("", LOCAL_SEARCH_MODEL):
-            return "the model is not on this machine", f'write "model": "{LOCAL_SEARCH_MODEL}", or add "endpoint"'
+            return "the model is not on this machine", f'set "model": "{LOCAL_SEARCH_MODEL}", or add "endpoint"'
         return None
     if not settings.model:
         return "an endpoint needs a model", 'add "model": "…"'
@@ -822,7 +822,7 @@ def _parse_traces(fields: FieldReader) -> TraceSettings:
     if endpoint and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(
             "toolway.telemetry.traces.endpoint must be the URL of an OTLP/HTTP collector",
-            hint="write it as http://localhost:4318",
+            hint="use a URL such as http://localhost:4318",
             code=CONFIG_KEY_CODE,
         )
     fields.reject_unknown("toolway.telemetry.traces", "endpoint and sample")

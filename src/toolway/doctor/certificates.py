@@ -19,8 +19,8 @@ from toolway.http.request import HttpTarget
 from toolway.protocol.sanitize import sanitize
 
 MAX_NAMES_SHOWN: Final = 3
-RENEW_HINT: Final = "the certificate has expired: the server's operator must renew it"
-CLOCK_HINT: Final = "the certificate is not valid yet: check the clock of this machine, or ask the server's operator"
+RENEW_HINT: Final = "the certificate has expired: ask whoever runs the server to renew it"
+CLOCK_HINT: Final = "the certificate is not valid yet: check the clock of this machine, or ask whoever runs the server"
 OTHER_NAME_HINT: Final = "the certificate is for another host name: use that name in url"
 
 

@@ -194,7 +194,7 @@ def _check_transport_type(client: Client, entry: ClientEntry) -> Iterator[Config
             entry.name,
             f'unknown type "{transport_type}" for {client.title}',
             detail=f"known types: {', '.join(dict.fromkeys(types.values()))}",
-            hint=f'write "{client.dialect.type_key}": "{wanted}"',
+            hint=f'set "{client.dialect.type_key}": "{wanted}"',
             code="E-CONFIG-TYPE",
         )
     elif transport_type is None and remote and client.name == "claude-code":

@@ -89,9 +89,9 @@ def check_entry(target: CheckTarget, duplicate: str = "", same_elsewhere: Sequen
         yield Check(
             "config",
             "warn",
-            f"this entry is not used: another {target.name} overrides it",
+            f"overridden by another entry named {target.name}",
             target.overridden_by,
-            "remove one of the two, or give it another name",
+            "remove or rename one of the two",
             code="E-CONFIG-SCOPE",
         )
     if not problems and not duplicate and not target.overridden_by:
@@ -116,10 +116,10 @@ def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
         return check
     transport_type = "stdio" if "command" in target.raw_entry else "http"
     key = "type" if "type" in target.raw_entry else "transport"
-    description = f'write "{key}": "{transport_type}" in the entry of {target.raw_name}'
+    description = f'set "{key}": "{transport_type}" in the entry of {target.raw_name}'
     fix = EntryFix(description, Path(target.file), (*target.root, target.raw_name), (((key,), transport_type),))
     auto_fix = None if target.file.endswith((".yaml", ".yml")) else fix
-    return replace(check, hint="write", copy=format_entry_keys({key: transport_type}), auto_fix=auto_fix)
+    return replace(check, hint="set", copy=format_entry_keys({key: transport_type}), auto_fix=auto_fix)
 
 
 # -- environment values ------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _check_unset(target: CheckTarget) -> Iterator[Check]:
                 "env",
                 "warn",
                 f"env.{name} is empty",
-                hint="set the variable that it refers to",
+                hint="set the variable it refers to",
                 code=UNSET_VARIABLE_CODE,
             )
 
@@ -165,13 +165,13 @@ def _check_placeholders(target: CheckTarget) -> Iterator[Check]:
     groups = (("env", server.env), ("headers", server.headers)) if server is not None else ()
     for group, name, value in ((group, name, values[name]) for group, values in groups for name in values):
         if _PLACEHOLDER.fullmatch(value):
-            message, hint = f"{group}.{name} still has the placeholder of an example", "write your own value"
+            message, hint = f"{group}.{name} still has the placeholder of an example", "use your own value"
             yield Check("env", "fail", message, hint=hint, code="E-CONFIG-KEY")
         elif len(value) > 2 and value[0] == value[-1] and value[0] in "\"'":
             message = f"{group}.{name} has quotes around its value, and they are part of it"
             yield Check("env", "warn", message, hint="remove the inner quotes", code="E-CONFIG-KEY")
         elif value != value.strip():
-            message = f"{group}.{name} has a space or line break at its begin or end"
+            message = f"{group}.{name} has a space or line break at its start or end"
             yield Check("env", "warn", message, hint="remove it: most services reject it", code="E-CONFIG-KEY")
 
 
@@ -201,7 +201,7 @@ def _check_plaintext_secrets(target: CheckTarget) -> Iterator[Check]:
             "warn",
             f"{key} is a secret in plain text",
             f"every program that reads {target.file} can read it",
-            "put it into the secret store, and refer to it in the file",
+            "put it in the secret store, and refer to it in the file",
             f"toolway secrets set {target.name}.{key.partition('.')[2]}",
             "E-DOCTOR-PLAIN",
         )
@@ -224,7 +224,7 @@ def store_token_hint(target: CheckTarget, location: str) -> tuple[str, str]:
         if kind == "keyring":
             return f"{begin}, and store it", f"toolway secrets set {name}"
         if kind == "file":
-            return f"{begin}, and write it to {name}", ""
+            return f"{begin}, and put it in {name}", ""
         if kind == "command":
             return f"{begin}: log in again where the command gets it ({name})", ""
     names = [found[0] for each in references if (found := _VARIABLE_NAME.search(each.removeprefix("{env:")))]
@@ -331,7 +331,7 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
             "warn",
             f"{target.title} will not find {name}: it is not on the PATH of desktop applications",
             f"{message}\n{found.searched_folders}",
-            "write the full path",
+            "use the full path",
             format_entry_keys(changes),
             "E-DOCTOR-DESKTOP-PATH",
             _full_path_fix(target, changes),
@@ -342,7 +342,7 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
 def _command_not_found(target: CheckTarget, name: str, server: Server, found: CommandMatch) -> Check:
     full = os.path.abspath(os.path.join(server.cwd or "", name))
     if os.path.dirname(name) and os.path.isdir(full):
-        message, hint = f"{name} is a folder", "write the path of the program in it, or the program that runs it"
+        message, hint = f"{name} is a folder", "use the path of the program in it, or the program that runs it"
         return Check("command", "fail", message, full, hint, code="E-STDIO-EACCES")
     if os.path.dirname(name) and os.path.isfile(full):
         return Check(
@@ -365,18 +365,16 @@ def _command_not_found(target: CheckTarget, name: str, server: Server, found: Co
             "fail",
             f"{name} is not on PATH; {found.manager} has it",
             f"{found.other_path}\n{found.searched_folders}",
-            "write the full path",
+            "use the full path",
             format_entry_keys(changes),
             "E-STDIO-ENOENT",
             _full_path_fix(target, changes),
         )
     beside = os.path.join(os.path.dirname(target.file), name)
     if os.path.dirname(name) and not os.path.isabs(name) and target.file and os.path.isfile(beside):
-        message = f"{name} is relative to {server.cwd or 'the folder in which the program runs'}, and not found there"
+        message = f"{name} is relative to {server.cwd or 'the folder where the program runs'}, and not found there"
         copy = format_entry_keys({"command": os.path.normpath(beside)})
-        return Check(
-            "command", "fail", message, f"{full} does not exist", "write the full path", copy, "E-STDIO-ENOENT"
-        )
+        return Check("command", "fail", message, f"{full} does not exist", "use the full path", copy, "E-STDIO-ENOENT")
     cause = diagnose(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None
     detail = f"{full} does not exist" if os.path.dirname(name) else found.searched_folders
@@ -402,7 +400,7 @@ def _full_path_fix(target: CheckTarget, changes: Mapping[str, Any]) -> EntryFix 
         return None
     flat: list[tuple[tuple[str, ...], str]] = [(("command",), changes["command"])]
     flat += [(("env", name), value) for name, value in changes.get("env", {}).items()]
-    description = f"write {changes['command']} as the command of {target.raw_name}"
+    description = f"set {changes['command']} as the command of {target.raw_name}"
     return EntryFix(description, Path(target.file), (*target.root, target.raw_name), tuple(flat))
 
 

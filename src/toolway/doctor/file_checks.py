@@ -102,7 +102,7 @@ def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
         data = path.read_bytes()
     except OSError as exc:
         file.add_check(
-            "fail", f"{path.name} cannot be read", exc.strerror or str(exc), "correct the path", code="E-CONFIG-FILE"
+            "fail", f"{path.name} cannot be read", exc.strerror or str(exc), "fix the path", code="E-CONFIG-FILE"
         )
         return file
     text = _decode(file, data, rules)
@@ -122,11 +122,11 @@ def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
 
 
 def _decode(file: CheckedFile, data: bytes, rules: ReaderRules) -> str | None:
-    """Decode the bytes of a config file. Return None and add a failed check if it is not UTF-8."""
+    """Decode the bytes of a config file. If it is not UTF-8, return None and add a failed check."""
     name = file.path.name
     for bom, encoding in _UTF16_BOMS.items():
         if data.startswith(bom):
-            auto_fix = FileFix(f"write {name} as UTF-8", file.path, partial(_to_utf8, encoding=encoding))
+            auto_fix = FileFix(f"save {name} as UTF-8", file.path, partial(_to_utf8, encoding=encoding))
             message = f"{name} is encoded as UTF-16 instead of UTF-8"
             copy = f"iconv -f UTF-16 -t UTF-8 {file.path} > new.json"
             file.add_check("fail", message, hint="save it as UTF-8", copy=copy, code="E-CONFIG-FILE", auto_fix=auto_fix)
@@ -157,7 +157,7 @@ def _remove_bom(data: bytes) -> bytes:
 
 
 def _check_plain_json(file: CheckedFile, text: str, rules: ReaderRules) -> None:
-    """Add a failed check if a comment or a trailing comma makes the file invalid as plain JSON."""
+    """Add a failed check for a comment or a trailing comma that makes the file invalid as plain JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as exc:
@@ -196,7 +196,7 @@ def _find_servers(file: CheckedFile, value: Any, rules: ReaderRules) -> None:
         file.add_check(
             "fail",
             f"{file.path.name} is not a JSON object",
-            hint=f'write {{"{rules.server_keys[0]}": {{…}}}}',
+            hint=f'use {{"{rules.server_keys[0]}": {{…}}}}',
             code="E-CONFIG-SHAPE",
         )
         return
@@ -482,7 +482,7 @@ def _check_log_location(file: Path) -> Check | None:
             "audit",
             "fail",
             message,
-            hint=f"make {folder} writable, or name another toolway.audit.file",
+            hint=f"make {folder} writable, or set another toolway.audit.file",
             code="E-AUDIT-OPEN",
         )
     free = shutil.disk_usage(folder).free
@@ -504,7 +504,7 @@ def _altered_check(location: str, exc: Exception) -> Check:
     message = f"the audit log was changed or damaged, so the gateway will not start: {location}"
     if isinstance(exc, MissingLog):
         message = f"the audit log was removed, so the gateway will not start: {location}"
-        return Check("audit", "fail", message, str(exc), "put it back, or begin it again", _RESTART, "E-AUDIT-MISSING")
+        return Check("audit", "fail", message, str(exc), "put it back, or start over", _RESTART, "E-AUDIT-MISSING")
     detail, hint = mask_secrets(str(exc)), "find the damaged record"
     return Check("audit", "fail", message, detail, hint, _VERIFY_COMMAND, "E-AUDIT-ALTERED")
 
@@ -532,4 +532,4 @@ def _check_alerts(settings: AlertSettings, folder: Path) -> Iterator[Check]:
     if pending:
         message = f"{len(pending)} alerts are pending" if len(pending) > 1 else "an alert is pending"
         detail = "\n".join(file.name for file in pending[-5:])
-        yield Check("alerts", "warn", message, detail, "handle it, then delete its file", f"ls {alert_folder}")
+        yield Check("alerts", "warn", message, detail, "fix it, then delete the alert file", f"ls {alert_folder}")

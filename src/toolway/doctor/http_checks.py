@@ -74,7 +74,7 @@ def check_http_failure(target: CheckTarget, server: Server, trial: TrialStart, p
     if probes.post.content_type == "text/html" or probes.endpoint or trial.status in (404, 405):
         return _no_endpoint(failure, probes)
     if probes.post.is_openapi and server.http_url is not None:
-        message, hint = "an OpenAPI document is at this url, and no MCP server", "make tools of the API"
+        message, hint = "this url has an OpenAPI document, not an MCP server", "use the API as tools"
         copy = format_entry_keys({"openapi": {"url": server.http_url}})
         return Check("address", "fail", message, failure.reason, hint, copy, failure.code)
     hint = failure.hint or _status_hint(trial.status)
@@ -87,23 +87,23 @@ def _status_hint(status: int | None) -> str:
     `status` is None if the failure was not an HTTP status, but a response that is not MCP.
     """
     if status in (502, 503, 504):
-        return "a proxy answers, and the server behind it does not: start that server, or see its log"
+        return "a proxy answers, but the server behind it does not: start that server, or check its log"
     if status is not None and status >= 500:
-        return "see the log of the server, or ask its operator"
-    return "check that url is the MCP endpoint; the server's documentation names it"
+        return "check the server log, or ask whoever runs it"
+    return "check that url is the MCP endpoint; see the server's documentation"
 
 
 def _tls_needed(server: Server, failure: Disconnect) -> Check:
     url = urlunsplit(urlsplit(server.url or "")._replace(scheme="https" if server.transport != "websocket" else "wss"))
     copy = format_entry_keys({"url": url})
-    message = "the address speaks TLS, and url has no https"
-    return Check("connect", "fail", message, failure.reason, "write https instead of http", copy, failure.code)
+    message = "the address speaks TLS, but url does not start with https"
+    return Check("connect", "fail", message, failure.reason, "use https instead of http", copy, failure.code)
 
 
 def _proxy_failure(server: Server, failure: Disconnect) -> Check:
     host = urlsplit(server.url or "").hostname or ""
     detail = "it is set by HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
-    hint = "correct that variable, or exclude this host"
+    hint = "fix that variable, or exclude this host"
     return Check("connect", "fail", failure.reason, detail, hint, f"export NO_PROXY={host}", failure.code)
 
 
@@ -120,7 +120,7 @@ def _denied_address(failure: Disconnect) -> Check:
 def _connect_hint(server: Server, failure: Disconnect) -> str:
     host = urlsplit(server.url or "").hostname or ""
     if failure.code == "E-HTTP-CONNECT" and (host == "localhost" or host.startswith("127.") or host == "::1"):
-        return "start the server that should listen there, or correct url in its entry"
+        return "start the server that should listen there, or fix url in its entry"
     return failure.hint or "check url, network, VPN and proxy"
 
 
@@ -130,7 +130,7 @@ def _tls_failure(server: Server, failure: Disconnect, probes: Probes) -> Check:
     hint, copy = failure.hint, ""
     if "wrong version number" in reason or "record layer" in reason or "http request" in reason:
         plain = parts.scheme.rstrip("s")  # http or ws
-        hint = f"the address does not speak TLS: write {plain} instead of {parts.scheme}"
+        hint = f"the address does not speak TLS: use {plain} instead of {parts.scheme}"
         copy = format_entry_keys({"url": urlunsplit(parts._replace(scheme=plain))})
     elif "expired" in reason:
         hint = certificates.RENEW_HINT
@@ -139,7 +139,7 @@ def _tls_failure(server: Server, failure: Disconnect, probes: Probes) -> Check:
     elif "mismatch" in reason or "not valid for" in reason:
         hint = certificates.OTHER_NAME_HINT
     elif "self-signed" in reason or "self signed" in reason or "issuer" in reason:
-        hint = "get the certificate of the issuing authority from the server's operator, and set its path"
+        hint = "get the CA certificate from whoever runs the server, and set its path"
         copy = format_entry_keys({"tls": {"caFile": "/path/to/authority.pem"}})
     further, hints = certificates.find_further_problems(
         probes.certificate, parts.hostname or "", reason, datetime.now(UTC)
@@ -155,16 +155,16 @@ def _streamable_http_available(failure: Disconnect) -> Check:
         "fail",
         message,
         failure.reason,
-        "correct its type",
+        "fix its type",
         format_entry_keys({"type": "http"}),
         _DEPRECATED_CODE,
     )
 
 
 def _streamable_http_at(url: str, failure: Disconnect) -> Check:
-    message = "the server uses Streamable HTTP, but its url is that of a WebSocket"
+    message = "the server uses Streamable HTTP, but its url is a WebSocket URL"
     return Check(
-        "handshake", "fail", message, failure.reason, "correct its url", format_entry_keys({"url": url}), failure.code
+        "handshake", "fail", message, failure.reason, "fix its url", format_entry_keys({"url": url}), failure.code
     )
 
 
@@ -180,7 +180,7 @@ def check_deprecated_transport(server: Server, probes: Probes) -> Check:
         return Check("transport", "warn", message, "it works for now", hint, format_entry_keys(keys), _DEPRECATED_CODE)
     if server.sse:
         return Check("transport", "ok", "HTTP+SSE, which is deprecated, as configured")
-    hint = "ask the operator for a Streamable HTTP URL; until then set the type, which saves two requests"
+    hint = "ask whoever runs it for a Streamable HTTP URL; until then set the type, which saves two requests"
     return Check(
         "transport", "warn", message, "it works for now", hint, format_entry_keys({"type": "sse"}), _DEPRECATED_CODE
     )
@@ -192,7 +192,7 @@ def _rejected_credential(
     header = next((name for name in server.headers if name.lower() == "authorization"), "")
     detail = "\n".join(filter(None, (failure.reason, _format_challenge(probes), _clock_detail(probes))))
     if status == 403:
-        message, hint = "the credential lacks permission (403)", "give the token the missing permissions"
+        message, hint = "the credential lacks permission (403)", "add the missing permissions to the token"
         return Check("auth", "fail", message, detail, hint, code=failure.code)
     if not header:
         if "resource_metadata" in _format_challenge(probes):  # a server with OAuth login names its metadata URL
@@ -208,7 +208,7 @@ def _rejected_credential(
         )
     message = f"the server rejects the token in headers.{header} (401)"
     if len(server.headers[header].split()) == 1:
-        hint = "write the scheme before the token, most often Bearer"
+        hint = "add the scheme before the token, most often Bearer"
         copy = format_entry_keys({"headers": {header: "Bearer ${TOKEN}"}})
         return Check("auth", "fail", f"{message}: it has no scheme", detail, hint, copy, failure.code)
     if probes.skew:
@@ -222,8 +222,8 @@ def _rejected_credential(
 
 def _login_required(failure: Disconnect, detail: str) -> Check:
     command = failure.hint if failure.code == "E-AUTH-LOGIN" else ""
-    message = "the server requires an OAuth login (401), and there is no valid one"
-    hint = "log in; all programs of this user then share the token" if command else failure.hint
+    message = "the server requires an OAuth login (401), and you have no valid login"
+    hint = "log in; all your programs then share the token" if command else failure.hint
     return Check("auth", "fail", message, detail, hint, command, failure.code)
 
 
@@ -259,17 +259,15 @@ def _redirected(failure: Disconnect, probes: Probes) -> Check:
 def _no_endpoint(failure: Disconnect, probes: Probes) -> Check:
     title = f" ({probes.post.title})" if probes.post.title else ""
     page = probes.post.content_type == "text/html"
-    message = (
-        f"a web page{title} is at this url" if page else f"no MCP endpoint answers at this url ({probes.post.status})"
-    )
+    message = f"a web page{title} is at this url" if page else f"no MCP endpoint at this url ({probes.post.status})"
     if probes.endpoint:
         hint, copy = "use the MCP endpoint of the same host", format_entry_keys({"url": probes.endpoint})
         return Check(
-            "address", "fail", f"{message}, and no MCP server" if page else message, "", hint, copy, failure.code
+            "address", "fail", f"{message}, not an MCP server" if page else message, "", hint, copy, failure.code
         )
     hint = "find the URL in the server's documentation; it often ends with /mcp"
     return Check(
-        "address", "fail", f"{message}, and no MCP server" if page else message, failure.reason, hint, code=failure.code
+        "address", "fail", f"{message}, not an MCP server" if page else message, failure.reason, hint, code=failure.code
     )
 
 

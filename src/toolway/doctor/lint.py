@@ -58,7 +58,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
         found += _lint_invisible(name, tool)
     if len(tools) > MAX_OPENAI_TOOLS:
         message = f"{len(tools)} tools, but OpenAI accepts {MAX_OPENAI_TOOLS} in one request"
-        hint = "let clients search (/mcp/search), or serve only the needed tools as a group: `toolway.groups`"
+        hint = "let clients search (/mcp/search), or serve only the tools they need as a group: `toolway.groups`"
         found.append(Finding("warning", "", message, hint, providers=("openai",), code="E-LINT-MANY"))
     return LintResult(server, len(tools), tuple(found), TokenCost.of_server(server, tools))
 
@@ -89,7 +89,7 @@ def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> I
         described = describe_invisible(definition)
         if described:
             message = f"invisible or control characters: {described}"
-            hint = "a model reads what a person does not see: report it, or check the server before you use it"
+            hint = "the model reads text that you cannot see: report it, or check the server before you use it"
             yield Finding("warning", tool, message, hint, ".".join(path), code="E-LINT-INVISIBLE")
     elif isinstance(definition, dict):
         for key, value in definition.items():
@@ -116,7 +116,7 @@ def check_top_level(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[P
         yield 'the schema has no "type": "object" at its top level', 'add "type": "object"', PROVIDERS
     for word in COMBINATORS:
         if word in schema:
-            hint = f'write the cases as optional properties instead of "{word}", and check them in the tool'
+            hint = f'use optional properties for the cases instead of "{word}", and check them in the tool'
             yield f'"{word}" at the top level of the schema', hint, ("openai", "anthropic")
 
 
@@ -143,7 +143,7 @@ def check_property_names(schema: Json, top: bool) -> Iterator[tuple[str, str, tu
 def check_enums(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     values = schema.get("enum")
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
-        yield "an enum with non-string values", 'write them as strings, with "type": "string"', ("gemini",)
+        yield "an enum with non-string values", 'use strings, with "type": "string"', ("gemini",)
 
 
 def check_references(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
@@ -168,7 +168,7 @@ def _lint_schema(tool: str, schema: Any) -> Iterator[Finding]:
     invalid = schema_error(schema)
     if invalid:
         where, why = invalid
-        yield Finding("error", tool, f"inputSchema is not valid JSON Schema: {why}", "correct the schema", where)
+        yield Finding("error", tool, f"inputSchema is not valid JSON Schema: {why}", "fix the schema", where)
         return
     for path, node in subschemas(schema, (), 0):
         for rule in SCHEMA_RULES:
@@ -185,7 +185,7 @@ def _lint_output(tool: str, definition: Json) -> Iterator[Finding]:
     elif (invalid := schema_error(schema)) is not None:
         where, why = invalid
         message = f"outputSchema is not valid JSON Schema: {why}"
-        yield Finding("error", tool, message, "correct the schema", where, providers=())
+        yield Finding("error", tool, message, "fix the schema", where, providers=())
     elif schema.get("type") != "object":
         message = "clients before 2026-07-28 reject the whole list because this outputSchema is not of type object"
         hint = 'use the gateway, which wraps it for them, or return {"result": …} yourself'

@@ -217,7 +217,7 @@ def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
     """Yield a report that advises tool search, if the tools of all servers together cost a model many tokens."""
     advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
     if advice and len(costs) > 1:
-        hint = 'connect them with search, or give a group "search": true'
+        hint = 'connect them with search, or set "search": true in a group'
         copy = "toolway connect CLIENT --search"
         yield SubjectReport("machine", "all servers", (Check("tokens", "ok", advice, "", hint, copy, "E-LINT-MANY"),))
 
@@ -253,9 +253,9 @@ def _check_folders(folders: Iterable[str], environ: Mapping[str, str]) -> Iterat
         yield Check(
             "folder",
             "warn",
-            f"{folder} is outside of your profile: other users of this machine may read the keys and tokens in it",
+            f"{folder} is outside your profile: other users of this machine may read the keys and tokens in it",
             f"your profile: {profile[0]}",
-            "unset XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME and TOOLWAY_STATE, or let only yourself in",
+            "unset XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME and TOOLWAY_STATE, or let nobody else read it",
             f'icacls "{folder}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"',
             "E-DOCTOR-FOLDER",
         )

@@ -85,16 +85,16 @@ def _skip(name: str, message: str, detail: str = "") -> Check:
 
 def check_login(found: IdentityFacts) -> Iterator[Check]:
     if not found.issuer:
-        message = "no identity provider is configured: everyone with an API key or the token of the machine gets in"
+        message = "no identity provider: anyone with an API key or the local token has access"
         login = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
         yield _fail("login", message, "toolway.gateway.login is not set").with_fix(
-            "name your OpenID provider, and the URL of this gateway", _settings(login=login), "E-LOGIN-NONE"
+            "set your OpenID provider, and the URL of this gateway", _settings(login=login), "E-LOGIN-NONE"
         )
         return
     if found.running_issuer is not None and found.running_issuer != found.issuer:
         detail = f"the file has {found.issuer}, the gateway names {found.running_issuer or 'none'} to clients"
         yield _fail("login", "the running gateway does not use the identity provider of the file", detail).with_fix(
-            "restart the gateway: settings of the login are read at its start", "toolway serve", "E-LOGIN-NONE"
+            "restart the gateway: it reads its login settings when it starts", "toolway serve", "E-LOGIN-NONE"
         )
         return
     yield _ok("login", f"tokens of {found.issuer} are accepted", "toolway.gateway.login")
@@ -114,7 +114,7 @@ def check_anonymous(found: IdentityFacts) -> Iterator[Check]:
             "stop this gateway, and start it without --no-auth", "toolway serve", "E-LOGIN-OPEN"
         )
     else:
-        yield _ok("anonymous", "requests without a token, or with a forged one, are refused", found.tried)
+        yield _ok("anonymous", "requests without a token, or with a forged one, are rejected", found.tried)
 
 
 def check_keys(found: IdentityFacts) -> Iterator[Check]:
@@ -122,29 +122,29 @@ def check_keys(found: IdentityFacts) -> Iterator[Check]:
         yield _skip("keys", "the API keys could not be read", found.keys_problem)
         return
     if not found.keys:
-        yield _ok("keys", "there are no API keys")
+        yield _ok("keys", "no API keys exist")
     for key in found.keys:
         kind = "the administrator's key" if key.admin else "the key"
         if key.expires is None:
-            message = f"{kind} {key.name!r} gets in without the provider, and has no end"
+            message = f"{kind} {key.name!r} bypasses your identity provider and never expires"
             yield _fail("keys", message, f"key {key.id}").with_fix(
-                "revoke it; if a program needs one, create a key with an end",
+                "revoke it, or replace it with a key that expires",
                 f"toolway keys revoke {shlex.quote(key.id)}",
             )
         else:
             end = datetime.fromtimestamp(key.expires, UTC).strftime("%Y-%m-%d")
-            yield _warn("keys", f"{kind} {key.name!r} gets in without the provider until {end}")
+            yield _warn("keys", f"{kind} {key.name!r} bypasses your identity provider until {end}")
 
 
 def check_local_token(found: IdentityFacts) -> Iterator[Check]:
     if not found.host:
-        yield _skip("token", "the address on which the gateway listens is not known from here")
+        yield _skip("token", "unknown from here: the address the gateway listens on")
     elif not found.is_loopback and found.token_from:
         message = "the token of this machine is an administrator's, and is accepted from other machines"
         networks = ", ".join(found.token_from)
         detail = f"the gateway listens on {found.host}, and toolway.gateway.localTokenFrom is {networks}"
         yield _fail("token", message, detail).with_fix(
-            "remove localTokenFrom, and restart the gateway; other machines use a login or an API key with an end",
+            "remove localTokenFrom, and restart the gateway; other machines use a login or an API key that expires",
             _settings(localTokenFrom=[]),
         )
     elif found.token_forwarded:
@@ -160,15 +160,15 @@ def check_local_token(found: IdentityFacts) -> Iterator[Check]:
     else:
         tried = ", as was tried" if found.token_forwarded is False else ""
         detail = (
-            f"{found.token_file or 'it does not exist yet'}; it is refused from other machines, and with headers of a "
+            f"{found.token_file or 'it does not exist yet'}; it is rejected from other machines, and with headers of a "
             f"proxy{tried}. A proxy on this machine that sends no such header can pass it on"
         )
-        yield _warn("token", "the token of this machine gets in without the provider, from this machine", detail)
+        yield _warn("token", "the local token bypasses your identity provider, from this machine", detail)
 
 
 def check_nodes(found: IdentityFacts) -> Iterator[Check]:
     if found.cluster:
-        yield _warn("nodes", "nodes of the cluster get in with the cluster key, without the provider")
+        yield _warn("nodes", "nodes of the cluster get in with the cluster key, without your identity provider")
 
 
 # -- approved by content -----------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ def check_nodes(found: IdentityFacts) -> Iterator[Check]:
 
 def check_reload(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
     if approval.reload_all:
-        message = 'entries that another program writes into the file are used without approval: "reload" is "all"'
+        message = 'entries that another program writes into the file are used without your review: "reload" is "all"'
         yield _fail("reload", message, "toolway.gateway.reload").with_fix(
-            "use approved entries only", _settings(reload="approved"), "E-CONFIG-HELD"
+            "use trusted entries only", _settings(reload="approved"), "E-CONFIG-HELD"
         )
 
 
@@ -202,11 +202,11 @@ def check_programs(_: ApprovalFacts, servers: Servers) -> Iterator[Check]:
 
 def check_other_entries(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
     for name in approval.waiting:
-        yield _ok(name, "its entry waits for approval, and is not started")
+        yield _ok(name, "not started: you have not trusted this entry yet")
     for file in approval.untrusted_files:
-        yield _ok("project", f"{file} is not trusted, and not used")
+        yield _ok("project", f"{file} is not trusted, so it is not used")
     if approval.signer:
-        state = "waits for approval, and is not run" if approval.signer_held else "is approved"
+        state = "does not run: you have not trusted it yet" if approval.signer_held else "is approved"
         yield _ok("signer", f"the command that signs the audit log {state}", approval.signer)
     if approval.allowed_commands:
         commands = ", ".join(approval.allowed_commands)
@@ -221,9 +221,9 @@ def _program(server: CheckedServer) -> Iterator[Check]:
         yield _ok(name, "its server runs no program here; what runs at its URL cannot be locked", server.location)
         return
     if server.image:
-        message = f"the image {server.image} is not fixed by its digest: the registry decides what runs"
+        message = f"the image {server.image} is not pinned to a digest: the registry decides what runs"
         yield _fail(name, message, server.location).with_fix(
-            "name the image with its digest", f"{server.image.partition('@')[0]}@sha256:…"
+            "use the image with its digest", f"{server.image.partition('@')[0]}@sha256:…"
         )
     if not server.package:
         return
@@ -245,14 +245,14 @@ def _approval(server: CheckedServer) -> Check:
     elif server.approval == "project":
         message = "its project file is trusted, by the digest of the file"
     elif server.approval == "unrecorded":
-        message = "no approval of its entry is recorded: the first start of the gateway approves all entries"
+        message = "its entry is not recorded as trusted yet: the first start of the gateway trusts all entries"
         return _fail(server.name, message, server.source).with_fix(
             "review the file, then record its entries", server.record_command, "E-CONFIG-HELD"
         )
     elif server.approval == "all":
         message = 'its entry is used because "reload" is "all"'
     else:
-        return _skip(server.name, "if its entry was approved is not known", server.source)
+        return _skip(server.name, "unknown: whether this entry was reviewed", server.source)
     return _ok(server.name, message, server.source)
 
 
@@ -262,11 +262,11 @@ def _approval(server: CheckedServer) -> Check:
 def check_pin_mode(pins: PinFacts, _: Servers) -> Iterator[Check]:
     if pins.mode in ("hold", "approve"):
         origin = "toolway.gateway.pins" if pins.setting else "default for this gateway"
-        yield _ok("pins", f"changed definitions are held until a person approves them ({pins.mode})", origin)
+        yield _ok("pins", f"changed definitions are on hold until someone reviews them ({pins.mode})", origin)
         return
     origin = "toolway.gateway.pins" if pins.setting else "default for a gateway that listens on this machine only"
-    yield _fail("pins", "changed definitions are used, and only noted", origin).with_fix(
-        "hold them until a person approves them", _settings(pins="hold"), "E-TOOL-HELD"
+    yield _fail("pins", "changed definitions are used, with only a note", origin).with_fix(
+        "hold changes until someone reviews them", _settings(pins="hold"), "E-TOOL-HELD"
     )
 
 
@@ -283,20 +283,22 @@ def check_pins(pins: PinFacts, servers: Servers) -> Iterator[Check]:
 def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
     found, name = server.pins, shlex.quote(server.name)
     if found is None:
-        other = "those that exist are of another command or URL with this name" if server.pins_of_other_entry else ""
-        message = "it has no pins: its definitions were not received since its entry was changed or added"
+        other = (
+            "the existing pins belong to another command or URL with this name" if server.pins_of_other_entry else ""
+        )
+        message = "it has no pins: it has not listed its tools since its entry was changed or added"
         yield _skip(server.name, message, other or pins.place).with_fix(
             "let the gateway start it once", "toolway serve"
         )
         return
-    messages = [f"{item} changed, and waits for a review; it is not used" for item in found.held]
+    messages = [f"{item} changed and is on hold until you review it" for item in found.held]
     messages += [f"{item} changed, and is used" for item in found.noted]
     for message in messages:
         copy = f"toolway trust tools diff {name}; toolway trust tools accept {name}"
-        yield _fail(server.name, message, pins.place).with_fix("see what changed, then approve it", copy, "E-TOOL-HELD")
+        yield _fail(server.name, message, pins.place).with_fix("see what changed, then accept it", copy, "E-TOOL-HELD")
     if not messages:
         seen = found.count - found.approved
-        text = f"{found.count} definitions are pinned: {seen} when first received, {found.approved} by a person"
+        text = f"{found.count} definitions are pinned: {seen} when first received, {found.approved} after a review"
         yield _ok(server.name, text, pins.place)
 
 
@@ -309,9 +311,9 @@ def check_sandboxes(servers: Servers) -> Iterator[Check]:
             yield _ok(server.name, "runs no program on this machine", server.location)
             continue
         if server.env_policy == "inherit":
-            message = "it gets all variables of the gateway, also the secrets of other servers in them"
+            message = "it inherits every environment variable, including other servers' secrets"
             yield _fail(server.name, message, server.source).with_fix(
-                "pass only the variables that it needs", '"envPolicy": "safe"'
+                "pass only the variables it needs", '"envPolicy": "safe"'
             )
         yield _sandbox(server)
     if not servers:
@@ -323,7 +325,7 @@ def check_plain_secrets(servers: Servers) -> Iterator[Check]:
         for key in server.plain_secrets:
             secret = f"{shlex.quote(server.name)}.{shlex.quote(key.rpartition('.')[2])}"
             yield _fail(server.name, f"{key} is a secret in plain text (***)", server.source).with_fix(
-                "put it into the secret store, and refer to it in the file",
+                "put it in the secret store, and refer to it in the file",
                 f"toolway secrets set {secret}",
                 "E-DOCTOR-PLAIN",
             )
@@ -332,7 +334,7 @@ def check_plain_secrets(servers: Servers) -> Iterator[Check]:
 def _sandbox(server: CheckedServer) -> Check:
     name, mode, probe = server.name, server.sandbox, server.probe
     if server.is_container:
-        text = "the container runs outside of the sandbox of this entry: what it sees is decided by its mounts"
+        text = "the container runs outside this entry's sandbox: its mounts decide what it sees"
         return _skip(name, text, server.location).with_fix("review its options, such as -v, --mount and --privileged")
     if lacked := missing("sandbox"):
         return Check(name, "fail", lacked.message, server.source, *split_hint(lacked.hint), PLATFORM_CODE)
@@ -342,23 +344,23 @@ def _sandbox(server: CheckedServer) -> Check:
             "let it run in a sandbox", '"sandbox": "guard"', "E-SANDBOX"
         )
     if probe is None:
-        return _skip(name, f"if its sandbox ({mode}) is possible was not tried", server.source)
+        return _skip(name, f"not checked: whether its sandbox ({mode}) works here", server.source)
     if probe.problem:
-        message = f"its sandbox ({mode}) is not possible here, so it does not start: {probe.problem}"
+        message = f"its sandbox ({mode}) does not work here, so it does not start: {probe.problem}"
         return _fail(name, message, server.source).with_fix(
             "see what it needs", f"toolway trust sandbox {shlex.quote(name)}", "E-SANDBOX"
         )
     if probe.readable:
         message = f"a program in its sandbox ({mode}) can read {', '.join(probe.readable)}"
         return _fail(name, message, f"tried here; made by {probe.made_by}").with_fix(
-            "install bubblewrap, and grant only folders that the server needs",
+            "install bubblewrap, and grant only the folders the server needs",
             '"sandbox": "strict"' if mode == "guard" else '"sandbox": {"write": ["~/docs"]}',
             "E-SANDBOX",
         )
     if not probe.tried:
-        return _skip(name, f"nothing was found that a program in its sandbox ({mode}) could try to read")
+        return _skip(name, f"found nothing that a program in its sandbox ({mode}) could try to read")
     tried = f"tried: {', '.join(probe.tried)}; made by {probe.made_by}"
-    return _ok(name, f"a program in its sandbox ({mode}) could read none of what was tried", tried)
+    return _ok(name, f"a program in its sandbox ({mode}) could not read any of the files we tried", tried)
 
 
 # -- signed ------------------------------------------------------------------------------------------------------------
@@ -366,15 +368,15 @@ def _sandbox(server: CheckedServer) -> Check:
 
 def check_audit(found: AuditFacts) -> Iterator[Check]:
     if not found.enabled:
-        yield _fail("audit", "there is no audit log", "toolway.audit").with_fix(
+        yield _fail("audit", "no audit log", "toolway.audit").with_fix(
             "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"
         )
         return
     yield _ok("audit", "calls are recorded", found.place)
     if not found.checkpoints:
-        yield _fail("signatures", "the end of the log is not signed", "toolway.audit.checkpoints is false").with_fix(
-            "let the gateway sign it every hour", '"toolway": {"audit": {"checkpoints": true}}', "E-AUDIT-KEY"
-        )
+        yield _fail(
+            "signatures", "the newest records of the log are not signed", "toolway.audit.checkpoints is false"
+        ).with_fix("let the gateway sign it every hour", '"toolway": {"audit": {"checkpoints": true}}', "E-AUDIT-KEY")
     yield _signing_key(found)
     yield _log(found)
 
@@ -391,7 +393,7 @@ def _signing_key(found: AuditFacts) -> Check:
     if found.key_id:
         text = f"the key {found.key_id} signed a message, and the signature is valid"
         return _ok("key", text, found.key_source)
-    return _skip("key", "if the key signs was not tried", found.key_source)
+    return _skip("key", "not checked: whether the signing key works", found.key_source)
 
 
 def _log(found: AuditFacts) -> Check:
@@ -400,13 +402,13 @@ def _log(found: AuditFacts) -> Check:
         return _skip("log", "the log could not be read", found.unreadable).with_fix("check it", verify, "E-AUDIT-OPEN")
     if found.altered:
         return _fail("log", "the log was altered", found.altered).with_fix(
-            "find the record, then see your backup", verify
+            "find the record, then compare it with your backup", verify
         )
     if not found.records and found.is_running:
         text = "the running gateway does not write this log: it has no record"
         return _fail("log", text, found.place).with_fix("restart the gateway", "toolway serve", "E-AUDIT-NONE")
     if not found.records:
-        return _ok("log", "the log has no record yet, so nothing has to be signed", found.place)
+        return _ok("log", "the log has no record yet, so there is nothing to sign", found.place)
     is_late = found.unsigned_s > MAX_UNSIGNED_S
     if not found.signed_through:
         text = f"the log has {found.records} records, and no checkpoint"

@@ -44,7 +44,7 @@ def _misnamed_variable(missing: str, names: Iterable[str]) -> Diagnosis | None:
     other = next(name for name in similar if name.upper() == close[0])
     return Diagnosis(
         f"the variable {missing} is missing, and its entry has {other}",
-        f'write "{missing}" instead of "{other}" in env',
+        f'use "{missing}" instead of "{other}" in env',
     )
 
 
@@ -53,7 +53,7 @@ def _unexpanded_path(target: CheckTarget, server: Server) -> Diagnosis | None:
     for arg in server.args:
         if arg.startswith("~/") or re.match(r"\$[A-Za-z_]", arg):
             prefix = arg.split("/", 1)[0]
-            where = "write the full path" if target.client else "write ${HOME} or the full path"
+            where = "use the full path" if target.client else "use ${HOME} or the full path"
             return Diagnosis(f"no shell expands {prefix} in args, so the file is not found", where)
     return None
 
@@ -64,11 +64,11 @@ def _relative_path(target: CheckTarget, server: Server, missing: str, cause: Dia
     if not found or not _plain(found[0]):
         return None
     folder = os.path.dirname(target.file)
-    start = server.cwd or "the folder in which the program runs"
+    start = server.cwd or "the folder where the program runs"
     text = f"{cause.cause}: {found[0]} is relative to {start}"
     if folder and os.path.exists(os.path.join(folder, found[0])):
         return Diagnosis(text, f"set the working directory: {format_entry_keys({'cwd': folder})}")
-    return Diagnosis(text, "write the full path in args, or set cwd in the entry")
+    return Diagnosis(text, "use the full path in args, or set cwd in the entry")
 
 
 def _plain(path: str) -> str:
@@ -100,17 +100,17 @@ def script_problem(path: str) -> Diagnosis | None:
         return None
     if not head.startswith(b"#!"):
         if head and b"\0" not in head and not head.startswith((b"\x7fELF", b"MZ")):
-            hint = "write #!/bin/sh or its own program into the first line, or use that program as command"
-            return Diagnosis(f"{path} is a script without a first line that names its interpreter", hint)
+            hint = "add #!/bin/sh or its own interpreter as the first line, or use that interpreter as command"
+            return Diagnosis(f"{path} is a script without an interpreter in its first line", hint)
         return None
     line = head.split(b"\n", 1)[0]
     if line.endswith(b"\r"):
         return Diagnosis(
-            f"{path} has the line ends of Windows, so its interpreter is not found",
+            f"{path} has Windows line endings, so its interpreter is not found",
             f"convert it: sed -i 's/\\r$//' {shlex.quote(path)}",
         )
     words = line[2:].decode(errors="replace").split()
     if words and os.path.isabs(words[0]) and not os.path.exists(words[0]):
-        hint = "install it, or correct the first line; a virtual environment that was moved must be created again"
+        hint = "install it, or fix the first line; if you moved a virtual environment, create it again"
         return Diagnosis(f"{path} needs {words[0]}, which does not exist", hint)
     return None

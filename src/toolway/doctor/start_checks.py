@@ -79,7 +79,7 @@ def _slow_start(server: Server, trial: TrialStart) -> Check:
         "warn",
         f"the start took {format_seconds(trial.listed_at)}: other clients may give up sooner",
         _format_times(server, trial),
-        "let a gateway keep it running, so that no client waits",
+        "let a gateway keep it running, so clients never wait",
         "toolway serve",
         "E-START-TIMEOUT",
     )
@@ -186,7 +186,7 @@ def _exited(target: CheckTarget, server: Server, trial: TrialStart, failure: Dis
     detail = stderr_tail(trial)
     if holder is not None:
         detail = f"process {holder[0]} has it: {sanitize(holder[1], 200)}\n{detail}"
-        hint, copy = "end that process, or choose another port", f"kill {holder[0]}"
+        hint, copy = "stop that process, or pick another port", f"kill {holder[0]}"
     elif path := _path_with_command_folder(server, cause):
         hint, copy = (
             "it is in the command's folder: put that folder on PATH",

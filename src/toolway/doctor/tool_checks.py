@@ -124,7 +124,7 @@ def _check_tool_lists(name: str, server: Server, tools: Sequence[str]) -> Iterat
     for key, entries in (("tools.allow", server.allowed_tools), ("tools.deny", server.denied_tools)):
         for entry in unmatched_entries(name, entries or (), tools):
             close = get_close_matches(entry, tools, n=1)
-            hint = f"did you mean {close[0]}?" if close else "correct or remove it"
+            hint = f"did you mean {close[0]}?" if close else "fix or remove it"
             yield Check("tools", "warn", f"{key} has {entry!r}, which matches no tool", hint=hint, code="E-CONFIG-KEY")
 
 
@@ -147,7 +147,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
     cost = found.cost
     text = f"about {cost.openai:,} (OpenAI), {cost.anthropic:,} (Anthropic), {cost.gemini:,} (Gemini)"
     if cost.highest > MAX_TOKEN_COST:
-        hint = "let clients search (/mcp/search), or serve only the needed tools as a group: `toolway.groups`"
+        hint = "let clients search (/mcp/search), or serve only the tools they need as a group: `toolway.groups`"
         yield Check("tokens", "warn", f"the tools cost {text} in every request", hint=hint, code="E-LINT-COST")
     else:
         yield Check("tokens", "ok", text)

@@ -183,11 +183,13 @@ class Authenticator:
         if self._local_token_rule.allows(request):
             return ProvenIdentity(LOCAL_ADMIN, depends_on_peer=self._local_token_rule.depends_on_peer)
         if self._api_keys is None:
-            raise RequestDenied(401, "a gateway without authentication serves no proxy", "remove --no-auth")
+            raise RequestDenied(
+                401, "without authentication, requests through a proxy are rejected", "remove --no-auth"
+            )
         raise RequestDenied(
             401,
             "the token of this machine is not accepted from other machines or through a proxy",
-            "use an API key, or log in; toolway.gateway.localTokenFrom names further networks",
+            "use an API key, or log in; toolway.gateway.localTokenFrom adds more networks",
             (self._challenge(),),
         )
 

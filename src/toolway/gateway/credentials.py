@@ -112,7 +112,7 @@ class Credentials:
     def verify_by(self, verifier: CredentialVerifier) -> None:
         """Let this verifier decide from now on. Raises `LookupError` if there is one: which of the two would count?"""
         if self.verifier is not None:
-            raise LookupError("another part verifies credentials already")
+            raise LookupError("another part already verifies credentials")
         self.verifier = verifier
         self.on_verifier()
 

@@ -94,7 +94,7 @@ class PartSet:
         Raises `LookupError` if another part decides already: which of the two would count?
         """
         if self.gate is not None:
-            raise LookupError("another part decides about calls already")
+            raise LookupError("another part already decides about calls")
         self.gate = gate
         self.hub.calls.use_gate(gate)
 
@@ -106,7 +106,7 @@ class PartSet:
         """Return the runtime of a part. Raises `LookupError` if there is none, or if it is of another class."""
         runtime = self._parts[name][1]
         if not isinstance(runtime, kind):
-            raise LookupError(f"the part {name} is no {kind.__name__}")
+            raise LookupError(f"the part {name} is not a {kind.__name__}")
         return runtime
 
     def start(self, settings: Mapping[str, Any]) -> None:
@@ -189,7 +189,7 @@ class PartSet:
             try:
                 found += [each for each in await runtime.read_gauges() if each.name in part.metrics]
             except Exception:
-                _log.exception("the part %s has not all metrics", part.name)
+                _log.exception("the part %s lacks some metrics", part.name)
         return found
 
     def drain(self) -> None:
@@ -198,7 +198,7 @@ class PartSet:
             try:
                 runtime.drain()
             except Exception:
-                _log.exception("the part %s goes on with its work", part.name)
+                _log.exception("the part %s continues its work", part.name)
 
     async def finish(self, timeout: float) -> None:
         """Let all parts end their running work, each in at most `timeout` seconds, before the servers are closed."""

@@ -88,7 +88,7 @@ class Permissions:
         Raises `LookupError` if another part decides already: which of the two would count?
         """
         if self.source is not _no_filter:
-            raise LookupError("another part decides about access already")
+            raise LookupError("another part already decides about access")
         self.source = source
 
     def access_for(self, principal: Principal) -> PrincipalAccess | None:

@@ -370,7 +370,7 @@ class FileApiKeyStore(ApiKeyStore):
             raise ConfigError(
                 f"cannot read the file of API keys: {self._file}",
                 detail=str(exc),
-                hint="move the file away; all keys must then be created again",
+                hint="move the file away; you must then create all keys again",
                 code="E-KEYS-FILE",
             ) from None
         self._set_keys(keys, stamp)
@@ -429,9 +429,9 @@ def generate_key(
     """
     if expires is not None and not now < expires <= MAX_EXPIRY:
         raise ConfigError(
-            "the end of an API key must be in the future",
+            "an API key's expiry must be in the future",
             detail=f"the time is {expires:.0f} seconds since 1970",
-            hint="write --expires 90d, or a date such as 2027-01-31",
+            hint="use --expires 90d, or a date such as 2027-01-31",
             code="E-KEYS-NEW",
         )
     if not is_valid_key_name(name):
@@ -444,7 +444,7 @@ def generate_key(
     if admin and scopes is not None:
         raise ConfigError(
             "an administrator's key cannot have a scope",
-            detail="/admin can call every tool and create further keys, so a scope would restrict nothing",
+            detail="/admin can call every tool and create more keys, so a scope would restrict nothing",
             hint="create two keys: one with --scope, one with --admin",
             code="E-KEYS-NEW",
         )
@@ -454,7 +454,7 @@ def generate_key(
             raise ConfigError(
                 "invalid scope of an API key",
                 detail=ascii(scope[:MAX_KEY_NAME_CHARS]),
-                hint=f"name a group, one server as server/NAME, or {METRICS_SCOPE}; for several servers define a group",
+                hint=f"use a group, one server as server/NAME, or {METRICS_SCOPE}; for several servers define a group",
                 code="E-KEYS-NEW",
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)

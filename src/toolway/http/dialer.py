@@ -212,7 +212,7 @@ def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:
         return HttpError(
             f"the certificate of {origin} was rejected ({exc.verify_message})",
             code="E-HTTP-TLS",
-            hint="correct the host or the certificate; name a private CA as `tls.caFile` of its entry or SSL_CERT_FILE",
+            hint="fix the host or the certificate; set a private CA as `tls.caFile` of its entry or SSL_CERT_FILE",
         )
     objection = explain_alert(exc)
     if objection is not None:

@@ -48,10 +48,10 @@ def explain_alert(exc: BaseException | None) -> tuple[str, str] | None:
     if "ALERT" not in reason:
         return None
     if "CERTIFICATE_REQUIRED" in reason:
-        return "requires a client certificate", 'name it in the entry: "tls": {"certFile": …, "keyFile": …}'
+        return "requires a client certificate", 'set it in the entry: "tls": {"certFile": …, "keyFile": …}'
     if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
         why = reason.partition("ALERT_")[2].replace("_", " ").lower()
-        return f"rejected the client certificate ({why})", "correct tls.certFile in the server's entry"
+        return f"rejected the client certificate ({why})", "fix tls.certFile in the server's entry"
     return None
 
 
@@ -97,7 +97,7 @@ def _stamp(name: str, path: str) -> _FileStamp:
         raise HttpError(
             f"the file of tls.{name} cannot be read: {path} ({why})",
             code=TLS_FILE_CODE,
-            hint=f"correct tls.{name} in the server's entry, or make the file readable",
+            hint=f"fix tls.{name} in the server's entry, or make the file readable",
         ) from None
     return path, found.st_mtime_ns, found.st_size
 
@@ -109,7 +109,7 @@ def _create_own_context(tls: Tls) -> ssl.SSLContext:
         raise HttpError(
             f"the file of tls.caFile has no valid CA certificate: {tls.ca_file}",
             code=TLS_FILE_CODE,
-            hint="name a file with one or more certificates in PEM format: -----BEGIN CERTIFICATE-----",
+            hint="use a file with one or more certificates in PEM format: -----BEGIN CERTIFICATE-----",
         ) from None
     if tls.cert_file is None:
         return context
@@ -133,7 +133,7 @@ def _client_certificate_error(tls: Tls, exc: Exception) -> HttpError:
         hint = 'set it by reference: "keyPassword": "${keyring:NAME}"'
     else:
         problem = f"the files of tls.certFile and tls.keyFile are invalid: {tls.cert_file}, {key_file}"
-        hint = "name a certificate and its private key in PEM format"
+        hint = "use a certificate and its private key in PEM format"
     return HttpError(problem, code=TLS_FILE_CODE, hint=hint)
 
 

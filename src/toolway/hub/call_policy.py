@@ -199,7 +199,7 @@ class CallPolicies:
         self._policies.clear()
 
     def attach(self, call: Call, tool: Tool | None) -> Call:
-        """Return a copy of the call with its tool's policy and effect class, so later stages need no lookup."""
+        """Return a copy of the call with its tool's policy and effect class, so later stages skip the lookup."""
         policy = self._find_policy(call, tool)
         limit = (policy.retry if call.retry is None else call.retry).attempt_timeout
         return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)

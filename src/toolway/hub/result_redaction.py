@@ -62,7 +62,7 @@ class ResultRedactor:
                 certainty=Certainty.EXECUTED,
                 attempts=1,
                 detail=f"it could not be searched for secrets: {type(exc).__name__}",
-                hint="do not repeat the call: it was executed; report the tool to the operator of the gateway",
+                hint="do not retry: the call ran. Tell your administrator which tool it was",
                 code=REDACTION_CODE,
             ) from exc
 
@@ -114,7 +114,7 @@ class ResultRedaction:
         self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
 
     def find(self, name: str) -> ResultRedactor | None:
-        """Return the redactor for results of the server `name`; None if they need no redaction."""
+        """Return the redactor for results of the server `name`; None if they are passed on unredacted."""
         server, known = self._servers().get(name), self._redactors.get(name)
         if server is None:
             return None

@@ -214,7 +214,7 @@ def _secret_error(reference: SecretRef, detail: str, hint: str = "") -> ConfigEr
     return ConfigError(
         f"secret {reference} is not available",
         detail=detail,
-        hint=hint or "correct the reference in the server's entry",
+        hint=hint or "fix the reference in the server's entry",
         code="E-SECRETS-MISSING",
     )
 

@@ -139,7 +139,7 @@ def _is_server_object(value: object) -> bool:
 def _type_error(value: object) -> ConfigError:
     from toolway.config.field_reader import json_type_name
 
-    found = "a list of other values than text" if value and isinstance(value, list | tuple) else json_type_name(value)
+    found = "a list of more than strings" if value and isinstance(value, list | tuple) else json_type_name(value)
     return ConfigError(
         "a server must be a command line, a URL, a config entry, a `Server` or a server object",
         detail=f"found {found}",

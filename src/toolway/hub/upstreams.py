@@ -35,7 +35,7 @@ from toolway.upstream.upstream import Upstream
 # Draining of removed or replaced upstreams: running calls finish, then the upstream stops.
 #
 # A new definition gets new calls at once. It starts next to an old upstream that still has calls, but only after one
-# without calls has stopped: two processes may need the same file or port, and an idle one needs no overlap.
+# without calls has stopped: two processes may need the same file or port, and an idle one can stop first.
 
 
 DRAIN_TIMEOUT_S: Final = 30.0  # for running calls, unless their own deadline is earlier

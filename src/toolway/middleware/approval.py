@@ -210,7 +210,7 @@ def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         detail=detail,
-        hint=hint or "do not repeat it unchanged: ask the person who decides",
+        hint=hint or "do not repeat it unchanged: ask whoever decides",
         code=APPROVAL_DENIED_CODE,
     )
 

@@ -103,7 +103,7 @@ class ArgumentValidator:
 
 def _too_large(tool: Tool, max_values: int) -> InvalidArguments:
     violation = ArgumentViolation("$", "has too many values to be checked", f"at most {max_values}")
-    hint = f'send fewer values, or let the operator set "validateArguments": false for {tool.server}'
+    hint = f'send fewer values, or ask your administrator to set "validateArguments": false for {tool.server}'
     return invalid_arguments(tool.server, tool.name, (violation,), 0, hint)
 
 

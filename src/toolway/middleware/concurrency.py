@@ -259,12 +259,12 @@ async def _wait_out_pause(
 
 def _paused_error(call: Call, left: float, until: str) -> Overloaded:
     error = Overloaded(
-        f"{call.server} asked for no calls until {until}",
+        f"{call.server} asked us to pause until {until}",
         server=call.server,
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         retry_after=left,
-        detail=f"its Retry-After ends in {left:.0f} s; Toolway sends it nothing before",
+        detail=f"its Retry-After ends in {left:.0f} s; Toolway sends nothing before then",
         hint=f'call again at {until}; to stay below its limit, set "rateLimit" in the entry of {call.server}',
         code=PAUSE_CODE,
     )

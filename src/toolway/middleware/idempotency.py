@@ -426,12 +426,12 @@ def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> Earlier
         return EarlierCall(Certainty.EXECUTED, record.outcome["approvedBy"], lambda: result)
     if record.state == "finished":
         raise CallError(
-            f"{call.server}.{call.name} was executed with this key; its result is no longer kept",
+            f"{call.server}.{call.name} ran with this key; its result is no longer kept",
             server=call.server,
             tool=call.name,
             certainty=Certainty.EXECUTED,
             detail="results are dropped if the store has too many bytes of them",
-            hint="do not repeat it: read its effect from the server; to execute it again, use a new key",
+            hint="it already ran: read the result from the server, or use a new key to run it again",
             code=RESULT_DROPPED_CODE,
         )
     raise _unknown_outcome(call)
@@ -444,7 +444,7 @@ def _unknown_outcome(call: Call, detail: str = "") -> OutcomeUnknown:
         tool=call.name,
         certainty=Certainty.UNKNOWN,
         detail=detail,
-        hint="check if it was executed; to execute it again, use a new key",
+        hint="check whether it ran; to run it again, use a new key",
     )
 
 

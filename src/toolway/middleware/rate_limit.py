@@ -32,7 +32,7 @@ class RateWindow:
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
-        self._batch_size = -(-rate.calls // MAX_ENTRIES)  # calls that share one time, that of the last call
+        self._batch_size = -(-rate.calls // MAX_ENTRIES)  # calls that share one time: the time of the last call
         self._batch_ends: deque[float] = deque(maxlen=rate.calls // self._batch_size)
         self._in_batch = 0
         self._last = float("-inf")

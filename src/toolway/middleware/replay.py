@@ -23,7 +23,7 @@ class EarlierCall(NamedTuple):
     def is_approved_by(self, by: str) -> bool:
         """Return True if the earlier call's approval is enough where `by` ("client" or "operator") must decide.
 
-        An approval allows one run. A replay runs nothing, so it needs no second approval.
+        An approval allows one run. A replay runs nothing, so one approval is enough.
         """
         return self.approved_by in (by, "operator")
 

@@ -110,7 +110,7 @@ def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> 
             f"{len(found)} servers have a tool {name!r}",
             tool=name,
             detail=", ".join(names)[:300],
-            hint=f"name the server: {names[0]}",
+            hint=f"add the server: {names[0]}",
             code=AMBIGUOUS_CODE,
         )
     if found:
@@ -119,7 +119,7 @@ def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> 
         raise denied_error(denied[0], catalog.denied_by(denied[0]) or "tools.deny")
     raise NotFound(
         f"unknown tool {name!r}",
-        detail="no server has a tool of this name",
+        detail="no server has a tool with this name",
         hint=_did_you_mean(catalog.suggest(name)) or "list all tools: toolway tools",
     )
 
@@ -197,7 +197,7 @@ def find_resource_server(catalog: Catalog, uri: str) -> str:
     servers = find_claiming_servers(catalog.items("resources"), catalog.items("templates"), uri)
     if len(servers) == 1:
         return servers.pop()
-    hint = "name the server: read_resource(uri, server=…)"
+    hint = "add the server: read_resource(uri, server=…)"
     if servers:
         detail = ", ".join(sorted(servers))[:300]
         raise NotFound(f"several servers have the resource {uri!r}", detail=detail, hint=hint)

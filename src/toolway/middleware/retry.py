@@ -230,7 +230,7 @@ def _with_overall_outcome(failure: CallError, certainty: Certainty) -> CallError
     if certainty <= (failure.certainty or Certainty.NOT_SENT) or certainty.executed == "no":
         return failure
     whole = OutcomeUnknown(
-        f"an earlier attempt of {failure.server}.{failure.tool} may have been executed; last error: {failure.message}",
+        f"an earlier attempt of {failure.server}.{failure.tool} may have run; last error: {failure.message}",
         server=failure.server,
         tool=failure.tool,
         certainty=certainty,

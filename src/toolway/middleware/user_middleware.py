@@ -76,7 +76,7 @@ def _failed(name: str, call: Call, certainty: Certainty, detail: str) -> CallErr
         certainty=certainty,
         attempts=call.state.attempts,
         detail=detail[:500],
-        hint=f"correct {name}, which was passed to Hub(middleware=…)",
+        hint=f"fix {name}, which was passed to Hub(middleware=…)",
         code="E-MIDDLEWARE",
     )
     error.retryable = False

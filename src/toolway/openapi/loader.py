@@ -137,7 +137,7 @@ class _Loader:
             )
         if len(found) > MAX_OPERATIONS:
             raise InvalidDocument(
-                f"the document has more than {MAX_OPERATIONS:,} operations", hint="reduce it to the needed operations"
+                f"the document has more than {MAX_OPERATIONS:,} operations", hint="keep only the operations you need"
             )
         return found
 
@@ -229,7 +229,7 @@ def _detect_dialect(tree: Json, source: str) -> str:
 
 def _path_problem(path: str) -> str | None:
     if not path.startswith("/"):
-        return "its path does not begin with /: write the full path"
+        return "its path does not begin with /: use the full path"
     if path.startswith("//") or param_styles.has_dot_segments(path.partition("?")[0]):
-        return "its path leaves the base URL of the API: write it without // and dot segments"
+        return "its path leaves the base URL of the API: remove // and dot segments"
     return None

@@ -170,4 +170,4 @@ def _percent_encode(text: str | bytes, safe: str) -> str:
     try:
         return quote(text, safe=safe)
     except UnicodeEncodeError:
-        raise UnencodableArguments("a text contains half a character (a lone surrogate)") from None
+        raise UnencodableArguments("a string contains half a character (a lone surrogate)") from None

@@ -27,7 +27,7 @@ from toolway.openapi.models import BodyContent, FormPart, Operation, Parameter, 
 _PATH_VARIABLE: Final = re.compile(r"\{([^{}/]{1,200})\}")
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _SAFE_PATH_CHARS: Final = "/:@!$&'()*+,;=%~"  # `%`: templates may already be encoded
-_LONE_SURROGATE: Final = "a text contains half a character (a lone surrogate)"
+_LONE_SURROGATE: Final = "a string contains half a character (a lone surrogate)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ def _build_target(template: str, base_path: str, path: Mapping[str, str], query:
     if param_styles.has_dot_segments(whole):
         raise UnencodableArguments("a path value must not be . or .. or contain them between slashes")
     target = base_path + whole
-    texts = [fixed] * bool(fixed) + [f"{name}={text}" for name, text in query]
-    return f"{target}?{'&'.join(texts)}" if texts else target
+    fields = [fixed] * bool(fixed) + [f"{name}={text}" for name, text in query]
+    return f"{target}?{'&'.join(fields)}" if fields else target
 
 
 @functools.lru_cache(4096)
@@ -298,7 +298,7 @@ def _decode_file(value: Any) -> tuple[bytes, str, str]:
         return _encode_text(param_styles.to_text(value)), "", ""
     data = value.get("base64")
     if not isinstance(data, str):
-        raise UnencodableArguments('a file must be a text, or {"base64": …, "filename": …, "contentType": …}')
+        raise UnencodableArguments('a file must be a string, or {"base64": …, "filename": …, "contentType": …}')
     name, content_type = value.get("filename"), value.get("contentType")
     if content_type is not None and not (isinstance(content_type, str) and _MEDIA_TYPE.fullmatch(content_type)):
         raise UnencodableArguments("the contentType of a file must be a media type like image/png")

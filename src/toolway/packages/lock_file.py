@@ -214,14 +214,14 @@ def _check_package(ecosystem: str, path: str, package: Mapping[str, Any]) -> Non
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"expected a text, found {type(value).__name__}")
+        raise TypeError(f"expected a string, found {type(value).__name__}")
     return value
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return found
 
 

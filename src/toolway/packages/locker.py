@@ -114,7 +114,7 @@ class Locker:
                 raise LockError(
                     f"the tree of {command.packages[0]} differs from its lock",
                     detail=f"installed {digest}, locked {expected}",
-                    hint="if the registry changed a package, do not use it; else lock it again: toolway trust update",
+                    hint="if the registry changed a package, do not use it. To lock it again: toolway trust update",
                 )
             if python is not None:
                 pypi.complete(folder, self.store.folder(digest, platform), modules, python, self.environ)

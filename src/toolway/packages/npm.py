@@ -74,7 +74,7 @@ def find_program(command: PackageCommand, folder: Path) -> str:
         raise LockError(
             f"{command.packages[0]} has no program {name}",
             detail=f"its programs: {names}",
-            hint=f"name one: npx -y -p {command.packages[0]} PROGRAM",
+            hint=f"pick one: npx -y -p {command.packages[0]} PROGRAM",
         )
     if not (folder / path).exists():
         raise LockError(f"{command.packages[0]} has no program {name}", detail="npm installed none of this name")
@@ -162,7 +162,7 @@ def _kept(path: str, package: Mapping[str, Any]) -> dict[str, Any]:
         raise LockError(
             f"{npm_name(path, package)} is not a package of the registry",
             detail="it is a folder, a repository or an address",
-            hint="such a server cannot be locked: install it yourself, and name its program as command",
+            hint="such a server cannot be locked: install it yourself, and use its program as command",
         )
     if not package.get("inBundle") and not package.get("integrity"):
         raise LockError(f"the registry has no hash of {npm_name(path, package)}", hint="use another registry")

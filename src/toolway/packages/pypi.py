@@ -70,7 +70,7 @@ def resolve(
     """Return the wheels that uv or pip chooses for a uvx command: version and hashes by package name.
 
     `before` is the newest time of publication, `constraints` are versions of another platform. Raises `LockError` if
-    there are no such wheels.
+    no such wheels exist.
     """
     lines = [requirement_line(each) for each in command.packages]
     file = folder / "constraints.txt"
@@ -154,8 +154,8 @@ def find_program(command: PackageCommand, folder: Path) -> str:
     names = sorted(each.name for each in (folder / "bin").iterdir() if not each.name.startswith("python"))
     raise LockError(
         f"{command.packages[0]} has no program {name}",
-        detail=f"its programs and those of its dependencies: {', '.join(names[:20]) or 'none'}",
-        hint=f"name one: uvx --from {command.packages[0]} PROGRAM",
+        detail=f"programs of it and its dependencies: {', '.join(names[:20]) or 'none'}",
+        hint=f"pick one: uvx --from {command.packages[0]} PROGRAM",
     )
 
 
@@ -195,7 +195,7 @@ def no_wheel_error(requirement: str, package: str) -> LockError:
     return LockError(
         f"{package}{needed} has no wheel",
         detail="it would have to be built from its source code, which runs code of the package before it is locked",
-        hint='use another server, or run this one without a lock: write "lock": false in its entry',
+        hint='use another server, or run this one without a lock: set "lock": false in its entry',
     )
 
 

@@ -64,12 +64,12 @@ def parse_command(words: Sequence[str]) -> PackageCommand | None:
     if program == "npx":
         return _parse_npx(words[1:])
     if program == "npm" and words[1:2] and words[1] in ("exec", "x"):
-        raise NotLockable(f"write npx instead of npm {words[1]}")
+        raise NotLockable(f"use npx instead of npm {words[1]}")
     if program == "uvx" or (program == "uv" and tuple(words[1:3]) == ("tool", "run")):
         return _parse_uvx(words[1 if program == "uvx" else 3 :])
     subcommand = _OTHER_RUNNERS.get(program)
     if subcommand is not None and tuple(words[1 : 1 + len(subcommand)]) == subcommand:
-        raise NotLockable(f"{program} cannot be locked: write npx or uvx")
+        raise NotLockable(f"{program} cannot be locked: use npx or uvx")
     return None
 
 
@@ -125,7 +125,7 @@ def _parse_npx(words: Sequence[str]) -> PackageCommand:
             program = word if packages else ""
             command = PackageCommand("npm", tuple(packages or [word]), program, args=_arguments(rest))
             return _checked(command)
-    raise NotLockable("npx names no package")
+    raise NotLockable("npx has no package name")
 
 
 def _parse_uvx(words: Sequence[str]) -> PackageCommand:
@@ -147,7 +147,7 @@ def _parse_uvx(words: Sequence[str]) -> PackageCommand:
         else:
             packages = (first or word, *more)
             return _checked(PackageCommand("PyPI", packages, word if first else "", python, _arguments(rest)))
-    raise NotLockable("uvx names no package")
+    raise NotLockable("uvx has no package name")
 
 
 def _flag_value(word: str, names: tuple[str, ...], rest: Iterator[str]) -> str | None:

@@ -33,7 +33,7 @@ def locked_command(
         command = parse_command(words)
     except NotLockable as exc:
         if (has_lock or required) and not exempt:
-            hint = 'write an entry that can be locked, or "lock": false'
+            hint = 'use an entry that can be locked, or set "lock": false'
             raise _refusal("the entry cannot be locked", str(exc), hint) from None
         return None
     if command is None:
@@ -120,7 +120,7 @@ def malware_error(name: str, version: str, record: str) -> ConfigError:
     return ConfigError(
         f"{name} {version} is malware",
         detail=f"record {record}",
-        hint="remove the server, or choose another version; if it ran before, treat its secrets as stolen",
+        hint="remove the server, or pick another version; if it ran before, treat its secrets as stolen",
         code=MALWARE_CODE,
     )
 

@@ -61,5 +61,5 @@ def run_tool(
         ]
         text = "\n".join(lines)
         detail = text if len(text) <= _MAX_SHOWN_CHARS else f"…{text[-_MAX_SHOWN_CHARS:]}"
-        raise LockError(what or f"{name} failed", detail=detail, hint="correct the package in the entry, or try again")
+        raise LockError(what or f"{name} failed", detail=detail, hint="fix the package in the entry, or try again")
     return done.stdout

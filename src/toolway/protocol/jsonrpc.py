@@ -160,7 +160,7 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if len(frame) > SMALL_BYTES or not frame.startswith(begin):
         return None
-    # Without the last byte, one whole value is left, so that byte ends the message.
+    # Without the last byte, one whole value is left: the byte ends the message.
     received = frame[len(begin) : -1]
     result = decode_canonical(received, MAX_DEPTH - 1)
     return (result, received) if type(result) is dict and frame.endswith(b"}}") else None
@@ -246,7 +246,7 @@ class _TooManyValues(ValueError):
     """Raised for a JSON-RPC message with more values than may be decoded."""
 
 
-_PAGING_HINT: Final = "request less data at a time, for instance by pages; many values can be sent as one string"
+_PAGING_HINT: Final = "request less data at a time, for example by pages; many values can be sent as one string"
 
 
 def decode_json_in_slices(data: bytes, items: str, yield_loop: large_messages.YieldLoop) -> Any:

@@ -253,9 +253,9 @@ def _join_types(types: Iterable[Any]) -> str:
 
 
 def _one_of(options: Sequence[Any]) -> str:
-    texts = [_quote(option) for option in options[:MAX_NAMES]]
+    shown = [_quote(option) for option in options[:MAX_NAMES]]
     more = f" and {len(options) - MAX_NAMES} more" if len(options) > MAX_NAMES else ""
-    return f"one of {', '.join(texts)}{more}" if len(texts) != 1 else texts[0]
+    return f"one of {', '.join(shown)}{more}" if len(shown) != 1 else shown[0]
 
 
 def _quote(value: Any) -> str:

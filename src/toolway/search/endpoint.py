@@ -156,11 +156,11 @@ class EmbeddingEndpoint:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise EmbeddingError(f"{origin} answered something that is not a list of vectors") from None
         if len(items) != count:
-            raise EmbeddingError(f"{origin} answered {len(items)} vectors for {count} texts")
+            raise EmbeddingError(f"{origin} answered {len(items)} vectors for {count} strings")
         if any(item.index >= 0 for item in items):
             items.sort(key=lambda item: item.index)
             if [item.index for item in items] != list(range(count)):
-                raise EmbeddingError(f"{origin} answered vectors whose numbers do not fit the texts")
+                raise EmbeddingError(f"{origin} answered vectors whose numbers do not match the strings")
         width = self._dimensions or len(items[0].embedding)
         if any(len(item.embedding) != width for item in items) or width > MAX_DIMENSIONS:
             found = next((len(item.embedding) for item in items if len(item.embedding) != width), width)

@@ -3,7 +3,7 @@
 1. Each word of the query adds its rarity times its weight in the tool (`index.py`); related words add a smaller part.
 2. Tools that the principal may not see are dropped, before the best are taken.
 3. If there are vector scores, both scores become z-scores over visible tools and are added, 0.35 words + 0.65 meaning.
-4. A tool gains a share of the mean of its server's three best tools: related tools appear together.
+4. A tool gains a share of the mean score of the server's three best tools: related tools appear together.
 5. At most three of five tools are of one server, unless the query names it or no other server has a near match.
 """
 
@@ -27,7 +27,7 @@ RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likene
 REPEATED_WEIGHT: Final = 0.25  # added to a word for each repetition in the query
 MAX_WORD_WEIGHT: Final = 1.5
 WORDS_SHARE: Final = 0.35  # of the words in the fusion with meaning
-SERVER_SHARE: Final = 0.15  # of the mean of the server's best three tools
+SERVER_SHARE: Final = 0.15  # of the mean score of the server's best three tools
 SERVER_TOP: Final = 3
 NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
 CAP_RATIO: Final = 0.9  # score of another server's tool that replaces the fourth of one server, as a part of it
@@ -257,7 +257,7 @@ def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) ->
 
 
 def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
-    """Return the scores, each raised by a share of the mean of its server's best three tools."""
+    """Return the scores, each raised by a share of its server's three best."""
     documents, by_server = index.documents, dict[str, list[int]]()
     for number in pool:
         server = documents[number].tool.server

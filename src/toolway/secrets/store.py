@@ -112,7 +112,7 @@ class LayeredStore:
         if name in self._unreachable_names:
             raise SecretsError(
                 f"the secret {name} is in the system keychain",
-                detail="no keychain answers here: there is no desktop session",
+                detail="no keychain answers here: this is not a desktop session",
                 hint=f"toolway secrets set {name}",
             )
         return None

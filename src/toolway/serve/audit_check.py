@@ -152,7 +152,7 @@ def _read_log(
     if newest is None:
         return facts
     if key is None or key.id != newest.key:
-        reason = f"the newest checkpoint is signed with the key {newest.key}, which is not the present one"
+        reason = f"the newest checkpoint is signed with the key {newest.key}, which is not the current one"
         return replace(facts, unreadable=f"{reason}: toolway audit verify --public-key FILE")
     if not key.verify(bytes.fromhex(newest.signature), newest.message()):
         raise TamperedLog(newest.through, "the signature of its checkpoint is wrong")
@@ -164,7 +164,7 @@ def _read_checkpoint(row: StoredRecord, fields: RecordFields) -> Checkpoint:
         found = Checkpoint.from_record(fields)
         bytes.fromhex(found.signature)
     except ValueError as exc:
-        raise TamperedLog(row.seq, f"it is no valid checkpoint: {exc}") from None
+        raise TamperedLog(row.seq, f"not a valid checkpoint: {exc}") from None
     return found
 
 

@@ -520,7 +520,7 @@ class GatewayProcess:
         try:
             result = await self._reload_file(only_changes=only_changes)  # each worker watches the file, gets signals
         except ConfigError as exc:
-            _log.error("configuration rejected, the old one stays in use: %s", exc)
+            _log.error("configuration rejected; the old one stays in use: %s", exc)
         except Exception:
             _log.exception("configuration not applied: internal error")
         else:
@@ -557,7 +557,7 @@ class GatewayProcess:
             self._api_keys.reload()
         except (ConfigError, OSError) as exc:
             if str(exc) != self._last_key_error:
-                _log.error("API keys not reloaded, the old ones stay valid: %s", exc)
+                _log.error("API keys not reloaded; the old ones stay valid: %s", exc)
             self._last_key_error = str(exc)
         else:
             self._last_key_error = ""

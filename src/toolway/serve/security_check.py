@@ -76,7 +76,7 @@ from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 UNIX_PREFIX: Final = "unix:"  # address of a worker
-REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --security there"
+REMOTE_REASON: Final = "only the gateway's machine knows this: run toolway doctor --security there"
 _IMAGE_DIGEST: Final = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
     "no token": {},
@@ -257,7 +257,7 @@ def _describe_checked(setup: _Setup) -> tuple[str, ...]:
     if setup.gateway is not None:
         running = f"the running gateway at {setup.gateway.url}"
     else:
-        running = "no gateway runs here: its next start is judged, with these files"
+        running = "no gateway runs here: this checks its next start, with these files"
     return (f"configuration: {setup.loaded.file}", f"state folder: {setup.state.folder}", running)
 
 
@@ -290,7 +290,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
     if setup.cluster and setup.gateway is not None:
         keys, problem = await _keys_of_gateway(setup.gateway)
     elif setup.cluster:
-        problem = "those of a cluster are in its database: run this where a node runs"
+        problem = "a cluster keeps them in its database: run this where a node runs"
     accepted, tried = await _try_requests(setup, store)
     forwarded = await _try_forwarded(setup.gateway) if setup.gateway is not None else None
     reports = [each for part in registry.in_use() for each in await part.check_credentials(setup.loaded)]
@@ -352,7 +352,7 @@ async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[t
             accepted.append(kind)
         except RequestDenied:
             continue
-    return tuple(accepted), "tried with the authenticator that the next start uses"
+    return tuple(accepted), "tried with the authenticator of the next start"
 
 
 # -- 2: approved by content --------------------------------------------------------------------------------------------
@@ -563,7 +563,7 @@ async def _collect_pins(setup: _Setup) -> tuple[PinFacts, dict[str, ServerPins] 
         place=os.fspath(file.path),
     )
     if setup.cluster:
-        reason = "those of a cluster are in its database: toolway trust tools ls"
+        reason = "a cluster keeps them in its database: toolway trust tools ls"
         return replace(facts, problem=reason), None
     try:
         return facts, await asyncio.to_thread(file.load)

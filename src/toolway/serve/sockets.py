@@ -46,7 +46,7 @@ def check_bindable(host: str, port: int) -> None:
 def no_auth_error(reason: str) -> ConfigError:
     """Return the error for a public gateway without authentication. `reason` says why it is public."""
     return ConfigError(
-        "a gateway without authentication may serve this machine only",
+        "a gateway without authentication can serve only this machine",
         detail=f"--no-auth was given, and the gateway is public: {reason}",
         hint="remove --no-auth",
         code="E-ADDRESS",
@@ -58,7 +58,7 @@ def listen_error(host: str, port: int, exc: OSError) -> ConfigError:
     return ConfigError(
         f"cannot listen on {format_host(host)}:{port}",
         detail=exc.strerror or str(exc),
-        hint="choose another port with --port, or stop the program that listens there",
+        hint="pick another port with --port, or stop the program that listens there",
         code="E-ADDRESS",
     )
 

@@ -184,7 +184,7 @@ class WorkerPool:
             may_fail = False
             pause = 0.0 if loop.time() - began >= STABLE_AFTER_S else min(MAX_RESTART_PAUSE_S, max(0.5, pause * 2))
             _log.warning(
-                "worker %d ended (%s) and is started again%s",
+                "worker %d ended (%s) and is restarting%s",
                 worker.number,
                 _describe_exit(code),
                 f" in {pause:g} s" if pause else "",

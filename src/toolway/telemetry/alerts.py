@@ -101,7 +101,7 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         texts = (event.message, event.detail, event.hint)
         return Alert(event.server, event.kind, *texts, event.tool, event.call, event.caller)
     if isinstance(event, RunAsks):
-        message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
+        message = f"the workflow run {event.run} has been waiting for an answer for {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
         return Alert(event.server, "workflow-asks", message, event.question, hint, call=event.run)
     if isinstance(event, RunChanged) and event.state == "damaged":
@@ -109,7 +109,7 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         hint = f"restore its row from a backup of the journal, then: toolway workflow resume {event.run}"
         return Alert(event.server, "workflow-damaged", message, event.code, hint, call=event.run)
     if isinstance(event, RunChanged) and event.state == "stuck":
-        message, hint = f"the workflow run {event.run} cannot go on", "see its steps on the dashboard page Runs"
+        message, hint = f"the workflow run {event.run} is stuck", "see its steps on the dashboard page Runs"
         return Alert(event.server, "workflow-stuck", message, event.code, hint, call=event.run)
     return None
 
@@ -128,7 +128,7 @@ def _alert_from_call(event: CallFinished, restart: str) -> Alert | None:
         return Alert(
             event.server,
             "rate-limited",
-            f"{event.server} accepts no calls for {_format_wait(event.retry_after)}",
+            f"{event.server} asked us to pause for {_format_wait(event.retry_after)}",
             detail,
             event.hint or "call it less often, or raise the limit of your account at the service",
             event.tool,
@@ -145,7 +145,7 @@ def _alert_from_state(event: StateChanged, restart: str) -> Alert | None:
     if event.new != "failed":
         return None
     fix = f"{hint or 'remove the cause'}, then restart the server: {restart.format(server)}"
-    return Alert(server, "given-up", f"{server} has failed too often", event.reason, fix)
+    return Alert(server, "given-up", f"{server} is down: it keeps failing", event.reason, fix)
 
 
 def _login_alert(server: str, detail: str, hint: str, tool: str = "", caller: str = "") -> Alert:
@@ -155,17 +155,16 @@ def _login_alert(server: str, detail: str, hint: str, tool: str = "", caller: st
 
 def _token_alert(server: str, detail: str, hint: str, restart: str, tool: str = "") -> Alert:
     fix = f"{hint}, then restart the server: {restart.format(server)}"
-    return Alert(server, "token-rejected", f"{server} rejects the token of its entry", detail, fix, tool)
+    return Alert(server, "token-rejected", f"{server} rejected its token", detail, fix, tool)
 
 
 def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detail: str) -> Alert:
     return Alert(
         server,
         "outcome-unknown",
-        f"{server}.{tool} may have been executed: its outcome is unknown",
+        f"{server}.{tool} may have run: its outcome is unknown",
         detail,
-        "check at the server if it was executed before you repeat it; if there is an audit log: "
-        f"toolway audit ls --call {call}",
+        f"check on the server whether it ran before you retry. With an audit log: toolway audit ls --call {call}",
         tool,
         call,
         caller,
@@ -174,9 +173,10 @@ def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detai
 
 def _held_alert(event: DefinitionReviewed) -> Alert:
     name = f"{event.server}/{event.name}" if event.kind == event.name else f"{event.server}.{event.name}"
-    hint = f"see the difference: toolway trust tools diff {event.server}; then approve it, or remove the server"
+    hint = f"see the difference: toolway trust tools diff {event.server}; then accept it, or remove the server"
     detail = f"{name}: {event.reason}{': ' if event.finding else ''}{event.finding}"
-    return Alert(event.server, "definition-held", f"a definition of {event.server} is held", detail, hint, event.name)
+    message = f"a definition of {event.server} is on hold"
+    return Alert(event.server, "definition-held", message, detail, hint, event.name)
 
 
 def _format_wait(seconds: float) -> str:
@@ -299,7 +299,7 @@ def format_alert(alert: Alert) -> str:
     ]
     if alert.detail:
         lines += ["", "## Detail", "", alert.detail]
-    lines += ["", "## What to do", "", alert.hint, "", "Delete this file when it is done.", ""]
+    lines += ["", "## What to do", "", alert.hint, "", "Delete this file when you are done.", ""]
     return "\n".join(lines)
 
 

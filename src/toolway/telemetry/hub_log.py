@@ -70,7 +70,7 @@ class HubLog:
             number,
             self._max_attempts_for(call),
             self._describe(exc),
-            f"next in {retry_delay:.1f} s" if retry_delay is not None else "no further attempt",
+            f"next in {retry_delay:.1f} s" if retry_delay is not None else "giving up",
         )
 
     def on_error(self, exc: CallError, *, may_repeat: bool) -> None:
@@ -80,7 +80,7 @@ class HubLog:
         """
         if exc.executed == "unknown" and not may_repeat and _calls_log.isEnabledFor(logging.WARNING):
             _calls_log.warning(
-                "%s.%s may have been executed, check before you repeat it: %s",
+                "%s.%s may have run; check before you retry: %s",
                 exc.server,
                 self.mask(exc.tool),
                 self._describe(exc),

@@ -172,7 +172,7 @@ class LogSink:
             level = logging.INFO if event.requested else logging.WARNING
             message, fields = f"{event.server} disconnected", {"why": event.reason}
         elif isinstance(event, ServerPaused):
-            level, message = logging.WARNING, f"{event.server} asked for no calls"
+            level, message = logging.WARNING, f"{event.server} asked us to pause"
             fields = {"seconds": round(event.seconds)}
         elif isinstance(event, HealthChanged):
             level = logging.INFO if event.ok else logging.WARNING
@@ -205,7 +205,7 @@ class LogSink:
 def _log_refused(found: RefusedCalls) -> None:
     names = ", ".join(f"{name}: {count}" for name, count in found.names.items())
     fields = {"caller": found.caller, "count": found.count, "refused": names, "seconds": found.seconds}
-    _calls_log.warning("more calls were refused", extra=fields)
+    _calls_log.warning("more calls were rejected", extra=fields)
 
 
 def _call_fields(event: CallFinished) -> dict[str, Any]:

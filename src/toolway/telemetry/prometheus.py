@@ -39,7 +39,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_calls": (
         "counter",
         ("server", "method", "tool", "outcome", "code"),
-        "Finished calls by outcome; `code` is that of the error, if there was one",
+        "Finished calls by outcome; `code` is the error code, if any",
     ),
     "toolway_call_duration_seconds": (
         "histogram",
@@ -50,7 +50,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_calls_unknown": (
         "counter",
         ("server", "method", "tool"),
-        "Failed calls that may have been executed; an operator has to check",
+        "Failed calls that may have run; check each one",
     ),
     "toolway_call_phase_seconds": ("counter", ("server", "phase"), "Seconds that calls spent in each phase"),
     "toolway_calls_not_sent": (
@@ -93,7 +93,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_slots": ("gauge", ("server",), "Concurrency limit of a server"),
     "toolway_slots_in_use": ("gauge", ("server",), "Concurrency slots in use"),
     "toolway_queue_waiting": ("gauge", ("server",), "Calls queued for a slot"),
-    "toolway_queue_limit": ("gauge", ("server",), "Maximum number of queued calls; further calls are rejected"),
+    "toolway_queue_limit": ("gauge", ("server",), "Maximum number of queued calls; more calls are rejected"),
     "toolway_retries_running": ("gauge", ("server",), "Retries in flight"),
     "toolway_retry_budget_refused": ("counter", ("server",), "Retries rejected by the retry budget"),
     "toolway_breaker_open": (
@@ -104,7 +104,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_definitions_deviating": (
         "gauge",
         ("server", "state"),
-        "Definitions that differ from their pins: `held`, or `noted` if they are used nevertheless",
+        "Definitions that differ from their pins: `held`, or `noted` if they are used anyway",
     ),
     "toolway_approvals": (
         "counter",
@@ -122,7 +122,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_gateway_connections": ("gauge", (), "Client connections"),
     "toolway_gateway_requests_running": ("gauge", (), "Client requests in flight"),
     "toolway_gateway_listeners": ("gauge", (), "Clients that subscribe to changes"),
-    "toolway_gateway_pending_calls": ("gauge", (), "Calls that wait for input of their client"),
+    "toolway_gateway_pending_calls": ("gauge", (), "Calls waiting for client input"),
     "toolway_audit_failing": ("gauge", (), "1 while the audit log cannot be written and calls are rejected"),
     "toolway_audit_waiting": ("gauge", (), "Audit records that are not on disk yet"),
     "toolway_audit_lost": ("counter", (), "Audit records dropped because the buffer was full"),

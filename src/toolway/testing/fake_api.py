@@ -175,7 +175,7 @@ class PetShopHandler(BaseHTTPRequestHandler):
     def _handle_pet(self, path: list[str]) -> None:
         pet = next((each for each in self.shop.pets if str(each["id"]) == path[0]), None)
         if pet is None:
-            self._send_json(404, {"title": f"there is no pet number {path[0]}"})
+            self._send_json(404, {"title": f"no pet has the number {path[0]}"})
         elif path[1:] == ["photo"]:
             self._send(200, "image/png", _PNG_PIXEL)
         elif path[1:] == ["sale"]:

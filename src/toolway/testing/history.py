@@ -79,7 +79,7 @@ def extract_nonce(result: Any) -> str | None:
 
 
 class History:
-    """Recorder of the calls of a test run and their outcomes.
+    """Recorder of a test run's calls and their outcomes.
 
     `effects` is the file to which the called servers write a line for each executed effect.
     """
@@ -182,7 +182,7 @@ def _check_single_outcome(call: Invocation) -> Iterator[Violation]:
         if took > call.time_limit + GRACE_S:
             yield Violation("I1", "late", call.nonce, f"{call.target} took {took:.1f} s of {call.time_limit:g} s")
         if outcome.executed not in ("no", "unknown", "yes"):
-            yield Violation("I1", "silent", call.nonce, f"{outcome.name} does not say whether the call was executed")
+            yield Violation("I1", "silent", call.nonce, f"{outcome.name} does not say whether the call ran")
 
 
 def _check_nonce(call: Invocation) -> Iterator[Violation]:

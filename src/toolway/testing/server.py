@@ -362,7 +362,7 @@ class FakeCall:
 PROMPTS: list[Json] = [
     {
         "name": "greet",
-        "title": "Greet a person",
+        "title": "Greet someone",
         "description": "Greeting for a name, in a tone.",
         "arguments": [
             {"name": "name", "description": "Name to greet", "required": True},

@@ -114,7 +114,7 @@ class FakeWebSocket:
             self._handle_connection,
             self.host,
             self.port,
-            subprotocols=["mcp"],  # type: ignore[list-item] # a new type for texts
+            subprotocols=["mcp"],  # type: ignore[list-item] # a new type for strings
             compression=None,
             open_timeout=None,
             ping_interval=None,

@@ -50,15 +50,15 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
     if not HAS_DRIVES and _WINDOWS_PATH.match(command):
         own_name = re.split(r"[\\/]", command)[-1].removesuffix(".exe")
         return Diagnosis(
-            f"{command} is a path of Windows, and this is another system",
-            f'write the name or path of the program on this system: "command": "{own_name}"',
+            f"{command} is a Windows path, and this is another system",
+            f'use the name or path of the program here: "command": "{own_name}"',
         )
     if re.search(r"\s", command.strip()):
         first, *rest = command.split()
         args = ", ".join(f'"{word}"' for word in rest)
         return Diagnosis(
-            "the command and its arguments are in one text",
-            f'write "command": "{first}", "args": [{args}] in its entry',
+            "the command and its arguments are in one string",
+            f'set "command": "{first}", "args": [{args}] in its entry',
         )
     if program in NODE_PROGRAMS:
         return Diagnosis(
@@ -67,7 +67,7 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
     if program in ("uv", "uvx"):
         return Diagnosis(f"uv is not installed, or {program} is not on PATH", "install uv: pip install uv")
     if program == "python":
-        return Diagnosis("this system has no program called python", 'write "command": "python3"')
+        return Diagnosis("this system has no program called python", 'set "command": "python3"')
     if os.path.dirname(command):
         return Diagnosis(f"the file {command} does not exist", f"ls -l {command}")
     return Diagnosis(
@@ -88,8 +88,8 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"self[- ]signed certificate|CERTIFICATE_VERIFY_FAILED|[Uu]nable to (?:get|verify)[^\n]{0,30} certificate"
         r"|UNABLE_TO_(?:GET_ISSUER|VERIFY_LEAF)|SELF_SIGNED_CERT",
-        "a TLS certificate is not trusted, often that of a company's proxy",
-        "name your CA file in its env: NODE_EXTRA_CA_CERTS (Node.js) or SSL_CERT_FILE (Python)",
+        "a TLS certificate is not trusted, often a company proxy's",
+        "set your CA file in its env: NODE_EXTRA_CA_CERTS (Node.js) or SSL_CERT_FILE (Python)",
     ),
     _pattern(
         r"npm (?:ERR!|error) 404\s+(?:The requested resource )?'?(@?[^@'\s]+)@?[^'\n]*'?"
@@ -115,17 +115,17 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"[Ee]xecutable (?:named )?`([^`\n]+)` is not provided by package",
         "the package has no program {0}",
-        "name both in args: --from PACKAGE PROGRAM; the lines below list its programs",
+        "put both in args: --from PACKAGE PROGRAM; the lines below list its programs",
     ),
     _pattern(
         r"Your cache folder contains root-owned files",
-        "the cache of npm belongs to root",
+        "npm's cache belongs to root",
         "give it back to your user: sudo chown -R $(id -u):$(id -g) ~/.npm",
     ),
     _pattern(
         r"No version is set for command (\S+)|pyenv: version `([^'\n]+)' is not installed",
         "the version manager has no version of {0} for this folder",
-        "choose one with your version manager, or write the full path of the program as command",
+        "pick one with your version manager, or set command to the program's full path",
     ),
     _pattern(
         r"the input device is not a TTY",
@@ -144,8 +144,8 @@ _STDERR_PATTERNS: Final = (
     ),
     _pattern(
         r"\\r['\u2019]?: (?:No such file|command not found)|\^M: bad interpreter|\$'\\r': command not found",
-        "a script has the line ends of Windows",
-        "save it with line ends of Unix, or run sed -i 's/\\r$//' on its file",
+        "a script has Windows line endings",
+        "save it with Unix line endings, or run sed -i 's/\\r$//' on its file",
     ),
     _pattern(
         r": ([^\s:']+): (?:command )?not found|command not found: (\S+)|env: \W?([\w.+-]+)\W?: No such file",
@@ -158,7 +158,7 @@ _STDERR_PATTERNS: Final = (
         r"AttributeError: '(?:Server|FastMCP)' object has no attribute '\w+'|cannot import name '\w+' from 'mcp[.\w]*'"
         r"|No module named 'mcp\.[\w.]+'",
         "the server was written for another version of the Python package mcp",
-        "start it with the older one, for instance uvx --with 'mcp<2' …; or update the server",
+        "start it with the older one, for example uvx --with 'mcp<2' …; or update the server",
     ),
     _pattern(
         r"Executable doesn't exist at [^\n]*(?:chrom|firefox|webkit|playwright)|playwright install",
@@ -168,7 +168,7 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"error while loading shared libraries: ([^\s:]+)|ImportError: ([^\s:]+\.so[.\d]*): cannot open shared object",
         "the system library {0} is missing",
-        "install the package of your system that has it",
+        "install the system package that contains it",
     ),
     _pattern(
         r"NODE_MODULE_VERSION|compiled against a different Node\.js version",
@@ -197,12 +197,12 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"Cannot find (?:module|package) '(/[^'\n]*/(?:dist|build|out|lib)/[^'\n]+)'",
         "the file {0} does not exist: the server is not built, or the path is wrong",
-        "npm install && npm run build, in the folder of the server; or correct the path in args",
+        "npm install && npm run build, in the server's folder; or fix the path in args",
     ),
     _pattern(
         r"Cannot find (?:module|package) '(/[^'\n]+)'",
         "the file {0} does not exist",
-        "correct the path in args of the server's entry",
+        "fix the path in args of the server's entry",
     ),
     _pattern(
         r"Cannot find (?:module|package) '([^']+)'",
@@ -240,7 +240,7 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"unrecognized arguments: ([^\n]+)|[Uu]nknown (?:option|argument):? ([^\n]+)|[Uu]nexpected argument '([^']+)'",
         "the server does not know the argument {0}",
-        "correct args in the server's entry",
+        "fix args in the server's entry",
     ),
     # -- its surroundings at run time ---------------------------------------------------------------------------------
     _pattern(r"ENOSPC|[Nn]o space left on device", "the disk is full", "free disk space: df -h"),
@@ -252,27 +252,27 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"(?:Cannot access|Error accessing) directory ([^\s:,]+)",
         "the folder {0} does not exist, or may not be read",
-        "correct the folder in args of the server's entry: ls -ld {0}",
+        "fix the folder in args of the server's entry: ls -ld {0}",
     ),
     _pattern(
         r"(\S+) is not a valid Git repository",
-        "{0} is no Git repository",
-        "correct the folder in args of the server's entry, or run git init there",
+        "{0} is not a Git repository",
+        "fix the folder in args of the server's entry, or run git init there",
     ),
     _pattern(
         r"unable to open database file",
         "the database file cannot be opened",
-        "correct its path in args or env, and check that its folder exists",
+        "fix its path in args or env, and check that its folder exists",
     ),
     _pattern(
         r"EADDRINUSE[^\n]*?:(\d{2,5})\b",
         "the port {0} is already in use, perhaps by a copy of this server",
-        "find the process: ss -ltnp 'sport = :{0}', then end it or choose another port",
+        "find the process: ss -ltnp 'sport = :{0}', then stop it or pick another port",
     ),
     _pattern(
         r"EADDRINUSE|[Aa]ddress already in use",
         "a port is already in use, perhaps by a copy of this server",
-        "find the process: ss -ltnp, then end it or choose another port",
+        "find the process: ss -ltnp, then stop it or pick another port",
     ),
     _pattern(
         r"(?:EACCES|EPERM)[^\n]*? '([^'\n]+)'|[Pp]ermission denied: '([^'\n]+)'|(\S+): Permission denied",
@@ -288,7 +288,7 @@ _STDERR_PATTERNS: Final = (
         r"ENOENT: no such file or directory[^\n]*? '([^'\n]+)'|No such file or directory: '([^'\n]+)'"
         r"|can't open file '([^'\n]+)'",
         "the file {0} does not exist",
-        "correct the path in args, env or cwd of the server's entry",
+        "fix the path in args, env or cwd of the server's entry",
     ),
     _pattern(
         r"\b401\b[^\n]{0,40}[Uu]nauthori[sz]ed|\b[Uu]nauthori[sz]ed\b|(?i:bad credentials|invalid_token)"
@@ -314,12 +314,12 @@ _STDERR_PATTERNS: Final = (
     _pattern(
         r"ECONNREFUSED ([\w.:\[\]-]+)",
         "nothing listens at {0}, which the server depends on",
-        "start what the server connects to, or correct its address",
+        "start what the server connects to, or fix its address",
     ),
     _pattern(
         r"ECONNREFUSED|[Cc]onnection refused",
         "a service that the server depends on is not running",
-        "start what the server connects to, or correct its address",
+        "start what the server connects to, or fix its address",
     ),
     _pattern(
         r"ETIMEDOUT|(?i:(?:connection|connect|request|read) timed out)",
@@ -352,9 +352,9 @@ _BY_ERROR_CODE: Final = {
         "nothing listens at that address, or a firewall blocks it", "curl -v the url from here"
     ),
     "E-HTTP-DNS": Diagnosis(
-        "the host in the url does not exist, or there is no network", "check the url, network and VPN"
+        "the host in the url does not exist, or the network is down", "check the url, network and VPN"
     ),
-    "E-HTTP-TLS": Diagnosis("the server's TLS certificate is not trusted", "name your CA file: tls.caFile"),
+    "E-HTTP-TLS": Diagnosis("the server's TLS certificate is not trusted", "set your CA file: tls.caFile"),
     "E-HTTP-TIMEOUT": Diagnosis("the address does not respond", "check the url, network, VPN and proxy"),
 }
 _BY_EXIT_CODE: Final = {

@@ -244,9 +244,9 @@ def _classify(exc: TransportError, server: str, certainty: Certainty) -> tuple[t
     if exc.code.startswith(_INVALID_RESPONSE_CODES):
         return ProtocolError, f"{server} sent an invalid response"
     if certainty is Certainty.UNKNOWN and exc.status is not None:
-        return OutcomeUnknown, f"{server} answered with HTTP {exc.status}: the call may have been executed"
+        return OutcomeUnknown, f"{server} answered with HTTP {exc.status}: the call may have run"
     if certainty is Certainty.UNKNOWN:
-        return OutcomeUnknown, f"connection to {server} lost: the call may have been executed"
+        return OutcomeUnknown, f"connection to {server} lost: the call may have run"
     if certainty is Certainty.REJECTED:
         return ProtocolError, f"{server} rejected the request"
     return ServerUnavailable, f"{server} is unreachable"

@@ -52,7 +52,7 @@ def check_server_request(method: str, params: Json) -> None:
     mode = params.get("mode") or "form"
     problem = ""
     if mode not in ("form", "url"):
-        problem = "the mode of the elicitation is unknown"
+        problem = "unknown elicitation mode"
     elif mode == "url" or "url" in params:
         url = str(params.get("url"))
         problem = browser_url_problem(url) or _host_problem(url)
@@ -68,7 +68,7 @@ def _host_problem(url: str) -> str:
     Letters of other scripts, such as a Cyrillic a, have an ASCII form (`xn--…`), which a user does not mistake.
     """
     is_plain = _PLAIN_HOST.fullmatch(urlsplit(url).netloc) is not None
-    return "" if is_plain else "names its host in other characters than ASCII letters, digits, hyphens and dots"
+    return "" if is_plain else "has other characters in its host than ASCII letters, digits, hyphens and dots"
 
 
 def clean_server_request(params: Json) -> Json:
@@ -156,7 +156,7 @@ class ServerRequestRouter:
         Raises `JSONRPCError` if no call is running, or if its callbacks give no answer.
         """
         if not self._calls:
-            raise JSONRPCError(INVALID_REQUEST, "no call is under way")
+            raise JSONRPCError(INVALID_REQUEST, "no call is running")
         call, task = self._pick_call(method, call_state), asyncio.current_task()
         assert task is not None
         try:
@@ -194,7 +194,7 @@ class ServerRequestRouter:
         if state.server_requests > self._max_per_call:
             reason, is_known = f"at most {self._max_per_call} are allowed during one call", was_over
         elif not all(self._try_acquire(now) for _ in requests):
-            reason, is_known, self._is_throttled = "they come too fast", self._is_throttled, True
+            reason, is_known, self._is_throttled = "they arrive too fast", self._is_throttled, True
         else:
             self._is_throttled = False
             for method, params in requests:

@@ -166,7 +166,7 @@ class Session:
 
     @property
     def running_calls(self) -> list[Call]:
-        """Return the calls that are running in this session, without those of the last second that wait nowhere."""
+        """Return the calls that are running in this session, except new ones (1 s) that wait nowhere."""
         return self._router.calls()
 
     def start(
@@ -512,7 +512,7 @@ class Session:
                 code="E-NO-ANSWER",
                 hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub"
                 if call.callbacks is None
-                else "call it from a client that can answer, or pass all that the tool needs as arguments",
+                else "call it from a client that can answer, or pass everything the tool needs as arguments",
             ) from None
 
     def has_log_level(self, level: str) -> bool:

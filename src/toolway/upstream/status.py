@@ -61,7 +61,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
 
 def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus:
     """Return `status` with the remark that the server wants no calls for `seconds`, until the clock time `until`."""
-    why = f"{status.why}; it asked for no calls until {until}"
+    why = f"{status.why}; it asked us to pause until {until}"
     hint = status.hint or 'wait, or call it less often: "rateLimit" in its entry'
     return msgspec.structs.replace(status, paused_for=seconds, why=why, hint=hint)
 
@@ -184,7 +184,7 @@ def describe_state(
             attempt = "now" if _is_due(wait) else f"in {_format_seconds(wait)}"
             return f"{'failed' if is_config else 'failed too often'}: {reason}; next attempt {attempt}"
         case State.IDLE:
-            return "not running: starts with the first call"
+            return "idle: starts on the first call"
         case State.STOPPING:
             return "being stopped"
         case _:

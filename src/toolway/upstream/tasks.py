@@ -135,7 +135,7 @@ def _lost(owner: TaskOwner, reason: str) -> TransportError:
         certainty=Certainty.UNKNOWN,
         attempts=1,
         detail=reason,
-        hint="check whether the call took effect before you repeat it",
+        hint="check whether the call took effect before you retry",
         code=TASK_CODE,
     )
     return TransportError(reason, Certainty.UNKNOWN, code=TASK_CODE, call_error=final)

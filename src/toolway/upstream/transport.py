@@ -91,7 +91,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class ExchangeListener(Protocol):
-    """Receiver of the outcome of a request that `StartingTransport.start` has sent.
+    """Receiver for the outcome of a request that `StartingTransport.start` has sent.
 
     One of its methods is called once, in a callback of the event loop, and must not raise.
     """

@@ -42,7 +42,7 @@ def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]
         elif isinstance(step, AgentStep):
             rows.append(_agent_row(step))
         elif isinstance(step, ChildStep):
-            rows.append(CrashRow(step.name, f"workflow {step.workflow.name}", "", "the same run goes on", ""))
+            rows.append(CrashRow(step.name, f"workflow {step.workflow.name}", "", "the same run continues", ""))
             inner = crash_table(step.workflow, terms)
             rows += [row._replace(step=f"{step.name}/{row.step}") for row in inner]
     return rows
@@ -54,12 +54,12 @@ def _agent_row(step: AgentStep) -> CrashRow:
     After a crash its run is found by its key and continues from its journal.
     """
     settings = step.settings
-    text = "the same run goes on: at most one answer is asked for again, no unsafe call is repeated"
+    text = "the same run continues: at most one answer is asked for again, no unsafe call is repeated"
     if settings.on_unknown == "ask":
         text += ", an unknown outcome asks you"
     advice = []
     if settings.approve == "none":
-        advice.append("approve: none lets the model make unsafe calls without a person")
+        advice.append("approve: none lets the model make unsafe calls without asking you")
     if settings.budget.usd is None and settings.budget.tokens is None:
         advice.append(f"add budget: 0.50usd; now the limit is {settings.budget.requests} requests")
     return CrashRow(step.name, f"agent {settings.model}", "", text, "; ".join(advice))
@@ -81,13 +81,13 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
     if per_item and step.on_unknown == "ask":
         text += ", once per item"
     if known is None:
-        advice = "the tool is not known: check its name, and that its server starts (toolway tools)"
+        advice = "unknown tool: check its name, and that its server starts (toolway tools)"
         return CrashRow(step.name, step.tool, shown, text, advice)
-    if step.key_honoured:
-        advice = "key: honoured is not used: set idempotencyMetaKey of the server, so that it gets the key"
+    if step.key_honored:
+        advice = "key: honored has no effect yet: set the server's idempotencyMetaKey, so it gets the key"
         return CrashRow(step.name, step.tool, shown, text, advice)
     advice = {
-        "ask": "add on_unknown: {verify: …}, or key: honoured if the server detects repeated keys",
+        "ask": "add on_unknown: {verify: …}, or key: honored if the server detects repeated keys",
         "retry": "the effect may happen twice",
         "fail": "",
     }[step.on_unknown]
@@ -106,7 +106,7 @@ def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]
     if verify.after is None:
         advice = (
             f"after a timeout, {_OTHERWISE[verify.otherwise]} if {verify.tool} does not show the call: "
-            "add after: the longest time in which the server may still execute it"
+            "add after: the longest time in which the server may still run it"
         )
     elif verify.after < timeout:
         advice = (
@@ -123,7 +123,7 @@ _OTHERWISE = {"ask": "asks you", "fail": "the run fails", "retry": "REPEATED"}
 
 def _effect(step: ToolStep, known: CallTerms | None) -> tuple[Effect, str]:
     if honours_key(step, known):
-        return Effect.IDEMPOTENT, "key honoured"
+        return Effect.IDEMPOTENT, "key honored"
     if step.effect is not None:
         return step.effect, "workflow file"
     if known is None:

@@ -96,7 +96,7 @@ class ToolStep(Step, frozen=True, kw_only=True):
     assign: str | None = None  # variable that gets the data of the result
     effect: Effect | None = None  # statement of the author; None uses the rules of the hub
     repeatable: bool = False  # a failure that the tool reported may be retried
-    key_honoured: bool = False  # the server detects a repeated call by its idempotency key
+    key_honored: bool = False  # the server detects a repeated call by its idempotency key
     timeout: float | None = None  # seconds for one attempt
     retry: Retry = Retry()
     on_unknown: UnknownPolicy | Verify = "ask"

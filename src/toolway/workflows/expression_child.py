@@ -21,7 +21,7 @@ def main() -> None:
     from toolway.workflows.expression_process import CPU_SECONDS, MAX_MEMORY_BYTES, MAX_REPLY_BYTES
     from toolway.workflows.expressions import ExpressionError, _compile_cel, to_json
 
-    _compile_cel("true", frozenset())  # loads the runtime, whose time isn't that of the first expression
+    _compile_cel("true", frozenset())  # loads the runtime, so the first expression is not charged for its time
     limit_own_resources(MAX_MEMORY_BYTES)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()

@@ -96,7 +96,7 @@ class Expressions:
         def render(data: Mapping[str, Any]) -> str:
             rendered = "".join(piece if isinstance(piece, str) else _to_text(piece(data)) for piece in pieces)
             if len(rendered) > MAX_TEXT_CHARS:
-                raise ExpressionError("a text of the workflow is too long", detail=f"{len(rendered)} characters")
+                raise ExpressionError("a string in the workflow is too long", detail=f"{len(rendered)} characters")
             return rendered
 
         return render

@@ -31,7 +31,7 @@ def read_workflows(captured: Iterable[CapturedWorkflow]) -> tuple[list[Definitio
                 raise ConfigError(
                     f"the workflow name {definition.name} is taken",
                     file=each.file,
-                    hint="give the workflow another name",
+                    hint="pick another name for the workflow",
                     code="E-WORKFLOW-FILE",
                 )
         except ConfigError as exc:

@@ -24,7 +24,7 @@ TRACE_VARIABLE: Final = f"{OWN_VARIABLES}traceparent"  # trace context of the ca
 CONFIG_VARIABLE: Final = f"{OWN_VARIABLES}config"  # config file of the command that started a run, or its folder
 DOUBT_VARIABLE: Final = f"{OWN_VARIABLES}doubt"  # the journal may have lost intents of the run: ask before each step
 
-#: `damaged`: a stored value of the run cannot be read, so nothing more is called for it.
+#: `damaged`: a stored value of the run cannot be read, so it makes no more calls.
 RunState: TypeAlias = Literal[
     "ready", "running", "waiting", "asks", "undoing", "done", "failed", "undone", "cancelled", "stuck", "damaged"
 ]

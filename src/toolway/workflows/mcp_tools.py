@@ -274,7 +274,7 @@ class WorkflowTransport:
         """
         record = await self._workflows.get(str(id))
         if caller and record.caller != caller:
-            raise WorkflowError(f"there is no run {id}", code="E-WORKFLOW-RUN")
+            raise WorkflowError(f"run {id} does not exist", code="E-WORKFLOW-RUN")
         return record
 
     async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:

@@ -178,7 +178,7 @@ class _Reader:
         body = self._mapping(value, ())
         self._check_keys(body, _TOP_KEYS, ())
         if body.get("toolway", FORMAT) != FORMAT:
-            raise self._error(("toolway",), "the format is not known", f"write toolway: {FORMAT}")
+            raise self._error(("toolway",), "unknown format", f"set toolway: {FORMAT}")
         config = self._mapping(body.get("config") or {}, ("config",))
         self._check_keys(config, ("timeoutMs", "maxRetries", "continueOnError"), ("config",))
         if "maxRetries" in config:
@@ -211,7 +211,7 @@ class _Reader:
         """Parse the budget of all agent steps together: a text such as `2usd,200calls`, or limits by unit."""
         if value is None:
             return None
-        hint = "write budget: 2usd,100requests"
+        hint = "use budget: 2usd,100requests"
         try:
             if isinstance(value, str):
                 return Budget.parse(value, requests=None)
@@ -226,10 +226,10 @@ class _Reader:
         found = self._mapping(value, at)
         self._check_keys(found, ("every", "cron", "timezone", "inputs"), at)
         if ("every" in found) == ("cron" in found):
-            raise self._error(at, "a schedule has every or cron", 'write every: 1h, or cron: "0 8 * * 1-5"')
+            raise self._error(at, "a schedule needs every or cron", 'use every: 1h, or cron: "0 8 * * 1-5"')
         every = self._seconds(found["every"], (*at, "every")) if "every" in found else None
         if every is not None and every < MIN_INTERVAL_S:
-            raise self._error((*at, "every"), "the interval is too short", f"write at least {MIN_INTERVAL_S:g}s")
+            raise self._error((*at, "every"), "the interval is too short", f"use at least {MIN_INTERVAL_S:g}s")
         schedule = Schedule(
             every=every,
             cron=self._text(found["cron"], (*at, "cron")) if "cron" in found else None,
@@ -239,14 +239,14 @@ class _Reader:
         try:
             schedule.next_time(0.0)
         except ValueError as exc:
-            raise self._error(at, str(exc), 'write five fields, for example cron: "0 8 * * 1-5"') from exc
+            raise self._error(at, str(exc), 'use five fields, for example cron: "0 8 * * 1-5"') from exc
         return schedule
 
     # -- steps
 
     def _steps(self, value: Any, at: _Location) -> tuple[Step, ...]:
         if not isinstance(value, list) or not value:
-            raise self._error(at, "a list of steps is missing", "write steps: followed by at least one step")
+            raise self._error(at, "a list of steps is missing", "add steps: followed by at least one step")
         return tuple(self._step(each, (*at, number)) for number, each in enumerate(value))
 
     def _step(self, value: Any, at: _Location) -> Step:
@@ -282,7 +282,7 @@ class _Reader:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise self._error((*at, "name"), "the name of a step is not valid", "use letters, digits and _")
         if name in self._names:
-            raise self._error((*at, "name"), f"two steps are named {name}", "give each step a name of its own")
+            raise self._error((*at, "name"), f"two steps are named {name}", "use a different name for each step")
         self._names[name] = 1
         return name
 
@@ -298,7 +298,7 @@ class _Reader:
 
     def _read_tool(self, step: Json, at: _Location, common: Json) -> Step:
         effect = step.get("effect")
-        key = self._choice(step.get("key", "none"), (*at, "key"), ("none", "honoured"))
+        key = self._choice(step.get("key", "none"), (*at, "key"), ("none", "honored"))
         return ToolStep(
             **common,
             tool=self._text(step["tool"], (*at, "tool")),
@@ -306,7 +306,7 @@ class _Reader:
             assign=self._variable(step.get("assign"), at),
             effect=Effect(self._choice(effect, (*at, "effect"), tuple(Effect))) if effect is not None else None,
             repeatable=self._flag(step, "repeatable", at),
-            key_honoured=key == "honoured",
+            key_honored=key == "honored",
             timeout=self._seconds(step["timeout"], (*at, "timeout")) if "timeout" in step else None,
             retry=self._retry(step.get("retry"), (*at, "retry")),
             on_unknown=self._on_unknown(step.get("on_unknown", "ask"), (*at, "on_unknown")),
@@ -431,7 +431,7 @@ class _Reader:
             raise self._error(at, f"workflows are nested more than {MAX_DEPTH} deep", "a workflow cannot start itself")
         if isinstance(value, str):
             if not self._file:
-                raise self._error(at, "a child workflow in a file needs a parent in a file", "write the child in full")
+                raise self._error(at, "a child workflow in a file needs a parent in a file", "put its steps here")
             path = child_path(self._file, value)
             text = self._child_text(path)
             child = read_text(text, name=Path(path).stem, file=path, depth=self._depth + 1, contents=self._contents)
@@ -534,7 +534,7 @@ class _Reader:
 
     def _mapping(self, value: Any, at: _Location) -> Json:
         if not isinstance(value, dict):
-            raise self._error(at, f"{_name_of(at)} is not a mapping", "write keys and values")
+            raise self._error(at, f"{_name_of(at)} is not a mapping", "use keys and values")
         return value
 
     def _list(self, value: Any, at: _Location) -> list[Any]:
@@ -544,7 +544,7 @@ class _Reader:
 
     def _text(self, value: Any, at: _Location) -> str:
         if not isinstance(value, str) or not value.strip():
-            raise self._error(at, f"{_name_of(at)} is missing or is not a text", f"write {at[-1]}: …")
+            raise self._error(at, f"{_name_of(at)} is missing or is not a string", f"write {at[-1]}: …")
         return value
 
     def _flag(self, step: Json, key: str, at: _Location) -> bool:
@@ -556,7 +556,9 @@ class _Reader:
     def _choice(self, value: Any, at: _Location, allowed: Iterable[str]) -> str:
         names = [str(each) for each in allowed]
         if value not in names:
-            raise self._error(at, f"{_name_of(at)} cannot be {value!r}", f"use {' or '.join(names)}")
+            close = get_close_matches(str(value), names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"use {' or '.join(names)}"
+            raise self._error(at, f"{_name_of(at)} cannot be {value!r}", hint)
         return str(value)
 
     def _number(self, value: Any, at: _Location, least: float, most: float) -> float:
@@ -567,7 +569,7 @@ class _Reader:
     def _seconds(self, value: Any, at: _Location) -> float:
         seconds = read_duration(value)
         if seconds is None:
-            raise self._error(at, f"{_name_of(at)} is not a duration", "write 30s, 10m, 2h or 7d")
+            raise self._error(at, f"{_name_of(at)} is not a duration", "use 30s, 10m, 2h or 7d")
         return seconds
 
     def _schema(self, value: Any, at: _Location) -> Json | None:
@@ -575,7 +577,7 @@ class _Reader:
             return None
         schema = self._mapping(value, at)
         if "$ref" in msgspec.json.encode(schema).decode():
-            raise self._error(at, "a schema in a workflow has no $ref", "write the schema in full")
+            raise self._error(at, "a schema in a workflow cannot use $ref", "put the schema here in full")
 
         try:
             jsonschema_rs.validator_for(schema)
@@ -675,7 +677,7 @@ def _parse_yaml(text: str, file: str) -> tuple[Any, dict[_Location, int]]:
                         f"the key {key!r} is {'written twice' if isinstance(key, str) else 'not a text'}",
                         file=file,
                         line=key_node.start_mark.line + 1,
-                        hint="write each key once, as a text",
+                        hint="use each key once, as a string",
                         code="E-WORKFLOW-FILE",
                     )
                 found[key] = build(value_node, (*at, key))

@@ -14,7 +14,7 @@ def possible_actions(record: RunRecord, entries: Sequence[Entry]) -> list[Json]:
     Each has `action`, `step`, `label`, the `body` of its request, and a text about its `effect`.
     """
     if record.state in RESUMABLE_STATES:
-        effect = "The run goes on where it stopped, if the cause is gone. Finished steps are not called again."
+        effect = "The run continues where it stopped, if the cause is gone. Finished steps are not called again."
         return [_action("resume", "", "Resume the run", {}, effect)]
     if record.state in FINAL_STATES:
         return []
@@ -23,21 +23,21 @@ def possible_actions(record: RunRecord, entries: Sequence[Entry]) -> list[Json]:
         step, title = question["path"], question["title"]
         if question["kind"] == "approve":
             found += [
-                _action("approve", step, f"Approve: {title}", {"yes": True}, "The run goes on with the next step."),
+                _action("approve", step, f"Approve: {title}", {"yes": True}, "The run continues with the next step."),
                 _action("approve", step, f"Deny: {title}", {"yes": False}, "The step fails, and nothing is called."),
             ]
         elif question["kind"] == "ask":
-            text = "The data is stored as the result of the step, and the run goes on."
+            text = "The data is stored as the result of the step, and the run continues."
             found.append({**_action("answer", step, f"Answer: {title}", {}, text), "form": question.get("form")})
         else:
             tool = next((each.tool for each in reversed(entries) if each.path == step), "the tool")
-            yes = f"The run goes on as if {tool} had returned the data that you give. {tool} is not called again."
-            no = f"{tool} is called now, with the same arguments. If it was executed before, it is executed twice."
+            yes = f"The run continues as if {tool} had returned the data you enter. {tool} is not called again."
+            no = f"{tool} is called now, with the same arguments. If it ran before, it runs twice."
             found += [
-                _action("settle", step, f"{tool} was executed", {"happened": True}, yes),
-                _action("settle", step, f"{tool} was not executed", {"happened": False}, no),
+                _action("settle", step, f"{tool} ran", {"happened": True}, yes),
+                _action("settle", step, f"{tool} did not run", {"happened": False}, no),
             ]
-    text = "Nothing new is called. A call under way ends; finished steps stay as they are."
+    text = "Nothing new is called. A call in flight finishes; finished steps stay as they are."
     undo = "Nothing new is called, and finished steps that have an undo are undone, the last one first."
     found.append(_action("cancel", "", "Cancel the run", {"undo": False}, text))
     found.append(_action("cancel", "", "Cancel the run and undo its steps", {"undo": True}, undo))

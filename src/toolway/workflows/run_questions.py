@@ -26,13 +26,13 @@ _APPROVAL_FORM: Final[Json] = {
     "required": ["yes"],
     "properties": {"yes": {"type": "boolean", "title": "Approve"}, "note": {"type": "string", "title": "Note"}},
 }
-_HAPPENED, _NOT_HAPPENED, _STOP = "it was executed", "it was not executed", "stop"
+_HAPPENED, _NOT_HAPPENED, _STOP = "it ran", "it did not run", "stop"
 _UNKNOWN_FORM: Final[Json] = {
     "type": "object",
     "required": ["happened"],
     "properties": {
         "happened": {"type": "string", "enum": [_HAPPENED, _NOT_HAPPENED, _STOP]},
-        "result": {"type": "string", "title": "Data of the step as JSON, if it was executed"},
+        "result": {"type": "string", "title": "The step's data as JSON, if it ran"},
     },
 }
 

@@ -1,7 +1,7 @@
 """Schedules of workflows: `every` and `cron`, and the time of the next run.
 
 The next run of a schedule is always in the journal, as a waiting run that is due at its time. The process that takes it
-creates the run after it. So a schedule needs no process while it waits, and runs once after downtime. The key of a
+creates the run after it. So a schedule waits without a process, and runs once after downtime. The key of a
 run names its time: several processes that create the same run create one.
 """
 
@@ -40,7 +40,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             start = datetime.datetime.fromtimestamp(after, ZoneInfo(self.timezone))
             return float(next(CronSim(self.cron or "", start)).timestamp())
         except (ZoneInfoNotFoundError, OSError) as exc:
-            raise ValueError(f"the time zone {self.timezone!r} is not known") from exc
+            raise ValueError(f"unknown time zone {self.timezone!r}") from exc
         except CronSimError as exc:
             raise ValueError(f"{self.cron!r} is not a cron expression: {exc}") from exc
         except StopIteration:

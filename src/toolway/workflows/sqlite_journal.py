@@ -76,7 +76,7 @@ class SqliteJournal:
             raise
         except (sqlite3.Error, OSError) as exc:
             self._unlock()
-            raise JournalError("the journal of runs cannot be opened", detail=f"{path}: {exc}") from exc
+            raise JournalError("cannot open the run journal", detail=f"{path}: {exc}") from exc
         self._seen_version = self._data_version()
         self._thread = WorkerThread("toolway-runs")
 
@@ -154,9 +154,7 @@ class SqliteJournal:
             self._commit(group)
         except BaseException as exc:
             for work in group:  # the thread ends
-                work.error = JournalError(
-                    "the journal of runs cannot be used", detail=repr(exc)[:500], code=WORKER_CODE
-                )
+                work.error = JournalError("cannot use the run journal", detail=repr(exc)[:500], code=WORKER_CODE)
             raise
         finally:
             for loop in {work.loop for work in group}:
@@ -199,7 +197,7 @@ class SqliteJournal:
         if isinstance(exc, JournalError):
             return exc
         return JournalError(
-            "the journal of runs cannot be written",
+            "cannot write the run journal",
             detail=f"{self._path}: {exc if isinstance(exc, sqlite3.Error | OSError) else repr(exc)}",
             hint="free disk space or make the file writable; runs wait until then",
         )
@@ -329,7 +327,7 @@ def _wait_for_lock(path: Path, descriptor: int, end: float) -> None:
             continue
         user = f"the servers of process {holder}, which has ended" if has_ended else f"process {holder or 'unknown'}"
         raise RunsInUse(
-            "another process executes the runs of this journal",
+            "another process is running this journal's runs",
             detail=f"{path} is used by {user}",
             hint="wait for it, or use another journal: --journal FILE",
         )
@@ -342,7 +340,7 @@ def _open(path: Path | None, owner: bool) -> sqlite3.Connection:
             path.chmod(0o600)
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
-        raise JournalError("the journal of runs is of a newer version", detail=str(path), hint="update toolway")
+        raise JournalError("the run journal is from a newer version", detail=str(path), hint="update toolway")
     if version < SCHEMA_VERSION or owner:
         database.executescript(run_rows.SCHEMA + f"PRAGMA user_version = {SCHEMA_VERSION};")
     return database

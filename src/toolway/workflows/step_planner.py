@@ -2,7 +2,7 @@
 
 An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unknown`):
 
-| the journal says        | read, idempotent, key honoured | unsafe                              |
+| the journal says        | read, idempotent, key honored  | unsafe                              |
 |-------------------------|--------------------------------|-------------------------------------|
 | nothing                 | call                           | write `begun`, then call            |
 | `begun`, process ended  | call again, the same attempt   | `unknown`                           |
@@ -170,7 +170,7 @@ class RunMemory:
 
 
 class StepExpressions(Protocol):
-    """Evaluator of the expressions of a step, or of its functions in a Python workflow.
+    """Evaluator of a step's expressions, or of its functions in a Python workflow.
 
     Each method may raise `ExpressionError`.
     """
@@ -191,7 +191,7 @@ class RunRules(NamedTuple):
 
 
 class StepPlanner:
-    """Planner of the steps of a run at one moment. Subclasses implement `_walk`, which knows the order of the steps."""
+    """Planner of a run's steps at one moment. Subclasses implement `_walk`, which knows the order of the steps."""
 
     def __init__(
         self,
@@ -223,7 +223,10 @@ class StepPlanner:
         cancel = next((each for each in self._messages if each.kind == "cancel"), None)
         ends = self._run.created + self._timeout if self._timeout is not None else None
         if cancel is not None:
-            self._stopped = {"code": "E-WORKFLOW-CANCELLED", "message": f"cancelled by {cancel.by or 'the operator'}"}
+            self._stopped = {
+                "code": "E-WORKFLOW-CANCELLED",
+                "message": f"cancelled by {cancel.by}" if cancel.by else "cancelled",
+            }
         elif ends is not None and self._now >= ends:
             self._stopped = {"code": "E-WORKFLOW-TIMEOUT", "message": "the run did not end in time"}
         progress = self._walk()
@@ -393,7 +396,7 @@ class StepPlanner:
                 continue
             if step.approval and not message.body.get("yes"):
                 note = message.body.get("note") or ""
-                text = f"{path} was denied by {message.by or 'the operator'}{f': {note}' if note else ''}"
+                text = f"{path} was denied{f' by {message.by}' if message.by else ''}{f': {note}' if note else ''}"
                 error = {"code": "E-WORKFLOW-DENIED", "message": text, "executed": "no", "step": path}
                 return replace(entry, state="failed", ended=self._now, body=error)
             data = {"by": message.by, "note": message.body.get("note")} if step.approval else message.body.get("data")
@@ -600,7 +603,7 @@ class StepPlanner:
                 return verified
             policy = step.on_unknown.otherwise
             if verified == "open":
-                note = f" {step.on_unknown.tool} does not show it, but the server may still execute it."
+                note = f" {step.on_unknown.tool} does not show it, but the server may still run it."
         else:
             policy = step.on_unknown
         if policy == "retry":
@@ -666,7 +669,7 @@ class StepPlanner:
             return
         entry = self._memory.entries[path][-1]
         self._decision.questions.append(
-            Question(path=path, kind="unknown", title=f"Was {entry.tool} executed? {message}".strip())
+            Question(path=path, kind="unknown", title=f"Did {entry.tool} run? {message}".strip())
         )
 
     def _retry(self, step: ToolStep, path: str, entry: Entry) -> Progress:
@@ -754,7 +757,7 @@ class StepPlanner:
 
         None if the server does not detect repeated calls by a key.
         """
-        if terms is None or terms.idempotency_meta_key is None or not step.key_honoured:
+        if terms is None or terms.idempotency_meta_key is None or not step.key_honored:
             return None
         return {terms.idempotency_meta_key: f"{self._run.id}/{path}"[-255:]}
 
@@ -850,7 +853,7 @@ def time_limit(step: ToolStep, terms: CallTerms | None) -> float:
 
 def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
     """Return True if the step and the server's settings say that the server detects repeated calls by their key."""
-    return step.key_honoured and terms is not None and terms.idempotency_meta_key is not None
+    return step.key_honored and terms is not None and terms.idempotency_meta_key is not None
 
 
 def step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:

@@ -226,7 +226,7 @@ class TemporalRun:
             never_started = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START
             error = {
                 "code": "E-WORKFLOW-UNKNOWN",
-                "message": f"{action.tool} was given to a worker, and no result arrived: {cause or exc}"[:500],
+                "message": f"{action.tool} went to a worker, and no result came back: {cause or exc}"[:500],
                 "executed": "no" if never_started else "unknown",
             }
             state: Any = "not_executed" if never_started else "unknown"
@@ -237,7 +237,7 @@ class TemporalRun:
         assert self._record is not None
         if isinstance(action.child, AgentRuns):
             error = {"code": "E-WORKFLOW-AGENT", "message": "agent steps cannot run on a Temporal server"}
-            hint = "run the workflow with a journal of Toolway: --journal runs.db"
+            hint = "run the workflow with Toolway's own journal: --journal runs.db"
             return replace(intent, kind="child", state="failed", body={**error, "hint": hint, "executed": "no"})
         child: Definition = action.child
         id = f"{workflow.info().workflow_id}/{action.path}"
@@ -335,7 +335,7 @@ class TemporalWorkflows:
         except RPCError as exc:
             if exc.status is RPCStatusCode.NOT_FOUND:
                 raise WorkflowError(
-                    f"there is no run {id}", hint="toolway workflow ls", code="E-WORKFLOW-RUN"
+                    f"run {id} does not exist", hint="toolway workflow ls", code="E-WORKFLOW-RUN"
                 ) from None
             raise
         record = msgspec.convert(found["record"], RunRecord)

@@ -111,7 +111,7 @@ async def test_empty_file_of_a_joining_node_keeps_the_cluster_config(tmp_path: P
         await one.announced()
         async with gateway(tmp_path, "two", {}) as two:
             await two.announced()
-            await two.until_logged("the configuration of the cluster is kept")
+            await two.until_logged("keeping the cluster configuration")
             await until_served(two, "a")
             await until_served(one, "a")
             assert await two.stop() == 0
@@ -131,7 +131,7 @@ async def test_planted_command_reaches_no_node_before_it_is_trusted(tmp_path: Pa
         async with gateway(tmp_path, "two", None) as two:
             await two.announced()
             one.write({"good": FAKE, "planted": planted, "url": {"url": "http://127.0.0.1:9/mcp"}}, **approved)
-            await one.until_logged("1 new command waits: toolway trust planted")
+            await one.until_logged("1 new command needs your review: toolway trust planted")
             await until_served(one, "good", "url")
             await until_served(two, "good", "url")
             assert not mark.exists()

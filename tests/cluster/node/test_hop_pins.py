@@ -38,7 +38,7 @@ async def test_changed_tool_is_on_hold_at_all_nodes_until_accepted(tmp_path: Pat
         made.owner("weather").hub.servers.restart("weather")
         await until_held(made, held=True)
         for number in range(2):
-            with pytest.raises(AccessDenied, match="is held"):
+            with pytest.raises(AccessDenied, match="is on hold"):
                 await call(made, number)
         other = made.other("weather").hub
         assert other.lists.pins is not None

@@ -155,7 +155,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         for trip in load.trips
         if trip.entry not in strike.replicas and trip.began < strike.since < trip.ended
     ]
-    told = [seconds for trip, seconds in under_way if "the call may have been executed" in trip.how]
+    told = [seconds for trip, seconds in under_way if "the call may have run" in trip.how]
     if told:
         report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"
     waited = [trip for trip, _ in under_way if trip.executed == "unknown" and "timed out after" in trip.how]

@@ -195,11 +195,11 @@ async def test_retry_after_of_an_hour_is_kept_and_reported(era: str) -> None:
         (await bench.call("bad.act")).expect(Overloaded, "no")
         refused = (await bench.call("bad.look")).expect(Overloaded, "no")
         assert refused.error is not None and refused.error.code == "E-RETRY-AFTER"
-        assert "asked for no calls until" in refused.error.message
+        assert "asked us to pause until" in refused.error.message
         assert "maxConcurrent" not in refused.error.hint
         assert refused.error.retry_after is not None and 3500 < refused.error.retry_after <= 3600
         status = bench.hub.status()["bad"]
         assert 3500 < status.paused_for <= 3600
-        assert "it asked for no calls until" in status.why
+        assert "it asked us to pause until" in status.why
         assert await anext(events) == ServerPaused("bad", 3600.0)
         assert len(server.turns) == 1

@@ -119,7 +119,7 @@ async def test_misbehaving_provider_ends_as_expected(
     effects = Counter(each["id"] for each in read_effects(tmp_path / "effects"))
     assert effects == ({"a": 1, "b": 1} if "s__pay" in str(turns[0]) else {})
     if turns[0] is FLOOD:
-        assert sum(text.startswith("not executed: an answer may contain 128 calls") for text in told) == 400 - 128
+        assert sum(text.startswith("did not run: an answer may contain 128 calls") for text in told) == 400 - 128
 
 
 @pytest.mark.row("F30")

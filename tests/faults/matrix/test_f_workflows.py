@@ -176,7 +176,7 @@ async def test_crash_around_an_unsafe_call_leaves_one_effect(
 async def test_crash_during_a_call_repeats_only_repeatable_calls(
     hub: Hub, tmp_path: Path, tool: str, when: str
 ) -> None:
-    keys = {"key": "honoured"} if tool == "pay_once" else {}
+    keys = {"key": "honored"} if tool == "pay_once" else {}
     slow = {"name": "a", "tool": f"s.{tool}", "params": {"id": "a", when: 0.3}, **keys}
     body = {"steps": [slow]}
     ended = asyncio.Event()
@@ -468,7 +468,7 @@ async def test_failing_or_endless_expression_fails_only_its_run(hub: Hub, tmp_pa
 
 @pytest.mark.row("F23")
 async def test_loop_crashing_ten_times_executes_each_item_once(hub: Hub, tmp_path: Path, seed: int) -> None:
-    step = {"name": "p", "tool": "s.pay_once", "key": "honoured", "params": {"id": "${string(item)}"}}
+    step = {"name": "p", "tool": "s.pay_once", "key": "honored", "params": {"id": "${string(item)}"}}
     body = {"steps": [{"name": "f", "foreach": "inputs.items", "at_once": 10, "steps": [step]}]}
     inputs = {"items": list(range(120))}
     for number in range(10):

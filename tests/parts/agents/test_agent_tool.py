@@ -80,7 +80,7 @@ def test_command_runs_configured_agent(tmp_path: Path) -> None:
         ({"model": "a:b", "tols": []}, "did you mean tools"),
         ({"model": "a:b", "budget": "much"}, "not a part of a budget"),
         ({"tools": ["s.*"]}, "model"),
-        ("a:b", "not an object"),
+        ("a:b", "must be an object"),
     ],
 )
 def test_invalid_agent_entry_is_explained(entry: Any, words: str) -> None:

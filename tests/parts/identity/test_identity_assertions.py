@@ -149,7 +149,7 @@ async def test_assertion_for_other_gateway_or_client_is_rejected(tmp_path: Path)
         assert (await made.exchange(good))[0] == 200
         assert await made.exchange(good) == (
             400,
-            {"error": "invalid_grant", "error_description": "the assertion was used before"},
+            {"error": "invalid_grant", "error_description": "the assertion was already used"},
         )
 
 

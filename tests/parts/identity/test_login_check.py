@@ -53,7 +53,7 @@ async def test_unusable_provider_reports_cause_and_fix() -> None:
         clock = (await check(issuer))["clock"]
         assert clock.state == "fail" and clock.code == "E-LOGIN-CLOCK" and "clock" in clock.hint
     gone = (await check(issuer))["provider"]
-    assert gone.state == "fail" and "cannot be fetched" in gone.message
+    assert gone.state == "fail" and "cannot fetch" in gone.message
     assert gone.copy == f"curl -sS {issuer.url}/.well-known/openid-configuration" and issuer.url in gone.detail
 
 
@@ -67,9 +67,9 @@ async def test_rejected_token_reports_cause_and_fix() -> None:
             issuer.token(iss="https://a.example"): ("another issuer", "iss of the", '"issuer": "https://a.example"'),
             issuer.token(exp=now - 600, iat=now - 900): ("expired", "exp 20", "date -u"),
             issuer.token(iat=now + 600): ("not valid yet", "iat 20", "date -u"),
-            issuer.token({"typ": "JWT"}, scope=None, client_id=None, nonce="n"): ("no access token", "typ jwt", ""),
+            issuer.token({"typ": "JWT"}, scope=None, client_id=None, nonce="n"): ("not an access token", "typ jwt", ""),
             Issuer(issuer.url).token({"kid": "k9"}): ("no such key", "kid k9", ""),
-            "opaque": ("no JWT", "", ""),
+            "opaque": ("not a JWT", "", ""),
             "a.b.c": ("cannot be decoded", "", ""),
         }
         for token, (message, detail, copy) in cases.items():

@@ -235,7 +235,7 @@ async def test_new_policy_applies_to_open_sessions_and_plans(tmp_path: Path, era
         holder.policy = AccessPolicy(None, found.hub.emit)
         found.gateway.on_access_changed()
         assert (await echo())["error"]["message"] == "Unknown tool: a__echo"
-        assert "cannot be read" in holder.denials.found[-1].reason
+        assert "cannot read" in holder.denials.found[-1].reason
         assert await found.tools(token=TOKEN) == []
 
 

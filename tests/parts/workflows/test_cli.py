@@ -23,7 +23,7 @@ FLOW = """
 steps:
   - {name: ok, approve: {title: "Pay ${inputs.id}?"}}
   - {name: pay, tool: s.pay, params: {id: "${inputs.id}", delay_after: 30}}
-  - {name: once, tool: s.pay_once, key: honoured, params: {id: "${inputs.id}"}}
+  - {name: once, tool: s.pay_once, key: honored, params: {id: "${inputs.id}"}}
 outputs: {paid: "${steps.pay.data.id}"}
 """
 

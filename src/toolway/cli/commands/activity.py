@@ -76,7 +76,7 @@ def calls(
     ] = None,
     principal: Annotated[
         str | None,
-        typer.Option("--principal", metavar="NAME", help="Calls with the key of this holder.", show_default=False),
+        typer.Option("--principal", metavar="NAME", help="Calls made with this holder's key.", show_default=False),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Failed calls.")] = False,
     slow: Annotated[

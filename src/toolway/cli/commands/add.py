@@ -192,7 +192,7 @@ def run_add(
         raise ConfigError(
             f"server {name!r} already exists",
             file=str(file),
-            hint=f"choose another name, or replace it: toolway add --replace {name} …",
+            hint=f"pick another name, or replace it: toolway add --replace {name} …",
             code="E-CONFIG-NAME",
         )
     reviewed = {} if described is None else {"entry": entry, "digest": described.digest(entry)}
@@ -215,7 +215,7 @@ def run_add(
         output.print_problems(address_problems)
         output.info(f"check that it works: toolway doctor {name}")
         if is_runner([str(entry.get("command", "")), *map(str, entry.get("args", ()))]):
-            output.info(f"lock its packages, so that it always runs the same: toolway trust lock {name}")
+            output.info(f"lock its packages so it always runs the same versions: toolway trust lock {name}")
     return ExitCode.OK
 
 
@@ -279,7 +279,7 @@ def _entry_options(env: Sequence[str], headers: Sequence[str], cwd: str | None) 
 def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
     name, found, value = text.partition(separator)
     if not found or not name.strip():
-        raise UsageError("a value has no name", hint=f"write it as {usage}")
+        raise UsageError("a value has no name", hint=f"use {usage}")
     return name.strip(), value.strip()
 
 

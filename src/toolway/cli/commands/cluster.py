@@ -163,7 +163,7 @@ def _print_node(output: Output, found: Json) -> None:
 async def run_drain(context: CommandContext, node: str, wait: float) -> ExitCode:
     """Drain a cluster node and wait at most `wait` seconds until it owns no server.
 
-    Returns 7 if it then still owns servers; the node goes on draining.
+    Returns 7 if it then still owns servers; the node keeps draining.
     """
     output, gateway = context.output, await _cluster_gateway(context)
     node_id = str((await gateway.request_admin("POST", f"nodes/{quote(node, safe='')}/drain"))["draining"])
@@ -210,14 +210,14 @@ async def _has_ready_node(gateway: GatewayClient) -> bool:
 
 def run_keygen(output: Output, out: Path | None) -> ExitCode:
     """Generate a cluster key and print it, or write it to a new file."""
-    return _print_key(output, generate_cluster_key(), out, "give the same file to every node")
+    return _print_key(output, generate_cluster_key(), out, "copy this file to every node")
 
 
 def run_tenant_key(output: Output, tenant: str, out: Path | None, cluster_key_file: Path | None) -> ExitCode:
     """Derive the key of a tenant and print it, or write it to a new file."""
     file = str(cluster_key_file) if cluster_key_file is not None else None
     key = format_tenant_key(read_cluster_key(file, os.environ), parse_name("TENANT", tenant))
-    return _print_key(output, key, out, f"give this file to nodes of {tenant}")
+    return _print_key(output, key, out, f"copy this file to the nodes of {tenant}")
 
 
 def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitCode:
@@ -235,7 +235,7 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
         raise ConfigError(
             f"the cluster key was not written to {out}",
             detail=exc.strerror or str(exc),
-            hint="name a file that does not exist; a cluster that loses its key must be set up again",
+            hint="pick a file that does not exist; a cluster that loses its key must be set up again",
             code="E-CLUSTER-KEY",
         ) from None
     if output.as_json:

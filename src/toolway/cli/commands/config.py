@@ -51,7 +51,7 @@ def diff(context: CommandContext, version: VersionNumber = 1) -> CommandResult:
 
 
 def history(context: CommandContext) -> CommandResult:
-    """List the earlier versions of the config file. Toolway saves one before each of its own changes."""
+    """List the earlier versions of the config file. Toolway saves one before each change it makes."""
     return run_config_history(context)
 
 

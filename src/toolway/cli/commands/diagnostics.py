@@ -99,8 +99,8 @@ def doctor(
 ) -> CommandResult:
     """Start every server once and check command, variables, start, stdout, protocol and tools.
 
-    Also check if model providers accept the tools, and the identity provider of the gateway. The first line of the
-    report names the cause. With a URL, check the server there; no config file is read.
+    Also check whether model providers accept the tools, and check the gateway's identity provider. The first line of
+    the report names the cause. With a URL, check the server there; no config file is read.
 
     With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
 
@@ -186,7 +186,7 @@ async def run_doctor(
     if url and len(names) > 1:
         raise UsageError("a URL is checked alone", hint=f"toolway doctor {shlex.quote(url)}")
     if url and (all_files or client is not None or project):
-        raise UsageError("a URL and files cannot be checked together", hint=f"write: toolway doctor {shlex.quote(url)}")
+        raise UsageError("a URL and files cannot be checked together", hint=f"run: toolway doctor {shlex.quote(url)}")
     if headers and not url:
         raise UsageError("--header needs the URL of a server", hint="headers of configured servers are in the file")
 
@@ -216,7 +216,7 @@ async def run_doctor(
         ]
         report = replace(report, subjects=(*report.subjects, *found))
     elif access_token is not None:
-        raise UsageError("--access-token is about the gateway", hint="write: toolway doctor --access-token FILE")
+        raise UsageError("--access-token is about the gateway", hint="run: toolway doctor --access-token FILE")
     if output.as_json:
         output.print_json({**report.to_json(), "fixed": fixed})
     else:
@@ -261,7 +261,7 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
 
 
 def _check_parts(context: CommandContext) -> list[SubjectReport]:
-    """Let the parts of a gateway check what is theirs, and name those of other distributions."""
+    """Let the parts of a gateway check what is theirs, and name the parts of other distributions."""
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -269,7 +269,7 @@ def _check_parts(context: CommandContext) -> list[SubjectReport]:
     found = [each for part in registry.in_use() for each in part.check(loaded.gateway, str(loaded.file))]
     for name, distribution in registry.foreign().items():
         detail = "it runs in the gateway, and sees every call and every secret"
-        check = Check("part", "ok", f"the part {name} is of another distribution: {distribution}", detail)
+        check = Check("part", "ok", f"the part {name} comes from another distribution: {distribution}", detail)
         found.append(SubjectReport("machine", f"part {name}", (check,), location=str(loaded.file)))
     return found
 
@@ -283,7 +283,7 @@ def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:
 def _own_or_client_files(
     output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
 ) -> CheckPlan:
-    """Return the plan for checking the config files of Toolway, or those of other clients if Toolway has none yet.
+    """Return the plan for checking the config files of Toolway, or of other clients if Toolway has none yet.
 
     Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """
@@ -315,7 +315,7 @@ def select_servers(scene: CheckPlan, names: Sequence[str]) -> CheckPlan:
     """Return the check plan reduced to the servers `names` and their files; unchanged without a name.
 
     If none of them exists, it has only the broken files, one of which may name the servers. Raises `NotFound` if one
-    does not exist and there is no broken file.
+    does not exist and no file is broken.
     """
     if not names:
         return scene
@@ -565,7 +565,7 @@ async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitC
     `kill` terminates the leftover ones, whose client has ended.
     """
     if kill and not orphans:
-        raise UsageError("--kill requires --orphans", hint="write: toolway ps --orphans --kill")
+        raise UsageError("--kill requires --orphans", hint="run: toolway ps --orphans --kill")
     if orphans:
         return _run_ps_orphans(context, kill)
     output = context.output
@@ -581,7 +581,7 @@ async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitC
         ]
         output.print_table(("pid", "server", "state", "since", "restarts"), table, right=("pid",))
     else:
-        why = "no processes" if gateway is not None else "no gateway is running, so no server is"
+        why = "no processes" if gateway is not None else "no gateway is running, so no servers are"
         output.info(f"{why}; list orphaned processes: toolway ps --orphans")
     return ExitCode.OK
 

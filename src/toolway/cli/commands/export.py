@@ -91,7 +91,7 @@ def connect(
     if search and group is not None:
         raise UsageError(
             "--search and --group cannot be used together",
-            hint='leave out --search; a group has search by "search": true in its settings',
+            hint='remove --search; for search in a group, set "search": true in it',
         )
     if print_only:
         if all_clients or len(clients or ()) != 1:
@@ -214,7 +214,7 @@ def _client_file(client: str, scope: str) -> ClientConfigFile:
     if not chosen:
         raise UsageError(
             f"{CLIENTS[client].title} has no {scope} file",
-            hint=f"choose --scope {' or '.join(sorted({config_file.scope for config_file in config_files}))}",
+            hint=f"use --scope {' or '.join(sorted({config_file.scope for config_file in config_files}))}",
         )
     return next((config_file for config_file in chosen if config_file.exists), chosen[0])
 
@@ -422,10 +422,10 @@ async def run_print(output: Output, target_options: TargetOptions, client: str, 
     """Print a command or config lines that connect a client to the gateway."""
     make_instructions = PRINT_CLIENTS.get(client)
     if make_instructions is None:
-        hint = did_you_mean(client, PRINT_CLIENTS) or f"choose one of {', '.join(PRINT_CLIENTS)}"
+        hint = did_you_mean(client, PRINT_CLIENTS) or f"pick one of {', '.join(PRINT_CLIENTS)}"
         raise UsageError(f"unknown client {client!r}", hint=hint)
     if group is not None and not _GROUP_NAME.fullmatch(group):
-        raise UsageError(f"invalid group name {group!r}", hint="write a group name, or server/NAME")
+        raise UsageError(f"invalid group name {group!r}", hint="use a group name, or server/NAME")
     gateway = _gateway_to_connect(output, target_options)
     name = f"toolway-{group.replace('/', '-')}" if group else "toolway"
     url = f"{gateway.url}/mcp/{group}" if group else f"{gateway.url}/mcp"

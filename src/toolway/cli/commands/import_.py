@@ -302,7 +302,7 @@ def is_same_server(first: Mapping[str, Any], second: Mapping[str, Any], *, is_ow
 def _differ(first: Mapping[str, Any], second: Mapping[str, Any], *, is_own: bool) -> bool:
     """Return True if the environment or the headers of two entries differ.
 
-    An unresolved ${…} reference matches every value. If `first` is an entry of our own file, its references may be
+    An unresolved ${…} reference matches every value. If `first` is an entry of Toolway's file, its references may be
     missing in `second`: an export leaves secrets out.
     """
     for field_ in ("env", "headers"):

@@ -120,7 +120,7 @@ async def run_keys_create(
     if admin and scopes:
         raise UsageError(
             "--scope and --admin cannot be used together",
-            detail="a key with --admin can call every tool and create further keys",
+            detail="a key with --admin can call every tool and create more keys",
             hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
         )
     try:
@@ -151,7 +151,7 @@ async def run_keys_create(
     output.info(f"key {created['id']} for {name}, {_describe_key(created)}. It is not shown again; revoke it with:")
     output.info(f"  toolway keys revoke {created['id']}")
     if scope_list is None and not admin:
-        output.info("it opens every tool; to narrow it, create one with --scope GROUP or --scope server/NAME")
+        output.info("it can call every tool; to limit it, create one with --scope GROUP or --scope server/NAME")
     return ExitCode.OK
 
 
@@ -190,7 +190,7 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 
 
 def describe_access(key: Json) -> str:
-    """Return in words what a key or a person may use, and with which limits."""
+    """Return in words what a key or a user may use, and with which limits."""
     scopes: Any = key["scopes"]
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
@@ -221,9 +221,9 @@ def _parse_expiry(text: str) -> float:
     try:
         found = datetime.fromisoformat(text).astimezone()
     except ValueError:
-        raise UsageError("invalid end of a key", detail=text[:50], hint="write 12h, 90d, or 2027-01-31") from None
+        raise UsageError("invalid expiry date of a key", detail=text[:50], hint="use 12h, 90d, or 2027-01-31") from None
     if found.timestamp() <= time.time():
-        raise UsageError("the expiry date is in the past", detail=text[:50], hint="write 12h, 90d, or 2027-01-31")
+        raise UsageError("the expiry date is in the past", detail=text[:50], hint="use 12h, 90d, or 2027-01-31")
     return found.timestamp()
 
 

@@ -131,7 +131,7 @@ def _report_no_config(output: Output, error: ConfigError) -> ExitCode:
         document: dict[str, Any] = {"file": None, "gateway": None, "servers": [], "problems": []}
         output.print_json({**document, "next": {"command": step.command, "why": step.why}})
     else:
-        output.info(f"{error.message}: {error.detail}." if is_untrusted else "There is no config file yet.")
+        output.info(f"{error.message}: {error.detail}." if is_untrusted else "No config file yet.")
         _print_step(output, step)
     return ExitCode.OK
 

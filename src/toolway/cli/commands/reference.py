@@ -90,7 +90,7 @@ def run_completion(context: CommandContext, shell: str | None, *, install: bool)
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in SHELLS:
         message = f"unsupported shell {chosen!r}" if chosen else "unknown shell: SHELL is not set"
-        raise UsageError(message, hint=did_you_mean(chosen, SHELLS) or f"choose one: {', '.join(SHELLS)}")
+        raise UsageError(message, hint=did_you_mean(chosen, SHELLS) or f"pick one: {', '.join(SHELLS)}")
     output = context.output
     if install:
         _, path = install_script(shell=chosen, prog_name=PROGRAM_NAME, complete_var=COMPLETE_VARIABLE)

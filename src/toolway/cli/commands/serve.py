@@ -295,9 +295,9 @@ def run_serve(
 
 
 def _open_gate(config: Path | None) -> ApprovalGate:
-    """Return the gate that leaves out config entries until a person approves them.
+    """Return the gate that leaves out config entries until someone reviews them.
 
-    If a person at a terminal names a config file (--config), its entries count as approved.
+    If someone at a terminal names a config file (--config), its entries are trusted.
     """
     from toolway.config.scopes import ApprovalGate
 
@@ -341,7 +341,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def read_cluster_options(**flags: Any) -> ClusterOptions | None:
-    """Return the cluster options from flags and environment; None outside of a cluster.
+    """Return the cluster options from flags and environment; None outside a cluster.
 
     Raises `ConfigError` if they are incomplete or invalid, or if a needed package is not installed.
     """
@@ -413,7 +413,7 @@ def build_doctor(
     """Return the function that the gateway calls to run the doctor (all checks) on its servers.
 
     `current_servers` replaces the config file if there is none; the `spawner` of the gateway knows their rules.
-    An entry that waits for approval at the `gate` is not started. The doctor is loaded on its first use.
+    An entry that still needs a review at the `gate` is not started. The doctor is loaded on its first use.
     """
 
     async def run_checks_as_json(name: str | None) -> Json:

@@ -70,7 +70,7 @@ def ls(
     check: Annotated[bool, typer.Option("--check", help="Check right now whether each server responds.")] = False,
 ) -> CommandResult:
     if watch and check:
-        raise UsageError("--watch and --check exclude each other")
+        raise UsageError("--watch and --check cannot be used together")
     return run_ls(context.output, context.target_options, wait, watch, check)
 
 
@@ -96,7 +96,7 @@ def show(
 def restart(context: CommandContext, name: ServerName) -> CommandResult:
     """Restart the server in any state.
 
-    Calls in flight fail with an error that says whether they were executed.
+    Calls in flight fail with an error that says whether they ran.
     """
     return run_restart(context.output, context.target_options, name)
 
@@ -238,7 +238,7 @@ async def run_restart(output: Output, target_options: TargetOptions, name: str) 
     gateway = await require_gateway(
         output,
         target_options,
-        "no gateway is running, so no server is",
+        "no gateway is running, so no servers are",
         fix="start one with: toolway serve; every other command starts its own servers",
     )
     try:

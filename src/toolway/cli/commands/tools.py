@@ -61,7 +61,7 @@ _STALE_AFTER_S = 24 * 3600.0  # seconds after which the age of a cached list is 
 _NAMES_TIMEOUT_S = 30.0  # seconds to wait for the tool list before a call, to check the names of arguments
 _PROGRESS_BAR_WIDTH = 20  # columns of the progress bar
 _ARGUMENT = re.compile(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
-_ARGUMENT_USAGE = "write name=text, name:=json, name@=file, or one JSON object"
+_ARGUMENT_USAGE = "use name=text, name:=json, name@=file, or one JSON object"
 
 
 def tools(
@@ -482,9 +482,9 @@ async def _fit_to_schema(
     """
     found = await _find_definition(servers, tool, server)
     if found is None:
-        texts = [name for name, value in arguments.items() if isinstance(value, str)]
-        if texts and not servers.known_tools(server=server):
-            return arguments, f"no schema for {tool} yet, so sent as text: {', '.join(texts)}; for JSON use name:=json"
+        words = [name for name, value in arguments.items() if isinstance(value, str)]
+        if words and not servers.known_tools(server=server):
+            return arguments, f"no schema for {tool} yet, so sent as text: {', '.join(words)}; for JSON use name:=json"
         return arguments, ""
     error = check_names(found, arguments)
     if error is not None:
@@ -514,7 +514,7 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
 
 def _find_cached_server(target: Target, name: str) -> str | None:
-    """Return the server of a tool that was named without its server, so that only this server is started.
+    """Return the server of a tool that was named without its server, so only this server is started.
 
     None if all servers must be available: a gateway is used, or the tools of a server are not cached yet. Raises
     `NotFound` if no cached list has the tool or several do, `AccessDenied` if it is denied.
@@ -531,7 +531,7 @@ def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None
         error.hint = (
             error.hint
             if "one JSON object" in error.hint
-            else f"show its arguments: toolway tools {tool}; write a value that is not text as name:=json"
+            else f"show its arguments: toolway tools {tool}; use name:=json for a value that is not text"
         )
     if status is not None and status.state != "ready":
         for line in last_stderr_lines(status.stderr):
@@ -567,9 +567,9 @@ async def _add_questions(error: CallError, questions: ServerQuestions) -> None:
     if isinstance(error, ProtocolError):
         with suppress(CallbackError):
             if await questions.visit(error):
-                error.hint = "finish what was opened in the browser, then call again"
+                error.hint = "finish in the browser window that opened, then call again"
     if error.code == "E-NO-ANSWER":
-        error.hint = "call it in a terminal to answer, or pass all that the tool needs as arguments"
+        error.hint = "call it in a terminal to answer, or pass everything the tool needs as arguments"
     if questions.unanswered:
         error.detail = "; ".join(questions.unanswered)
 

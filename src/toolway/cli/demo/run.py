@@ -103,8 +103,8 @@ def _write_config(folder: Path) -> Path:
     return file
 
 
-def _server_entry(folder: Path, behaviour: str) -> Json:
-    return {"command": str(folder / "python"), "args": [str(folder / "server.py"), behaviour], "timeout": "5s"}
+def _server_entry(folder: Path, behavior: str) -> Json:
+    return {"command": str(folder / "python"), "args": [str(folder / "server.py"), behavior], "timeout": "5s"}
 
 
 async def _call_forever(calls: HubCalls, callers: Sequence[str]) -> None:

@@ -122,7 +122,7 @@ STRING: Json
 INTEGER: Json
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 Tool = tuple[Callable[..., Json], str, Json, Json]
-BEHAVIOURS: dict[str, list[Tool]] = {
+BEHAVIORS: dict[str, list[Tool]] = {
     "weather": [
         (
             forecast,
@@ -151,11 +151,11 @@ BEHAVIOURS: dict[str, list[Tool]] = {
 }
 
 
-def tools_by_name(behaviour: str) -> dict[str, Tool]:
-    return {each[0].__name__: each for each in BEHAVIOURS[behaviour]}
+def tools_by_name(behavior: str) -> dict[str, Tool]:
+    return {each[0].__name__: each for each in BEHAVIORS[behavior]}
 
 
-def list_tools(behaviour: str) -> list[Json]:
+def list_tools(behavior: str) -> list[Json]:
     return [
         {
             "name": name,
@@ -163,7 +163,7 @@ def list_tools(behaviour: str) -> list[Json]:
             "inputSchema": {"type": "object", "properties": schema},
             "annotations": hints,
         }
-        for name, (_, description, schema, hints) in tools_by_name(behaviour).items()
+        for name, (_, description, schema, hints) in tools_by_name(behavior).items()
     ]
 
 
@@ -173,16 +173,16 @@ def send(message: Json) -> None:
         sys.stdout.flush()
 
 
-def call(behaviour: str, id_: Any, params: Json) -> None:
+def call(behavior: str, id_: Any, params: Json) -> None:
     try:
-        result = tools_by_name(behaviour)[params["name"]][0](**(params.get("arguments") or {}))
+        result = tools_by_name(behavior)[params["name"]][0](**(params.get("arguments") or {}))
     except (KeyError, TypeError, ValueError) as exc:
         result = text_result(f"{exc}", failed=True)
     send({"id": id_, "result": result})
 
 
-def main(behaviour: str) -> None:
-    if behaviour == "broken":
+def main(behavior: str) -> None:
+    if behavior == "broken":
         print("Error: CRM_API_KEY is not set", file=sys.stderr, flush=True)
         sys.exit(1)
     for line in sys.stdin:
@@ -191,13 +191,13 @@ def main(behaviour: str) -> None:
         if id_ is None:
             continue
         if method == "initialize":
-            info = {"name": f"demo-{behaviour}", "version": "1"}
+            info = {"name": f"demo-{behavior}", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             send({"id": id_, "result": result})
         elif method == "tools/list":
-            send({"id": id_, "result": {"tools": list_tools(behaviour)}})
+            send({"id": id_, "result": {"tools": list_tools(behavior)}})
         elif method == "tools/call":
-            threading.Thread(target=call, args=(behaviour, id_, params), daemon=True).start()
+            threading.Thread(target=call, args=(behavior, id_, params), daemon=True).start()
         elif method == "ping":
             send({"id": id_, "result": {}})
         else:

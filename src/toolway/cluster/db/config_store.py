@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ConfigConflict(Exception):
-    """Raised if all attempts to write the configuration failed, because other nodes changed it meanwhile."""
+    """Raised if all attempts to write the configuration failed, because other nodes changed it in the meantime."""
 
 
 class ConfigStore:
@@ -173,7 +173,7 @@ class ConfigStore:
     ) -> dict[MarkedKind, int]:
         """Write the changed servers, settings and numbers of instances of a configuration to the database.
 
-        Return, for each kind of row, the marks (keyed hashes) of the new rows minus those of the replaced and removed
+        Return, for each kind of row, the marks (keyed hashes) of the new rows minus the marks of replaced and removed
         ones.
         """
         difference: dict[MarkedKind, int] = {"servers": 0}

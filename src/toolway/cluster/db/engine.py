@@ -227,7 +227,7 @@ def _make_private(file: Path, *connect_arguments: Any) -> None:
         raise ConfigError(
             f"cluster database is open to other users: {file}",
             detail=exc.strerror or str(exc),
-            hint="name a file that belongs to this user: --database sqlite:///FILE",
+            hint="use a file that belongs to this user: --database sqlite:///FILE",
             code="E-RECORD",
         ) from None
 
@@ -335,7 +335,7 @@ class db_now(FunctionElement[float]):
 
     It is the only clock that all nodes share. Not the transaction start, which can be long ago. Not the current
     moment: a statement that waited for a lock sees other rows as of its start, and would treat a lease that was renewed
-    meanwhile as expired."""
+    in between as expired."""
 
     type = Double()
     inherit_cache = True

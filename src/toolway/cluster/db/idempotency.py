@@ -3,7 +3,7 @@
 A call claims its key for a node, under the epoch of that node's lease. If the node loses the lease, the call is
 interrupted: its outcome is unknown. A forwarded call is claimed by both nodes under its one call id. The owner node
 claims last and makes the call; each node that learns the outcome writes it. So "unknown" and "interrupted" can become
-"finished", but never the reverse, and nothing is executed in between, unless the key is claimed again (`reclaim`).
+"finished", but never the reverse, and nothing runs in between, unless the key is claimed again (`reclaim`).
 
 If the reply to a claim is lost, the claim may exist although the call is not made. An outcome may be known while the
 database is unavailable. Both are corrected when it is back, by `WriteRetryQueue`.
@@ -243,7 +243,7 @@ class DbIdempotencyStore:
     async def _finish_claim(self, id: IdempotencyKey, statement: Executable, values: Json) -> None:
         """Store the outcome of a call that this node has made, under the idempotency key of the call.
 
-        Nothing is written if another call has claimed the key meanwhile.
+        Nothing is written if another call has claimed the key by now.
         """
         claim = self._claims.pop(id, None)
         if claim is not None:
@@ -291,7 +291,7 @@ class DbIdempotencyStore:
                         delete(IdempotencyRow).where(IdempotencyRow.tenant == row.tenant, IdempotencyRow.id == row.id)
                     )
         except Exception as exc:  # the call does not depend on it
-            log.warning("expired idempotency keys could not be deleted: %s", type(exc).__name__)
+            log.warning("cannot delete expired idempotency keys: %s", type(exc).__name__)
 
 
 # -- statements -------------------------------------------------------------------------------------------------------

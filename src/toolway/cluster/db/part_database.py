@@ -168,7 +168,7 @@ class _ClusterTransaction:
         for key in keys:
             rows = self.select(table, '"key" = :key', key=key)
             if not rows and key in self._macs(table):
-                raise DatabaseError(f"a row of {table.name} was changed without the key of the cluster")
+                raise DatabaseError(f"a row of {table.name} was changed without the cluster key")
             found[key] = rows.get(key, empty)
         return found
 
@@ -208,7 +208,7 @@ class _ClusterTransaction:
     def _is_valid(self, table: Table, key: str, row: Row) -> bool:
         if not table.is_signed or self._require_signatures(table).is_valid(table, key, row):
             return True
-        _log.error("a row of %s is ignored: %r was changed without the key of the cluster", table.name, key[:40])
+        _log.error("a row of %s is ignored: %r was changed without the cluster key", table.name, key[:40])
         return False
 
     def _macs(self, table: Table) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """Poll query that every node runs once a second: did anything change that concerns it?
 
-One statement. If nothing changed, its cost does not grow with the number of servers or nodes. Counts for operators
+One statement. If nothing changed, its cost does not grow with the number of servers or nodes. An operator's counts
 (`InstanceCounter`) are separate and never polled: they scan all server instances.
 """
 
@@ -104,7 +104,7 @@ def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
     )
 
 
-# -- counts for operators ---------------------------------------------------------------------------------------------
+# -- an operator's counts ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class PostgresJournal:
                 return run
             row = await (await db.execute(_FIND_BY_KEY, values)).fetchone()
         if row is None:  # it ended and was deleted in this moment, or the id exists
-            raise JournalError("the run could not be stored", detail=run.id)
+            raise JournalError("cannot store the run", detail=run.id)
         return self._codec.open_run(row)
 
     async def take(self, now: float, room: int) -> list[RunRecord]:
@@ -246,7 +246,7 @@ class PostgresJournal:
         finally:
             self._flushing = None
             for work in self._queue:  # the journal is closed
-                work.fail(JournalError("the journal of runs was closed"))
+                work.fail(JournalError("the run journal was closed"))
 
     def _next_group(self) -> list[_Write]:
         """Take the queued writes that one SQL statement can execute: of different runs, under one lease.
@@ -276,7 +276,7 @@ class PostgresJournal:
             return
         except BaseException:
             for work in group:
-                work.fail(JournalError("the journal of runs was closed"))
+                work.fail(JournalError("the run journal was closed"))
             raise
         for work in group:
             if work.run in owned:
@@ -389,7 +389,7 @@ class _Connection:
             except psycopg.Error as exc:
                 await self._drop()
                 raise JournalError(
-                    "the journal of runs cannot be used",
+                    "cannot use the run journal",
                     detail=f"the database reports {type(exc).__name__}",  # its text may name the database
                     hint="runs wait until the database is back",
                 ) from exc

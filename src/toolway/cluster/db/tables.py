@@ -104,7 +104,7 @@ class ServerRow(Base):
 class PoolRow(Base):
     """Pool of nodes that some server requires: a set of node labels, sorted and comma-separated.
 
-    Servers that require no labels need no row.
+    Servers that require no labels have no row.
     """
 
     __tablename__ = "pools"
@@ -341,7 +341,7 @@ class RunDefinitionRow(Base):
 class RunRow(Base):
     """One run of a workflow. While a node executes it, the row names the node and its lease.
 
-    The indexes cover only runs that are due or executed, so a million runs that wait or have ended cost nothing.
+    The indexes cover only runs that are due or running, so a million runs that wait or have ended are free.
     """
 
     __tablename__ = "runs"

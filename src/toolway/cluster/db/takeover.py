@@ -52,7 +52,7 @@ async def take_over(
 ) -> Sequence[TakenRow]:
     """Plan the takeover of a database: return for each row if it is kept or deleted.
 
-    The plan is executed only if `confirmed` is equal to it. Raises `ConfigError` if a node is running, or if the
+    The plan runs only if `confirmed` is equal to it. Raises `ConfigError` if a node is running, or if the
     database has changed since the plan was confirmed, and SQLAlchemy errors.
     """
     async with engine.connect() as db:

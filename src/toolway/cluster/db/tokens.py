@@ -5,7 +5,7 @@ The revision of each login is cached in memory (`load_revisions`), so transports
 A token is refreshed once for all nodes that need it. An issuer that rotates refresh tokens accepts each of them once
 and treats a second use as theft. So one node at a time may refresh, under a reservation that is longer than a refresh
 can take. The next node first checks whether the token is already refreshed. If a node dies during one, the other nodes
-wait until its reservation expires. A node that was stopped meanwhile sees on its own clock that its reservation has
+wait until its reservation expires. A node that was stopped in between sees on its own clock that its reservation has
 expired, and sends nothing.
 """
 

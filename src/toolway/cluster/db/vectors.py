@@ -43,7 +43,7 @@ class DbVectorStore:
         """Return the stored vectors of strings, by their hashes `keys`; strings without one are left out.
 
         Raises `EmbeddingError` if the database does not respond. To embed everything again because the database is down
-        would cost more than to rank by words meanwhile.
+        would cost more than to rank by words until it is back.
         """
         found: dict[bytes, bytes] = {}
         try:
@@ -82,7 +82,7 @@ class DbVectorStore:
                     await upsert_many(db, ToolVectorRow, rows[begin : begin + ROWS_PER_WRITE])
             await self._remove_old()
         except (SQLAlchemyError, OSError) as exc:
-            log.warning("vectors of the tool search were not stored: %s", type(exc).__name__)
+            log.warning("tool search vectors were not stored: %s", type(exc).__name__)
 
     async def _remove_old(self) -> None:
         ours = and_(ToolVectorRow.tenant == self._tenant, ToolVectorRow.model == self._model)

@@ -1,7 +1,7 @@
 """Server side of RPC over NATS: accepts calls of other nodes, sends heartbeats and replies.
 
 It makes no decision about a call: the call token in the request states the caller and the server. From a frame itself
-only the reply subject and the length are used. A call whose token cannot be opened gets no reply: there is no key to
+only the reply subject and the length are used. A call whose token cannot be opened gets no reply: it brings no key to
 seal one with, and a caller ignores an unsealed one.
 """
 
@@ -461,7 +461,7 @@ class ServerCall(msgspec.Struct, eq=False):
 
     def _shutdown_error(self) -> bytes:
         data = {"executed": "unknown", "certainty": "C2", "retryable": False, "code": "E-SHUTTING-DOWN"}
-        message = "the owner node shut down during the call, which may have been executed"
+        message = "the owner node shut down during the call, which may have run"
         return jsonrpc.encode_error(int(self.id), OUTCOME_UNKNOWN, message, data)
 
 

@@ -371,7 +371,7 @@ class CallerLink(Link):
         if not self.is_usable:
             raise TransportError("the connection to the node has ended", Certainty.NOT_SENT)
         if len(self._waiting) >= MAX_CALLS or self._outbox.bytes > MAX_WAITING_BYTES:
-            raise TransportError("too many calls to the node are under way", Certainty.NOT_SENT, retry_after=1.0)
+            raise TransportError("too many calls to the node are in flight", Certainty.NOT_SENT, retry_after=1.0)
         self._last_number = number = self._last_number + 1
         try:
             content = head + jsonrpc.encode_request(number, request.method, request.params)
@@ -475,7 +475,7 @@ class CallerLink(Link):
 
     def _finish(self, exchange: LinkExchange, message: jsonrpc.Message, frame: bytes) -> None:
         if message.id != exchange.id or message.kind not in ("result", "error"):
-            self._fail(exchange, TransportError("the reply is of another call", Certainty.UNKNOWN, code="E-ANSWER"))
+            self._fail(exchange, TransportError("the reply is for another call", Certainty.UNKNOWN, code="E-ANSWER"))
         elif self._waiting.pop(exchange.id, None) is not None:
             if message.kind == "result":
                 exchange.succeed(message.body, frame if message.is_bare_result else b"")
@@ -552,7 +552,7 @@ class LinkHandler(Protocol):
         ...
 
     def on_too_large(self, link: CalledLink, number: int) -> None:
-        """Reject a call whose request is too large. It must not be executed."""
+        """Reject a call whose request is too large. It must not run."""
         ...
 
     def on_lost(self, link: CalledLink) -> None:

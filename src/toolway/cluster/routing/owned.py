@@ -160,7 +160,7 @@ class OwnedTransport(TransportWrapper):
 
 
 class _CountedListener:
-    """Receiver of the outcome of a call that `OwnedTransport.start` has sent.
+    """Receiver for the outcome of a call that `OwnedTransport.start` has sent.
 
     It passes the outcome on, and counts the call as no longer in flight if a result arrived.
     """

@@ -244,7 +244,7 @@ class Peer:
     async def run_while_alive(self, work: Awaitable[T]) -> T:
         """Wait for `work`, a call to this node, while the node is alive. Return the result of `work`.
 
-        Raises `PeerTimeout` if the node stops sending heartbeats and answers no health probe meanwhile.
+        Raises `PeerTimeout` if the node stops sending heartbeats and answers no health probe during the wait.
         """
         task = asyncio.current_task()
         assert task is not None

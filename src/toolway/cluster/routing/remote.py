@@ -398,7 +398,7 @@ def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
     if certainty is Certainty.NOT_SENT:
         return _OwnerUnavailable(reason)
     return TransportError(
-        reason, Certainty.UNKNOWN, code="E-OWNER-LOST", hint="check whether the call took effect before repeating it"
+        reason, Certainty.UNKNOWN, code="E-OWNER-LOST", hint="check whether the call took effect before you retry"
     )
 
 

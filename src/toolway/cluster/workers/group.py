@@ -221,7 +221,7 @@ class WorkerGroup:
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as exc:
-            log.warning("counters of the workers before are not readable: %s", exc)
+            log.warning("cannot read counters from the previous workers: %s", exc)
             return
         self._reports = {id: _to_report(each) for id, each in found.items()}
 

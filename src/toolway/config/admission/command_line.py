@@ -216,7 +216,7 @@ def check_runner(
             f"{program} needs a package with an exact version, such as {runner.example}{found}", _suggest(line)
         )
     if runner.separator and rest and rest[0] != runner.separator:
-        return Rejection(f"write {runner.separator} before the arguments of {package}; otherwise {program} reads them")
+        return Rejection(f"put {runner.separator} before the arguments of {package}; otherwise {program} reads them")
     return None
 
 

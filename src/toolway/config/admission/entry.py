@@ -52,7 +52,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy in which the URLs of its own entry do not allow private addresses."""
+    """Return the server with a network policy in which the URLs of its entry do not allow private addresses."""
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 
@@ -150,7 +150,7 @@ def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
 
 def _weakens(key: str, reason: str) -> Rejection:
     return Rejection(
-        f"the configuration file has an entry of this name with {key}, which stays in force; {reason}",
+        f"the configuration file has an entry with this name and {key}, which still applies; {reason}",
         hint=f"leave {key} out, use another name, or change the entry in the configuration file",
     )
 

@@ -112,7 +112,7 @@ class HeldEntry:
             what = f"the workflow {self.workflow.file or 'in the file'}"
         return ConfigIssue(
             self.name,
-            f"{'the workflow ' if self.kind == 'workflow' else ''}{self.server} waits for your approval",
+            f"{'the workflow ' if self.kind == 'workflow' else ''}{self.server} needs your review",
             detail=f"{'it' if self.kind == 'workflow' else 'its entry'} is new or was changed, and not by toolway: "
             f"{json.dumps(what)[1:-1]}",
             hint=f"review it: toolway trust {self.server}",
@@ -230,10 +230,10 @@ def approve_written(
 
 
 def count_waiting(names: Iterable[str], kind: str = "command") -> str:
-    """Return a line that says how many entries need review: `1 new command waits: toolway trust planted`."""
+    """Return how many entries need review: `1 new command needs your review: toolway trust planted`."""
     found = list(names)
-    subject = f"1 new {kind} waits" if len(found) == 1 else f"{len(found)} new {kind}s wait"
-    return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
+    subject = f"1 new {kind} needs" if len(found) == 1 else f"{len(found)} new {kind}s need"
+    return f"{subject} your review: toolway trust{f' {found[0]}' if len(found) == 1 else ''}"
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:

@@ -168,7 +168,7 @@ def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
         raise ConfigError(
             "no folder for the list of trusted files",
             detail="neither HOME nor XDG_STATE_HOME is set",
-            hint="name the file to use: --config FILE",
+            hint="use --config FILE",
             code="E-STATE",
         )
     return TrustStore(folder / "approvals.json")

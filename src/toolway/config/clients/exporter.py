@@ -30,7 +30,7 @@ def plan_export(
 
     Nothing is written: `apply_edit` does that.
 
-    `servers` are entries of our own file, variables not expanded. An equivalent entry stays unchanged, including its
+    `servers` are entries of Toolway's file, variables not expanded. An equivalent entry stays unchanged, including its
     spelling; otherwise only the differences change. Only servers named in `remove` are removed. Raises `ConfigError` if
     the file cannot be read or edited.
     """

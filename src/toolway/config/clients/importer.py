@@ -121,8 +121,8 @@ def _add_root_denied(client: Client, document: ConfigDocument, name: str, value:
         tools["deny"] = [*tools.get("deny", ()), *denied]
     if not {name, f"{name}*", f"{name}_*"}.intersection(names):
         return []
-    message = f"{client.title} denies all tools of {name} outside of its entry"
-    hint = 'write "enabled": false, or "tools": {"deny": ["*"]}, after the import'
+    message = f"{client.title} denies all tools of {name} outside its entry"
+    hint = 'set "enabled": false, or "tools": {"deny": ["*"]}, after the import'
     return [ConfigIssue(name, message, "this is not imported", hint, "E-CLIENT-ENTRY", "warning")]
 
 
@@ -378,7 +378,7 @@ class _EntryNormalizer:
             self._name,
             f"{field} appears to contain a variable",
             detail=f"{self._client} does not expand it, so it is imported as literal text",
-            hint=f"correct {field} after the import",
+            hint=f"fix {field} after the import",
             code="E-CONFIG-VARIABLE",
             severity="warning",
         )

@@ -1,6 +1,6 @@
 """Data types for MCP clients, their configuration files and their server entries.
 
-Entries of all clients are converted to one common form, that of our own file: `command`, `args`, `env`, `cwd`, `url`,
+Entries of all clients are converted to one common form, as in Toolway's file: `command`, `args`, `env`, `cwd`, `url`,
 `headers`, `type` (`sse` and `ws` only), `timeout` and `startTimeout` (milliseconds), `enabled`, `tools: {allow, deny}`,
 `envFile`, `headersHelper`, `auth`. Variables are written as `${VAR}`. Keys that only the client understands are kept
 under `extras: {client: {…}}`. They are written back to that client, and to no other.
@@ -238,8 +238,8 @@ class ClientPaths:
     def find_nearest(self, name: str) -> Path:
         """Return the path of the nearest file `name`, from the working directory up to the root of the repository.
 
-        The home folder and its parents are not searched: a file there is user configuration. If there is no such
-        file, return its path in the working directory.
+        The home folder and its parents are not searched: a file there is user configuration. If nothing is
+        found, return its path in the working directory.
         """
         for folder in (self.directory, *self.directory.parents):
             if folder == self.home and folder != self.directory:

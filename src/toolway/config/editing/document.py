@@ -163,7 +163,7 @@ def _replace_file(path: Path, edit: Edit, backup_folder: Path) -> Path | None:
         raise ConfigError(
             f"{edit.path} was changed by another program",
             file=str(edit.path),
-            detail="its content differs from when this change was prepared; nothing was written",
+            detail="it changed after this change was prepared; nothing was written",
             hint="run the command again",
             code="E-EDIT-CHANGED",
         )

@@ -26,24 +26,24 @@ def syntax_hint(text: str, position: int, message: str) -> str:
     """Return the hint for JSON that cannot be parsed; `message` is the parser's, at `position`."""
     rest = text[position:]
     if not text.strip():
-        return 'the file is empty: write {"mcpServers": {}}'
+        return 'the file is empty: add {"mcpServers": {}}'
     if "escape" in message:
-        return 'write each backslash of a text twice, or "/" in a path: "C:/Users/me"'
+        return 'double each backslash in a string, or use "/" in a path: "C:/Users/me"'
     if rest[:1] in _CURLY_QUOTES and rest:
-        return 'replace the typographic quotes by plain ones: "'
+        return 'replace the curly quotes with plain ones: "'
     if rest[:1] == "'":
-        return "JSON has double quotes only: write \"…\" instead of '…'"
+        return "JSON has double quotes only: use \"…\" instead of '…'"
     word = re.match(r"[A-Za-z_$][\w$-]*", rest)
     if word and word[0] in _PYTHON_WORDS:
-        return f"write {_PYTHON_WORDS[word[0]]} instead of {word[0]}"
+        return f"use {_PYTHON_WORDS[word[0]]} instead of {word[0]}"
     if word and "property name" in message:
         return "put the key in double quotes"
     if "control character" in message:
-        return "a text must be in one line: close its quote, or write \\n for a line break"
+        return "a string must be on one line: close its quote, or use \\n for a line break"
     if message == "Extra data":
         if text.lstrip()[:1] == '"':
             return "put { before the first key, and } at the end"
-        return "the file must end here: remove a closing bracket too much, or join the two objects to one"
+        return "the file must end here: remove an extra closing bracket, or merge the two objects into one"
     if not rest.strip():
         return "the file ends too early: add the missing } or ] at its end"
     return "check for a missing comma, quote or bracket there or on the line before"
@@ -55,14 +55,14 @@ def value_hint(key: str, value: Any) -> str:
     if group in ("env", "headers"):
         pair = '"NAME": "value"' if group == "env" else '"Authorization": "Bearer …"'
         if name:
-            return 'a value is text: write the JSON in quotes, with \\" for each quote in it' if value else ""
+            return 'the value must be a string: put the JSON in quotes, with \\" for each quote in it' if value else ""
         outer = "without quotes around the braces" if isinstance(value, str) else "one pair for each"
-        return f'write an object, {outer}: "{group}": {{{pair}}}'
+        return f'use an object, {outer}: "{group}": {{{pair}}}'
     if key == "args" and isinstance(value, str):
-        return 'write a list with one word per element: "args": ["-y", "package"]'
+        return 'use a list with one word per element: "args": ["-y", "package"]'
     if key == "command" and isinstance(value, list):
-        return 'write the first element as command, and the rest as args: "command": "npx", "args": […]'
-    return "write it without quotes" if isinstance(value, str) and value.lower() in ("true", "false") else ""
+        return 'use the first element as command, and the rest as args: "command": "npx", "args": […]'
+    return "remove the quotes" if isinstance(value, str) and value.lower() in ("true", "false") else ""
 
 
 def entry_hint(entry: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def entry_hint(entry: Mapping[str, Any]) -> str:
             iter(difflib.get_close_matches(key, ("command", "url"), 1, 0.7)), ""
         )
         if close in ("command", "url"):
-            return f'write "{close}" instead of "{key[:40]}"'
+            return f'use "{close}" instead of "{key[:40]}"'
     return ""
 
 
@@ -89,5 +89,5 @@ def url_hint(url: str) -> str:
     if url != url.strip():
         return "remove the space around it"
     if re.match(r"(?:https?|wss?):", url, re.IGNORECASE):
-        return "write two slashes after the colon, and the scheme in small letters: https://…"
-    return 'write the whole address: "url": "https://…/mcp"' if "://" not in url else ""
+        return "use two slashes after the colon, and the scheme in small letters: https://…"
+    return 'use the whole address: "url": "https://…/mcp"' if "://" not in url else ""

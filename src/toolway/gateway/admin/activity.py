@@ -125,7 +125,7 @@ class ActivityRecorder:
                 "connection", event.server, f"disconnected: {self.masks.mask_for(event.server)(event.reason)}"
             )
         elif isinstance(event, ServerPaused):
-            self.add_event("pause", event.server, f"the server asked for no calls for {event.seconds:.0f} s")
+            self.add_event("pause", event.server, f"the server asked us to pause for {event.seconds:.0f} s")
         elif isinstance(event, HealthChanged):
             reason = self.masks.mask_for(event.server)(event.reason)
             self.add_event("health", event.server, "passed its health check" if event.ok else f"check failed: {reason}")

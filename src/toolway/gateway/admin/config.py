@@ -147,7 +147,7 @@ class ConfigHistory:
         document = ConfigDocument(self._file)
         root, entries = find_server_map(jsonc.parse_jsonc(document.text, str(self._file)), str(self._file))
         if name in map(normalize_name, entries) or name in self._get_loaded().servers:
-            raise ConfigError(f"there is a server {name} already", hint="choose another name", code="E-CONFIG-NAME")
+            raise ConfigError(f"server {name} already exists", hint="pick another name", code="E-CONFIG-NAME")
         if not isinstance(document.get(root), dict):
             raise ConfigError(f"the servers of {self._file} are a list", hint=f"add it there: toolway edit {name}")
         document.set((*root, name) if root or entries else ("mcpServers", name), entry)
@@ -189,7 +189,7 @@ class ConfigHistory:
         document = ConfigDocument(self._file)
         shown = _mask_secrets(document.text, [document.text.encode()])
         if before != shown:
-            raise ConfigError("the file has changed meanwhile", hint="load it again, and repeat your change")
+            raise ConfigError("the file changed while you were editing it", hint="load it again, and redo your change")
         root, entries = find_server_map(jsonc.parse_jsonc(shown, str(self._file)), str(self._file))
         if not isinstance(document.get(root), dict):
             raise ConfigError(f"the servers of {self._file} are a list", hint="toolway edit")
@@ -264,7 +264,7 @@ class ConfigHistory:
         written = next((each for each in entries if name in (each, normalize_name(each))), None)
         if written is None or not isinstance(document.get((*root, written)), dict):
             raise NotFound(
-                f"{name} has no entry of its own in {self._file}",
+                f"{name} has no entry in {self._file}",
                 server=name,
                 hint="see where each server is set: toolway config --origin",
             )

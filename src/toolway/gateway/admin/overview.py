@@ -95,7 +95,7 @@ class OverviewAdmin:
         found = self._activity.alerts.pop(name, None)
         if found is None:
             raise NotFound(f"unknown alert {name!r}")
-        self._activity.add_event("change", found.server, f"alert resolved by an operator: {found.message}")
+        self._activity.add_event("change", found.server, f"alert resolved by an administrator: {found.message}")
         return {"resolved": name}
 
     async def stream_events(self, exchange: Exchange) -> None:
@@ -213,7 +213,7 @@ class OverviewAdmin:
         result = await self._history().set_group(name, body, preview=preview)
         if not preview:
             action = "removed from" if body is None else "written to"
-            self._activity.add_event("change", "", f"group {name[:80]} {action} the configuration by an operator")
+            self._activity.add_event("change", "", f"group {name[:80]} {action} the configuration by an administrator")
         return result
 
     async def change_server(self, name: str, body: Json, query: str = "") -> Json:
@@ -222,14 +222,14 @@ class OverviewAdmin:
             return await self._history().change_server(name, body, preview=True)
         result = await self._history().change_server(name, body)
         self._activity.add_event(
-            "change", name, f"{', '.join(sorted(body))} changed in the configuration by an operator"
+            "change", name, f"{', '.join(sorted(body))} changed in the configuration by an administrator"
         )
         return result
 
     async def remove_server(self, name: str) -> Json:
         """Remove a server from the configuration file."""
         result = await self._history().remove_server(name)
-        self._activity.add_event("change", name, "removed from the configuration by an operator")
+        self._activity.add_event("change", name, "removed from the configuration by an administrator")
         return result
 
     def _history(self) -> ConfigHistory:

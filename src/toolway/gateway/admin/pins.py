@@ -38,19 +38,19 @@ class PinsAdmin:
         Raises `NotFound` if this definition is not waiting for approval, `ConfigError` if the server sends another one
         by now.
         """
-        texts = {name: body.get(name) for name in ("server", "kind", "item", "digest")}
-        for name, value in texts.items():
+        given = {name: body.get(name) for name in ("server", "kind", "item", "digest")}
+        for name, value in given.items():
             if not isinstance(value, str) or not value:
-                raise ValueError(f"{name} must be a text")
-        server, key, digest = str(texts["server"]), f"{texts['kind']}/{texts['item']}", str(texts["digest"])
+                raise ValueError(f"{name} must be a string")
+        server, key, digest = str(given["server"]), f"{given['kind']}/{given['item']}", str(given["digest"])
         name = item_name(server, key)
         pins = self._get_pins()
         found = [each for each in pins.list_servers() if each.name == server] if pins is not None else []
         if pins is None or not found or key not in found[0].deviations:
-            raise NotFound(f"no definition of {name} waits", hint="list what waits: toolway trust tools ls")
+            raise NotFound(f"nothing to review for {name}", hint="see what is waiting: toolway trust tools ls")
         if not await pins.approve(server, {key: digest}, principal.caller_id):
             raise ConfigError(
-                f"{name} has another definition than the one you reviewed",
+                f"{name} changed after you reviewed it",
                 detail=f"its digest is {found[0].deviations[key].digest}",
                 hint=f"see the difference: toolway trust tools diff {name}",
                 code="E-PINS-DIGEST",

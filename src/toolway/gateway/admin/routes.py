@@ -196,7 +196,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/admin/search",
-        "Tools that fit a query, with scores and reasons",
+        "Tools that match a query, with scores and reasons",
         "SearchAnswer",
         lambda a, r: a.search.search(r.query),
         query=SEARCH_QUERY,
@@ -244,14 +244,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/admin/pins",
-        "Definitions that differ from their pins, with the difference",
+        "Changed tools, with a diff",
         "PinList",
         lambda a, r: a.pins.list_deviations(),
     ),
     Route(
         "POST",
         "/admin/pins/approve",
-        "Approve the definition with this digest",
+        "Accept the definition with this digest",
         "PinApproved",
         lambda a, r: a.pins.approve(r.body, r.principal),
         body="PinApproval",
@@ -313,7 +313,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "PUT",
         "/admin/config",
-        "Apply the changes between two texts of the configuration file",
+        "Apply the changes between two versions of the configuration file",
         "ConfigWritten",
         lambda a, r: a.servers.change_file(r.body, preview=is_preview(r.query)),
         body="ConfigTexts",
@@ -322,7 +322,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "PUT",
         "/admin/config/servers/{name}",
-        "Add a server to the configuration file; one with a command or a secret then waits for approval",
+        "Add a server to the configuration file; one with a command or a secret then needs your review",
         "ServerWritten",
         lambda a, r: a.servers.add_to_file(r["name"], r.body, preview=is_preview(r.query)),
         body="ServerEntry",
@@ -538,7 +538,7 @@ class AdminEndpoint:
             raise ConfigError(
                 "servers of a cluster, or of several workers, can be changed only in the configuration file",
                 detail="a change through /admin would affect this process only",
-                hint="change the configuration file, in a cluster that of any node: all apply it",
+                hint="change the configuration file, in a cluster on any node: all nodes apply it",
                 code="E-CLUSTER-FILE",
             )
 

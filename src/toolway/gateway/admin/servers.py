@@ -100,7 +100,7 @@ class ServersAdmin:
         row = status_to_json(status, self._activity.masks.mask_for(status.server))
         row["nodes"] = nodes = owners.get(status.server, ())
         if nodes and status.state == "idle":  # idle on this node, because its owner runs it
-            row["why"] = "runs on its owner node; this node connects with the first call"
+            row["why"] = "runs on its owner node; this node connects on the first call"
         return row
 
     def _find_status(self, name: str) -> ServerStatus:
@@ -192,7 +192,7 @@ class ServersAdmin:
         self._admit_to_file(name, body)
         result = await history.add_server(name, body, preview=preview)
         if not preview:
-            self._activity.add_event("change", name, "added to the configuration by an operator")
+            self._activity.add_event("change", name, "added to the configuration by an administrator")
         return result
 
     async def change_file(self, body: Json, *, preview: bool) -> Json:
@@ -202,10 +202,10 @@ class ServersAdmin:
         """
         before, after = body.get("before"), body.get("after")
         if not isinstance(before, str) or not isinstance(after, str):
-            raise ValueError("before and after must be texts")
+            raise ValueError("before and after must be strings")
         result = await self._history().change_text(before, after, self._admit_to_file, preview=preview)
         if not preview:
-            self._activity.add_event("change", "", "configuration edited by an operator")
+            self._activity.add_event("change", "", "configuration edited by an administrator")
         return result
 
     def _history(self) -> ConfigHistory:
@@ -257,7 +257,7 @@ class ServersAdmin:
         server = self._servers.entries.get(name)
         if server is None:
             raise NotFound(f"unknown server {name!r}", server=name)
-        self._activity.add_event("change", name, f"{action}d by an operator, until the next reload")
+        self._activity.add_event("change", name, f"{action}d by an administrator, until the next reload")
         await self._servers.replace(name, replace(server, enabled=action == "enable"))
         return {action + "d": name}
 
@@ -286,7 +286,7 @@ class ServersAdmin:
         (self._servers.trip_breaker if action == "trip" else self._servers.reset_breaker)(server, tool)
         name = f"{server}.{tool}" if tool else server
         self._activity.add_event(
-            "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"
+            "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an administrator"
         )
         return {_BREAKER_RESULTS[action]: name}
 

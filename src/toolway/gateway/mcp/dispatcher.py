@@ -764,8 +764,8 @@ def _invalid_task_error(result: CallResult) -> ProtocolError:
         server=result.server,
         tool=result.name,
         certainty=Certainty.EXECUTED,
-        detail=f"a task without a usable id: a text of at most {MAX_TASK_ID_CHARS} characters",
-        hint="correct the server; the call was executed, but its task cannot be asked for",
+        detail=f"a task without a usable id: a string of at most {MAX_TASK_ID_CHARS} characters",
+        hint="fix the server; the call ran, but its task cannot be queried",
         code="E-ANSWER",
     )
 

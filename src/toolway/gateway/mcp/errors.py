@@ -178,12 +178,12 @@ def shutdown_failure(call: Call) -> RpcFailure:
     data = _call_data(call, "E-SHUTTING-DOWN")
     if data["executed"] == "no":
         return RpcFailure(SHUTTING_DOWN, "gateway shut down before the call was sent", data)
-    return RpcFailure(OUTCOME_UNKNOWN, "gateway shut down during the call: it may have been executed", data)
+    return RpcFailure(OUTCOME_UNKNOWN, "gateway shut down during the call: it may have run", data)
 
 
 def too_many_pending_failure(call: Call) -> RpcFailure:
     """Return the error of a call that needs client input but exceeds the limit of pending calls."""
-    message = "too many calls wait for client input; this call was cancelled while the server was executing it"
+    message = "too many calls are waiting for client input; this call was cancelled while the server was running it"
     return RpcFailure(OUTCOME_UNKNOWN, message, _call_data(call, "E-CROWDED"))
 
 

@@ -56,13 +56,13 @@ _DEFINITIONS: Final[tuple[Json, ...]] = (
     },
     {
         "name": READ_TOOL,
-        "description": "Call a found tool that only reads; any other is refused.",
+        "description": "Call a read-only tool you found. Other tools are rejected.",
         "inputSchema": _CALL_SCHEMA,
         "annotations": {"readOnlyHint": True},
     },
     {
         "name": CALL_TOOL,
-        "description": "Call a found tool. If the arguments do not fit, the answer is its full schema.",
+        "description": "Call a tool you found. If the arguments are wrong, you get its schema back.",
         "inputSchema": _CALL_SCHEMA,
         "annotations": {"destructiveHint": True},
     },
@@ -108,7 +108,7 @@ class Coverage(msgspec.Struct, frozen=True):
     servers: Sequence[str]
     down: Sequence[str] = ()  # servers that cannot be called now
     unlisted: Sequence[str] = ()  # servers that have not listed their tools yet
-    held: Sequence[str] = ()  # servers that need an operator's approval; their tools are not known
+    held: Sequence[str] = ()  # servers that need an administrator's review; their tools are not known
     held_tools: int = 0  # tools whose changed definitions wait for it; they are not found
 
     def notes(self) -> list[str]:
@@ -119,9 +119,10 @@ class Coverage(msgspec.Struct, frozen=True):
         if self.unlisted:
             found.append(f"{_count(len(self.unlisted), 'server')} not listed yet: {_names(self.unlisted)}.")
         if self.held:
-            found.append(f"{_count(len(self.held), 'server')} waiting for an operator's approval: {_names(self.held)}.")
+            count = _count(len(self.held), "server")
+            found.append(f"{count} waiting for an administrator's review: {_names(self.held)}.")
         if self.held_tools:
-            found.append(f"{_count(self.held_tools, 'tool')} waiting for an operator's approval.")
+            found.append(f"{_count(self.held_tools, 'tool')} waiting for an administrator's review.")
         return found
 
 

@@ -262,7 +262,7 @@ class SearchTools:
         if arguments is not None and not isinstance(arguments, dict):
             return self._refuse(f"{meta_tool}: arguments must be an object.", view, name, item)
         if meta_tool == READ_TOOL and self._hub.policies.tool_policy(item).default_effect is not Effect.READ:
-            return self._refuse(f"{name} may change something, so {READ_TOOL} refuses it. Use {CALL_TOOL}.")
+            return self._refuse(f"{name} may change something, so {READ_TOOL} rejects it. Use {CALL_TOOL}.")
         self.count_call(meta_tool)
         context.headers = None
         return {**params, "name": name, "arguments": arguments or {}}, item
@@ -327,7 +327,7 @@ def _read_queries(arguments: Json) -> list[str]:
     queries = given if isinstance(given, list) else [given]
     texts = [each.strip() for each in queries if isinstance(each, str) and each.strip()]
     if not texts or len(texts) != len(queries):
-        raise ValueError("query must be a text, or a list of texts: one for each step")
+        raise ValueError("query must be a string, or a list of strings: one for each step")
     if len(texts) > MAX_QUERIES or any(len(each) > MAX_QUERY_CHARS for each in texts):
         raise ValueError(f"at most {MAX_QUERIES} queries of {MAX_QUERY_CHARS} characters")
     return texts

@@ -155,7 +155,7 @@ class AgentsAdmin:
     async def _find(self, id: str) -> AsyncIterator[tuple[AgentRunReader, Workflows, str]]:
         """Open the journal that contains an agent run. Raises `NotFound` if none does."""
         reader = self._get_reader()
-        missing = NotFound(f"there is no agent run {id}", hint="toolway agent ls")
+        missing = NotFound(f"agent run {id} does not exist", hint="toolway agent ls")
         if reader is None:
             raise missing
         async with self._engines(reader) as (engines, _):
@@ -231,7 +231,7 @@ class AgentsAdmin:
             }
             effect = f"{tool} is called once, with the arguments shown. {kinds.get(call['effect'], '')}".rstrip()
             return {**action, "label": f"Approve {tool}", "effect": effect}
-        effect = f"{tool} is not called. The model reads that a person denied it, with your reason, and goes on."
+        effect = f"{tool} is not called. The model learns that its call was denied, with your reason, and continues."
         return {**action, "label": f"Deny {tool}", "effect": effect}
 
     def _texts(self, value: Json) -> Json:

@@ -94,10 +94,10 @@ def agent_run(
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Let a model work on a task with your tools. Exit with 9 if it waits for an approval."""
+    """Let a model work on a task with your tools. Exit with 9 if it needs approval."""
     if (model is None) == (agent is None):
         raise UsageError(
-            "give either --model or --agent",
+            "use either --model or --agent",
             hint='--model openai:gpt-5, or --agent NAME with "toolway": {"agents": {NAME: …}} in the configuration',
         )
     given: dict[str, Any] = {
@@ -118,7 +118,7 @@ def agent_ls(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """List the newest agent runs, with the open question of each run that waits for a person."""
+    """List the newest agent runs, with the open question of each run that needs an answer."""
     return _ls(context, lines, journal)
 
 
@@ -145,7 +145,7 @@ async def _run(
 ) -> ExitCode:
     """Start an agent run with a prompt.
 
-    The `given` settings replace those of the configured agent `name`, if there is one.
+    The `given` settings replace the settings of the configured agent `name`, if there is one.
     """
     configured: dict[str, Any] = {}
     if name is not None:
@@ -153,7 +153,7 @@ async def _run(
         if name not in agents:
             known = ", ".join(sorted(agents)) or "none"
             hint = f"agents of the configuration: {known}"
-            raise UsageError(f"there is no agent {name} in the configuration", hint=hint)
+            raise UsageError(f"no agent {name} in the configuration", hint=hint)
         configured = msgspec.to_builtins(agents[name].settings)
     settings = read_agent_settings({**configured, **given})
     typed = [str(given["base_url"])] if "base_url" in given else []  # the user named it here, for this run
@@ -187,7 +187,7 @@ async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -
                 yes = confirm(output, f"Call {event.text}?", False)
                 await run.approve(event.step, yes=yes, by=getpass.getuser())
             else:
-                happened = confirm(output, f"{event.text}. Was the call executed?", False)
+                happened = confirm(output, f"{event.text}. Did the call run?", False)
                 await run.settle(event.step, happened=happened, by=getpass.getuser())
     record = await run.status()
     asking = await run.asking()
@@ -335,7 +335,7 @@ def _require_agent(record: RunRecord) -> None:
     from toolway.agents.agent import AGENT_WORKFLOW
 
     if record.workflow != AGENT_WORKFLOW:
-        raise UsageError(f"{record.id} is not a run of an agent", hint=f"toolway workflow show {record.id}")
+        raise UsageError(f"{record.id} is not an agent run", hint=f"toolway workflow show {record.id}")
 
 
 def _require_package() -> None:
@@ -348,7 +348,7 @@ def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        hint = "write the instructions after --instructions, or @FILE with the path of a text file"
+        hint = "put the instructions after --instructions, or use @FILE to read a text file"
         raise UsageError(f"{file} cannot be read", detail=str(exc), hint=hint) from None
 
 
@@ -358,7 +358,7 @@ def _read_schema(file: Path | None) -> Any:
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError) as exc:
-        hint = "give a JSON file with the schema of the answer"
+        hint = "use a JSON file with the answer's schema"
         raise UsageError(f"{file} is not a JSON Schema", detail=str(exc), hint=hint) from None
 
 

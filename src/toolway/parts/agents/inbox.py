@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AgentInbox(RunInbox):
-    """Agent runs that wait for an approval (`Inbox`), with the calls that the agents want to make."""
+    """Agent runs that need approval (`Inbox`), with the calls that the agents want to make."""
 
     kind = "agent"
     admin = "agents"

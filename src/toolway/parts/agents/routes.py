@@ -24,7 +24,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/agents",
-        "Newest agent runs with their usage; those that ask a person first",
+        "Newest agent runs with their usage; runs that need an answer come first",
         "AgentList",
         lambda a, r: _agents(a, r).list_runs(r.query),
         query=AGENT_QUERY,
@@ -47,7 +47,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/admin/agents/{id}/settle",
-        "State if a call of an agent with an unknown outcome was executed",
+        "Resolve an agent's call whose outcome is unknown",
         "RunStored",
         lambda a, r: _agents(a, r).act("settle", r.decoded("id"), r.body, r.principal),
         body="RunSettlement",
@@ -63,7 +63,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/admin/agents/{id}/resume",
-        "Let a stuck agent run go on where it stopped",
+        "Resume a stuck agent run",
         "RunStored",
         lambda a, r: _agents(a, r).act("resume", r.decoded("id"), r.body, r.principal),
         body="RunResumption",

@@ -35,7 +35,7 @@ class Approvals(Part):
         )
     }
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "toolway_approvals_pending": Metric("Calls that wait for the approval of an operator")
+        "toolway_approvals_pending": Metric("Calls that need an administrator's approval")
     }
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:

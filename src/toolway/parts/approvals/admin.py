@@ -69,9 +69,9 @@ async def decide(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
     if not isinstance(yes, bool):
         raise ValueError("yes must be true or false")
     if not isinstance(note, str):
-        raise ValueError("note must be a text")
+        raise ValueError("note must be a string")
     if link is not None and not isinstance(link, str):
-        raise ValueError("link must be a text")
+        raise ValueError("link must be a string")
     id_, who = request.decoded("id"), request.principal.caller_id
     decided = await _gate_of(runtime).decide(id_, "approved" if yes else "denied", who, note, link=link)
     return _to_json(decided, request.key_names())
@@ -79,7 +79,7 @@ async def decide(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
 
 def _gate_of(runtime: ApprovalsRuntime) -> CallApprovals:
     if runtime.gate is None:
-        raise ConfigError("this gateway asks for no approvals", hint='set "approve" in the configuration file')
+        raise ConfigError("this gateway does not ask for approvals", hint='set "approve" in the configuration file')
     return runtime.gate
 
 
@@ -99,7 +99,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/approvals",
-        "Calls that wait for the approval of an operator, and those answered in the last 15 minutes",
+        "Calls that need an administrator's approval, and calls decided in the last 15 minutes",
         "ApprovalList",
         list_requests,
     ),
@@ -115,7 +115,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/approval-links/{link}",
-        "The call that a link in a message to operators names; 404 if the link is forged or has expired",
+        "The call behind a link in a message to administrators; 404 if the link is forged or has expired",
         "Approval",
         get_linked_request,
     ),

@@ -18,7 +18,7 @@ def condition_of(event: ApprovalChanged) -> PartCondition | None:
     return PartCondition(
         event.server,
         WAITS,
-        message=f"a call of {event.server}.{event.tool} waits for an approval",
+        message=f"a call of {event.server}.{event.tool} needs approval",
         detail=f"request {event.id}",
         hint=f"see its arguments: toolway approvals show {event.id}; "
         f"then: toolway approvals approve {event.id}, or deny",

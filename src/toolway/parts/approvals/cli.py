@@ -22,12 +22,10 @@ from toolway.part_api import registry
 from toolway.part_api.inbox import Inbox, InboxItem, InboxPlace
 from toolway.parts.approvals.waiting_calls import WaitingCalls
 
-RequestId = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of a call, or of a run that waits.", show_default=False)
-]
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting call or run.", show_default=False)]
 Step = Annotated[
     str | None,
-    typer.Option("--step", metavar="STEP", help="Step of a run, if several wait.", show_default=False),
+    typer.Option("--step", metavar="STEP", help="Step to decide on, if several are waiting.", show_default=False),
 ]
 
 
@@ -131,7 +129,7 @@ async def _find(context: CommandContext, id: str, journal: str | None) -> InboxI
         found = await inbox.find(id)
         if found is not None:
             return found
-    raise NotFound(f"there is no run {id}", hint="see what is waiting: toolway approvals ls", code="E-WORKFLOW-RUN")
+    raise NotFound(f"no run has the id {id}", hint="see what is waiting: toolway approvals ls", code="E-WORKFLOW-RUN")
 
 
 def is_run(id: str, journal: str | None) -> bool:

@@ -30,7 +30,7 @@ def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
             raise ConfigError(
                 f"the condition of toolway.approve.{key[:80]} cannot be used",
                 detail=f"{exc.message}: {exc.detail}",
-                hint=exc.hint or "write a CEL expression over args, such as args.amount > 100",
+                hint=exc.hint or "use a CEL expression over args, such as args.amount > 100",
                 code="E-CONFIG-KEY",
             ) from None
     return expressions

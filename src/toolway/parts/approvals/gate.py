@@ -279,9 +279,9 @@ class CallApprovals:
 
     async def _spend(self, call: Call, binding: ApprovalBinding, state: _State) -> None:
         if state.basis != self._basis(binding):
-            refusal = "the call, the definition of its tool, or the rules for approvals changed after the question"
+            refusal = "the call, its tool's definition, or the approval rules changed after the question"
         elif not await self._stored(call, self._store.spend(state.nonce)):
-            refusal = "the answer was used before"
+            refusal = "the answer was already used"
         else:
             return
         self._report(call, binding, "refused", state.nonce, refusal)
@@ -322,20 +322,20 @@ class CallApprovals:
             call.state.approved_by = "operator"
             return call
         if outcome == "full":
-            self._report(call, binding, "refused", "", "too many requests wait", by="operator")
+            self._report(call, binding, "refused", "", "too many requests are waiting", by="operator")
             raise queue_full(call)
         if outcome in ("denied", "used"):
-            raise denied_call(call, found.reason or "an operator denied it")
+            raise denied_call(call, found.reason or "an administrator denied it")
         if outcome == "asked":
             self._report(call, binding, "asked", found.id, by="operator")
         raise ApprovalRequired(
-            f"{call.server}.{call.name} waits for an approval",
+            f"{call.server}.{call.name} needs approval",
             approval_id=found.id,
             server=call.server,
             tool=call.name,
             retry_after=RETRY_AFTER_S,
-            detail=f"an operator must approve the call {found.id}",
-            hint=f"repeat it with the same arguments after: toolway approvals approve {found.id}",
+            detail=f"an administrator must approve it (request {found.id})",
+            hint=f"once approved, call it again with the same arguments: toolway approvals approve {found.id}",
         )
 
     def _remember(self, id_: str) -> None:
@@ -347,14 +347,14 @@ class CallApprovals:
         try:
             return await work
         except StoreError as exc:
-            _log.error("the store of the approvals cannot be used: %s", exc)
+            _log.error("cannot use the approval store: %s", exc)
             raise ServerUnavailable(
-                "the store of the approvals is unavailable, so the call was not sent",
+                "approvals are unavailable, so the call was not sent",
                 server=call.server,
                 tool=call.name,
                 certainty=Certainty.NOT_SENT,
-                detail="the log of the gateway has the cause",
-                hint="correct the cause, then repeat the call",
+                detail="see the gateway log",
+                hint="see the gateway log for the cause, then call again",
                 code="E-APPROVAL-STORE",
             ) from exc
 
@@ -370,7 +370,7 @@ class CallApprovals:
         for each in await self._read():
             if each.id == id_:
                 return each
-        raise NotFound(f"unknown or expired request {id_[:40]!r}", hint="list what waits: toolway approvals ls")
+        raise NotFound(f"unknown or expired request {id_[:40]!r}", hint="see what is waiting: toolway approvals ls")
 
     async def get_linked_request(self, link: str) -> ApprovalRequest:
         """Return the request for approval that a link names. Raises `NotFound` if the link or request is not valid."""
@@ -381,8 +381,8 @@ class CallApprovals:
         if id_ is None:
             raise NotFound(
                 "the link is not valid",
-                detail="this gateway did not write it, or it is older than 15 minutes",
-                hint="list what waits: toolway approvals ls",
+                detail="it is not from this gateway, or it is older than 15 minutes",
+                hint="see what is waiting: toolway approvals ls",
             )
         return id_
 
@@ -395,13 +395,13 @@ class CallApprovals:
         valid for this request, or if the request no longer waits; `ConfigError` if a caller would approve its own call.
         """
         if link is not None and self._id_in(link) != id_:
-            raise NotFound("the link is for another request", hint="list what waits: toolway approvals ls")
+            raise NotFound("the link is for another request", hint="see what is waiting: toolway approvals ls")
         request = await self.get_request(id_)
         if request.caller and self.person_of(request.caller) == self.person_of(who) and state == "approved":
             raise ConfigError(
                 "a caller cannot approve its own call",
-                detail=f"the call {id_} was made with the same key or login, or with a key that one of both made",
-                hint="let another administrator approve it",
+                detail=f"the call {id_} was made with the same key or login, or with a key that either of them created",
+                hint="ask another administrator to approve it",
                 code="E-APPROVAL-OWN",
             )
         try:
@@ -410,9 +410,9 @@ class CallApprovals:
             raise store_unavailable(exc) from exc
         if decided is None:
             raise NotFound(
-                f"the request {id_} does not wait",
+                f"request {id_} is no longer open",
                 detail=f"it was {request.state} or has expired",
-                hint="list what waits: toolway approvals ls",
+                hint="see what is waiting: toolway approvals ls",
             )
         self._emit_change(_event(decided, state))
         return decided

@@ -10,11 +10,11 @@ from toolway.types import Call
 def too_long(call: Call, size: int) -> AccessDenied:
     """Return the error of a call whose arguments are too long to be reviewed."""
     return AccessDenied(
-        f"the arguments of {call.server}.{call.name} are too long to be approved",
+        f"the arguments of {call.server}.{call.name} are too long to review",
         server=call.server,
         tool=call.name,
         certainty=Certainty.NOT_SENT,
-        detail=f"an operator would have to read {size:,} bytes; the limit is {MAX_REVIEW_BYTES:,}",
+        detail=f"an administrator would have to read {size:,} bytes; the limit is {MAX_REVIEW_BYTES:,}",
         hint=f'send less in one call, or exempt the tool: "{call.server}.{call.name}": "none" in toolway.approve',
         code="E-APPROVAL-SIZE",
     )
@@ -23,13 +23,13 @@ def too_long(call: Call, size: int) -> AccessDenied:
 def queue_full(call: Call) -> CallError:
     """Return the error of a call that cannot be asked about, because too many wait."""
     return Overloaded(
-        f"{call.server}.{call.name} needs an approval, and too many calls wait for one",
+        f"{call.server}.{call.name} needs approval, and too many calls are already waiting",
         server=call.server,
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         retry_after=60.0,
-        detail=f"at most {MAX_PENDING} calls wait, half of them of one caller",
-        hint="answer what waits: toolway approvals ls",
+        detail=f"at most {MAX_PENDING} calls wait, half of them from one caller",
+        hint="approve or deny waiting calls: toolway approvals ls",
         code="E-APPROVAL-QUEUE",
     )
 
@@ -37,8 +37,8 @@ def queue_full(call: Call) -> CallError:
 def store_unavailable(exc: StoreError) -> ServerUnavailable:
     """Return the error for an administrator if the requests cannot be read or written."""
     return ServerUnavailable(
-        "the store of the approvals is unavailable",
+        "approvals are unavailable",
         detail=str(exc)[:300],
-        hint="correct the cause, then try again",
+        hint="fix the cause, then try again",
         code="E-APPROVAL-STORE",
     )

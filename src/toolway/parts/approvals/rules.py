@@ -76,7 +76,7 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
         raise ConfigError(
             f"{path} must be 'client', 'operator' or 'none', or an object with `by` and `when`",
             detail=f"found {found}",
-            hint='write "operator" if an administrator approves, "client" if the user of the client does',
+            hint='use "operator" to ask an administrator, "client" to ask the user',
             code=CONFIG_KEY_CODE,
         )
     if not isinstance(when, str) or len(when) > MAX_CONDITION_CHARS:
@@ -84,7 +84,7 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
     if by == "none" and (when or key == DESTRUCTIVE):
         raise ConfigError(
             f"{path} cannot be 'none'" if not when else f"{path}: 'none' cannot have a condition",
-            hint="remove the rule" if not when else "write the condition into a rule that asks",
+            hint="remove the rule" if not when else "put the condition into a rule that asks",
             code=CONFIG_KEY_CODE,
         )
     return ApproveRule(cast(ApprovedBy, by), when)

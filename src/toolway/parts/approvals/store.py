@@ -131,7 +131,7 @@ class DatabaseApprovalStore:
         """
         rows = db.select(REQUESTS, condition, **values)
         if len(rows) != db.count(REQUESTS, condition, **values):
-            raise StoreError("a request was changed without the key of the cluster")
+            raise StoreError("a request was changed without the cluster key")
         return self._open_rows(rows)
 
     def _select(self, db: Transaction, condition: str, **values: float) -> list[ApprovalRequest]:

@@ -47,9 +47,9 @@ async def list_budgets(runtime: BudgetsRuntime) -> Json:
         used = await runtime.budgets.read(accounts) if accounts else {}
     except (LedgerError, OSError, TimeoutError) as exc:
         raise ServerUnavailable(
-            "the use of the budgets cannot be read",
+            "cannot read how much of the budgets is used",
             detail=str(exc)[:300] or type(exc).__name__,
-            hint="correct the cause, then try again",
+            hint="fix the cause, then try again",
             code="E-BUDGET-STORE",
         ) from exc
     return {
@@ -78,7 +78,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/budgets",
-        "Budgets of keys and groups, and how much of them is used in the current period",
+        "Budgets of keys and groups, and how much of each is used in the current period",
         "BudgetList",
         lambda runtime, request: list_budgets(runtime),
     ),

@@ -319,12 +319,12 @@ class CallBudgets:
             now = self._now()
             if self._lost_at is None:
                 self._lost_at = now
-                _log.warning("the ledger of the budgets cannot be used: %s", type(exc).__name__)
+                _log.warning("cannot use the budget ledger: %s", type(exc).__name__)
             self._probe_at = now + PROBE_INTERVAL_S
             return
         if self._lost_at is not None:
             self._lost_at = None
-            _log.warning("the ledger of the budgets can be used again")
+            _log.warning("the budget ledger works again")
             self._report_open(is_open=False)
         now = self._now()
         for each, request in asked:
@@ -340,7 +340,7 @@ class CallBudgets:
             return
         self._is_open_reported = is_open
         if is_open:
-            self._emit(AccessEvent("", "budgets_open", "the ledger of the budgets cannot be used: calls pass"))
+            self._emit(AccessEvent("", "budgets_open", "cannot use the budget ledger: calls pass unchecked"))
         else:
             self._emit(AccessEvent("", "budgets_closed", f"{self._passed} calls passed without a ledger"))
             self._passed = 0

@@ -96,20 +96,20 @@ def budget_failure(exc: BudgetExceeded) -> RpcFailure:
     """Return the error of a call that is rejected because a budget is used up."""
     holder, pattern, budget = exc.account
     resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
-    data = not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or let the operator raise the budget")
+    data = not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or ask an administrator to raise the budget")
     data |= {"budget": str(budget), "of": holder, "tools": pattern, "resetAt": resets_at}
-    message = f"budget of {budget} of {holder} for {pattern} is used up: it begins again at {resets_at}"
+    message = f"budget of {budget} of {holder} for {pattern} is used up: it resets at {resets_at}"
     return RpcFailure(QUOTA, message, data, retry_after=exc.wait)
 
 
 def concurrency_failure(limit: int) -> RpcFailure:
     """Return the error of a call that is rejected because its API key has reached its limit of concurrent calls."""
     data = not_sent("E-CONCURRENT", 1.0, "wait for the result of another call")
-    return RpcFailure(QUOTA, f"this API key has {limit} calls under way, as many as it may have", data)
+    return RpcFailure(QUOTA, f"this API key has {limit} calls in flight, which is its limit", data)
 
 
 def ledger_failure(detail: str, wait: float) -> RpcFailure:
     """Return the error of a call that is rejected because it is unknown how much of its budget is used."""
-    data = not_sent("E-BUDGET-STORE", wait, "try again; the operator finds the cause in the log of the gateway")
-    message = f"the use of a budget is unknown, so the call was not sent: {detail}"
+    data = not_sent("E-BUDGET-STORE", wait, "try again; if it keeps failing, ask an administrator to check the log")
+    message = f"cannot tell how much of a budget is used, so the call was not sent: {detail}"
     return RpcFailure(STORE_UNAVAILABLE, message, data, retry_after=wait)

@@ -42,5 +42,5 @@ async def run_budgets(context: CommandContext) -> ExitCode:
     if rows:
         output.print_table(("of", "tools", "budget", "used", "", "begins again"), rows)
     else:
-        output.info('there are no budgets: toolway keys create NAME --budget 5000/day, or "budgets" in the file')
+        output.info('no budgets yet: toolway keys create NAME --budget 5000/day, or "budgets" in the file')
     return ExitCode.OK

@@ -40,7 +40,7 @@ def limits_of(principal: Principal) -> KeyLimits:
 def read_budgets(value: Any) -> Any:
     """Return budgets, as strings such as `5000/day` or as values, in their stored form. None if there are none."""
     if not isinstance(value, list | tuple):
-        raise ValueError("budgets must be a list of texts such as 5000/day")
+        raise ValueError("budgets must be a list of strings such as 5000/day")
     return msgspec.to_builtins(check_budgets([_read_budget(each) for each in value])) or None
 
 

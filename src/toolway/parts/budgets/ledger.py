@@ -156,5 +156,5 @@ def _stored_use(row: Row, request: LeaseRequest, now: float) -> StoredUse:
     period, used = row
     if isinstance(period, int) and isinstance(used, int):
         return StoredUse(period, used)
-    _log.error("E-BUDGET-STORE: the use of %s cannot be read, so it counts as used up", request.account.id)
+    _log.error("E-BUDGET-STORE: cannot read how much of %s is used, so it counts as used up", request.account.id)
     return StoredUse(request.account.budget.period_at(now)[0], MAX_USED)

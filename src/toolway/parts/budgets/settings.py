@@ -52,7 +52,7 @@ class CallBudget(msgspec.Struct, frozen=True):
         found = _BUDGET.fullmatch(text)
         amount = int(found[1]) * _BYTES[found[2] or "B"] if found is not None else 0
         if found is None or amount > MAX_AMOUNT:
-            raise ValueError(f"invalid budget {text[:40]!r}: write it as {EXAMPLES}")
+            raise ValueError(f"invalid budget {text[:40]!r}: use {EXAMPLES}")
         return CallBudget(amount, cast(Period, _PERIODS[found[3]]), "bytes" if found[2] else "calls")
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def _parse_amounts(path: str, value: Any) -> tuple[CallBudget, ...]:
     try:
         return check_budgets([CallBudget.parse(text if isinstance(text, str) else "") for text in texts])
     except ValueError as exc:
-        raise ConfigError(f"{path}: {exc}", hint=f"write {EXAMPLES}", code=CONFIG_KEY_CODE) from None
+        raise ConfigError(f"{path}: {exc}", hint=f"use {EXAMPLES}", code=CONFIG_KEY_CODE) from None
 
 
 def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
@@ -126,7 +126,7 @@ def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
     Raises `ValueError` if two are for the same unit and period, or if there are too many.
     """
     if len({(each.unit, each.period) for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
-        raise ValueError("two budgets for the same unit and period: write each period once")
+        raise ValueError("two budgets for the same unit and period: keep one of them")
     return tuple(budgets)
 
 

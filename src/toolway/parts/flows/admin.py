@@ -89,7 +89,7 @@ async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
                 return {"reset": who}
     raise NotFound(
         f"no labels of {who[:100]!r} are known",
-        detail="a person, or one of several keys with the same name, is found by its id alone",
+        detail="a user, or one of several keys with the same name, is found only by id",
         hint="list all callers and their ids: toolway policy flows show",
     )
 
@@ -98,21 +98,21 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/flows",
-        "Labels that the calls of each caller brought in the last half hour",
+        "Labels that each caller's calls set in the last half hour",
         "FlowList",
         show,
     ),
     Route(
         "GET",
         "/admin/flows/suggestions",
-        "Labels that tools may need, from their names and hints",
+        "Labels that tools may need, judging by their names and hints",
         "FlowSuggestions",
         suggest,
     ),
     Route(
         "DELETE",
         "/admin/flows/{who}",
-        "Forget which labels the calls of a caller brought",
+        "Clear a caller's labels",
         "FlowReset",
         reset,
     ),

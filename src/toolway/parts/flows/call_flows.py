@@ -114,12 +114,13 @@ class CallFlows:
         self._emit(PolicyDecision(call.server, "flows", self.mode == "note", f"{self.mode}: {reason}"))
         if self.mode == "deny":
             raise CallRefused(
-                f"{call.server}.{call.name} would bring private data, texts of strangers and a way out together",
+                f"{call.server}.{call.name} could leak private data "
+                "(it combines private data, untrusted content, and a way to send data out)",
                 server=call.server,
                 tool=call.name,
                 certainty=Certainty.NOT_SENT,
                 detail=reason,
-                hint="start again without one of the three, or let an operator run: toolway policy flows reset WHO",
+                hint="wait 30 minutes, or ask an administrator to run: toolway policy flows reset CALLER",
                 code=FLOW_CODE,
             )
         return "ask" if self.mode == "ask" else "pass"
@@ -191,8 +192,8 @@ def _describe(call: Call, window: Window, labels: frozenset[str]) -> str:
 
 def _unavailable(exc: FlowStoreError) -> StoreUnavailable:
     return StoreUnavailable(
-        "the store of the flows is unavailable",
+        "flow labels cannot be read",
         detail=str(exc)[:300],
-        hint="correct the cause, then try again",
+        hint="fix the cause, then try again",
         code=FLOW_STORE_CODE,
     )

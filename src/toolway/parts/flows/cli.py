@@ -46,7 +46,7 @@ def flows_reset(
 
 async def _open_gateway(context: CommandContext) -> GatewayClient:
     return await require_gateway(
-        context.output, context.target_options, "flows are followed by a running gateway", "start it: toolway serve"
+        context.output, context.target_options, "only a running gateway tracks flows", "start it: toolway serve"
     )
 
 
@@ -63,10 +63,10 @@ async def run_suggest(context: CommandContext) -> ExitCode:
             labels = {"labels": [*each["labels"], *each["suggested"]]}
             entries.setdefault(each["server"], {})[each["tool"]] = labels
     if not entries:
-        output.info("there is nothing to propose")
+        output.info("nothing to suggest")
     for server, tools in entries.items():
         output.print_line(f'"{server}": {{… "tools": {json.dumps(tools)}}}')
-    output.info(f"proposals from names and hints: review each. {LIMIT}")
+    output.info(f"suggestions from names and hints: review each one. {LIMIT}")
     return ExitCode.OK
 
 
@@ -93,7 +93,7 @@ async def run_show(context: CommandContext, who: str) -> ExitCode:
     if rows:
         output.print_table(("caller", "id", "label", "by", "when"), rows)
     elif found["enabled"]:
-        output.info("no call brought a label in the last half hour")
+        output.info("no call set a label in the last half hour")
     else:
         output.info("no tool has labels: toolway policy flows suggest")
     output.info(f"mode {found['mode']}; {LIMIT}")

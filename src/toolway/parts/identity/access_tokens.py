@@ -67,7 +67,7 @@ def parse_token(token: str) -> ParsedToken:
     if len(token) > MAX_TOKEN_CHARS:
         raise InvalidToken("the token is too long")
     if _COMPACT.fullmatch(token) is None:
-        raise InvalidToken("the token is no signed JWT")
+        raise InvalidToken("the token is not a signed JWT")
     head, body, _ = token.split(".")
     header, claims = _decode_part(head), _decode_part(body)
     for name in _FORBIDDEN_HEADERS:
@@ -118,7 +118,7 @@ class TokenRules:
             raise InvalidToken("the signature algorithm is not accepted")
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer != self._issuer:
-            raise InvalidToken("the token is of another issuer")
+            raise InvalidToken("the token is from another issuer")
         if not self.is_for_us(claims.get("aud")):
             raise InvalidToken("the token is for another audience")
         expires_at = self._check_times(claims, now)
@@ -134,7 +134,7 @@ class TokenRules:
             raise InvalidToken("the signature algorithm is not accepted")
         issuer = token.claims.get("iss")
         if not isinstance(issuer, str) or issuer != self._issuer:
-            raise InvalidToken("the assertion is of another issuer")
+            raise InvalidToken("the assertion is from another issuer")
         return self._identify(token.claims, self._check_times(token.claims, now))
 
     def check_introspected(self, claims: Json, now: float, until: float) -> TokenIdentity:
@@ -144,21 +144,21 @@ class TokenRules:
         not for this gateway.
         """
         if claims.get("iss", self._issuer) != self._issuer:
-            raise InvalidToken("the token is of another issuer")
+            raise InvalidToken("the token is from another issuer")
         if not self.is_for_us(claims.get("aud")):
             raise InvalidToken("the token is for another audience")
         kind = claims.get("token_type", "Bearer")
         if "cnf" in claims or not isinstance(kind, str) or kind.lower() != "bearer":
-            raise InvalidToken("the token is no bearer token")
+            raise InvalidToken("the token is not a bearer token")
         if _states_another_kind(claims):
-            raise InvalidToken("the token is no access token")
+            raise InvalidToken("the token is not an access token")
         expires_at = self._check_times({"exp": until, **claims}, now)
         return self._identify({"name": claims.get("username"), **claims}, min(expires_at, until))
 
     def _identify(self, claims: Json, expires_at: float) -> TokenIdentity:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_CHARS or not subject.isprintable():
-            raise InvalidToken("the token names no subject")
+            raise InvalidToken("the token has no subject")
         return TokenIdentity(
             subject,
             _read_name(claims) or subject[:MAX_NAME_CHARS],
@@ -188,7 +188,7 @@ class TokenRules:
         """
         expires_at = _read_time(claims, "exp")
         if expires_at is None:
-            raise InvalidToken("the token has no end")
+            raise InvalidToken("the token never expires (no exp claim)")
         if now >= expires_at + CLOCK_SKEW_S:
             raise InvalidToken("the token has expired")
         for name in ("nbf", "iat"):
@@ -215,7 +215,7 @@ def _check_kind(token: ParsedToken) -> None:
         or any(name in claims for name in _FOREIGN_CLAIMS)
         or not any(name in claims for name in _CLIENT_CLAIMS)
     ):
-        raise InvalidToken("the token is no access token")
+        raise InvalidToken("the token is not an access token")
 
 
 def _states_another_kind(claims: Json) -> bool:
@@ -287,7 +287,7 @@ def _read_time(claims: Json, name: str) -> float | None:
     if value is None and name not in claims:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidToken(f"the claim {name} is no time")
+        raise InvalidToken(f"the claim {name} is not a time")
     if not 0 <= value <= _MAX_TIME:
-        raise InvalidToken(f"the claim {name} is no time")
+        raise InvalidToken(f"the claim {name} is not a time")
     return float(value)

@@ -88,9 +88,9 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
     found = found or [each for each in people if who == each.principal.name]
     if len(found) > 1:
         raise NotFound(
-            f"several people have the name {who!r}",
+            f"several users are named {who!r}",
             detail=", ".join(each.identity.subject for each in found[:10]),
-            hint="name the subject or the id: toolway users ls",
+            hint="use the subject or the id: toolway users ls",
         )
     id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
     await api_keys.end_logins(id_, time.time())
@@ -99,6 +99,6 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
 
 
 ROUTES: Final = (
-    Route("GET", "/admin/sessions", "People who logged in", "SessionList", list_sessions),
-    Route("DELETE", "/admin/sessions/{who}", "End the logins of a person: id, subject or name", "Done", end_session),
+    Route("GET", "/admin/sessions", "Users who logged in", "SessionList", list_sessions),
+    Route("DELETE", "/admin/sessions/{who}", "Log a user out: id, subject, or name", "Done", end_session),
 )

@@ -37,7 +37,7 @@ def users_logout(
 
 
 async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print the people who logged in with the identity provider."""
+    """Print the users who logged in with the identity provider."""
     gateway = await _require_gateway(output, target_options)
     found = await gateway.request_admin("GET", "sessions")
     sessions, provider = found["sessions"], found["provider"]
@@ -61,12 +61,12 @@ async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCod
         ]
         output.print_table(("subject", "name", "groups", "client", "until"), rows)
     else:
-        output.info("nobody has logged in at this gateway in the last 24 hours")
+        output.info("no logins at this gateway in the last 24 hours")
     return ExitCode.OK
 
 
 async def run_users_logout(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
-    """End the logins of a person, at all nodes of the gateway."""
+    """Log a user out, at every node of the gateway."""
     gateway = await _require_gateway(output, target_options)
     ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
     if output.as_json:

@@ -93,7 +93,7 @@ def _check_keys(settings: LoginSettings, keys: ProviderKeys, failed: dict[str, s
         return Check(
             "provider",
             "fail",
-            f"the documents of the identity provider at {settings.issuer} cannot be fetched",
+            f"cannot fetch the documents of the identity provider at {settings.issuer}",
             "\n".join(f"{each}: {reason}" for each, reason in failed.items()),
             "check the issuer, the network, and for a provider in your network toolway.addresses",
             f"curl -sS {url}",
@@ -101,16 +101,16 @@ def _check_keys(settings: LoginSettings, keys: ProviderKeys, failed: dict[str, s
         )
     stated = keys.stated_issuer
     if stated:
-        hint = "write the issuer exactly as the provider does"
+        hint = "use the issuer exactly as the provider spells it"
         return Check("provider", "fail", keys.problem, "", hint, f'"issuer": "{stated}"', PROVIDER_CODE)
-    hint = "the JWKS of the provider needs a public key for signatures: RSA with 2048 bits or more, P-256 or Ed25519"
+    hint = "add a public key for signatures to the provider's JWKS: RSA with 2048 bits or more, P-256, or Ed25519"
     message = f"the identity provider at {settings.issuer} publishes no keys that can verify a token"
     return Check("provider", "fail", message, keys.problem, hint, "", PROVIDER_CODE)
 
 
 def _check_clock(offset: float) -> Check:
     if abs(offset) <= CLOCK_SKEW_S:
-        return Check("clock", "ok", f"the clock of the provider differs by {abs(offset):.0f} s")
+        return Check("clock", "ok", f"the provider's clock is off by {abs(offset):.0f} s")
     problem = clock_error(offset)
     return Check("clock", "fail", problem.message, problem.detail, *split_hint(problem.hint), problem.code)
 
@@ -120,8 +120,8 @@ def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, n
     if not is_jwt(token):
         if settings.introspection is not None:
             return Check("token", "skip", "the token is opaque: only the running gateway can ask the provider about it")
-        hint = "let the provider issue JWTs for this audience, or configure toolway.gateway.login.introspection"
-        message = "the token is no JWT, and opaque tokens are not accepted"
+        hint = "set the provider to issue JWTs for this audience, or set up toolway.gateway.login.introspection"
+        message = "the token is not a JWT, and opaque tokens are not accepted"
         return Check("token", "fail", message, "", hint, "", TOKEN_CODE)
     try:
         parsed = parse_token(token)
@@ -134,7 +134,7 @@ def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, n
         return _explain_refusal(settings, token, str(exc), now)
     missing = [scope for scope in settings.scopes if scope not in identity.scopes]
     if missing:
-        hint = f"let clients request the scope {' '.join(missing)}, or remove it from toolway.gateway.login.scopes"
+        hint = f"make clients request the scope {' '.join(missing)}, or remove it from toolway.gateway.login.scopes"
         found = f"the token has {' '.join(sorted(identity.scopes)) or 'no scopes'}"
         return Check("token", "fail", f"the token lacks the scope {' '.join(missing)}", found, hint, "", TOKEN_CODE)
     groups = ", ".join(identity.groups) or "no groups"
@@ -158,25 +158,25 @@ def _advice(settings: LoginSettings, parsed: ParsedToken, reason: str, now: floa
         found = claims.get("aud")
         only = found if isinstance(found, str) else ""
         hint = (
-            "let clients request a token for this resource (RFC 8707), or register the gateway under this identifier; "
-            "if the provider has another identifier for the gateway, write that"
+            "make clients request a token for this resource (RFC 8707), or register the gateway under this identifier; "
+            "if the provider has another identifier for the gateway, use that"
         )
         return _compare("aud", found, settings.audience), hint, f'"audience": "{_plain(only)}"' if only else ""
     if "issuer" in reason:
         found = claims.get("iss")
         copy = f'"issuer": "{_plain(found)}"' if isinstance(found, str) else ""
-        return _compare("iss", found, settings.issuer), "write the issuer exactly as in the token", copy
+        return _compare("iss", found, settings.issuer), "use the issuer exactly as in the token", copy
     if "expired" in reason or "not valid yet" in reason:
         times = ", ".join(f"{name} {_date(claims.get(name))}" for name in ("iat", "nbf", "exp") if name in claims)
         return f"{times}; now {_date(now)}", "get a new token; if it is new, compare the clocks", "date -u"
-    if "no access token" in reason:
+    if "not an access token" in reason:
         said = f"typ {parsed.type or 'missing'}, claims {', '.join(sorted(map(_plain, claims))[:20])}"
         return said, "send the access token, not the ID token or the refresh token", ""
     if "algorithm" in reason:
         known = ", ".join(settings.algorithms)
         return _compare("alg", parsed.algorithm, known), "sign access tokens with one of these", ""
     if "no such key" in reason:
-        hint = "the token is of another provider, or its key was withdrawn"
+        hint = "the token is from another provider, or its key was withdrawn"
         return f"kid {_plain(parsed.key_id) or 'missing'}", hint, ""
     scopes = " ".join(sorted(read_scopes(claims)))
     return f"alg {parsed.algorithm}, scope {_plain(scopes)}", "get a new token from the provider", ""

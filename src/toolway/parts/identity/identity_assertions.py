@@ -111,7 +111,7 @@ class AssertionGrants:
         if request.path == METADATA_PATH:
             return 200, self.metadata, (*_JSON[:1], ("cache-control", "max-age=300"))
         if request.path == AUTHORIZE_PATH:
-            text = f"people log in at {self._settings.issuer}; this endpoint accepts identity assertions only"
+            text = f"users log in at {self._settings.issuer}; this endpoint accepts identity assertions only"
             return 400, _error("unsupported_response_type", text), _JSON
         try:
             return 200, encode_json(self._exchange(request)), _JSON
@@ -163,10 +163,10 @@ class AssertionGrants:
         parsed = parse_token(token)
         claims = parsed.claims
         if parsed.type not in ASSERTION_TYPES:
-            raise InvalidToken("the assertion is no identity assertion (ID-JAG)")
+            raise InvalidToken("the assertion is not an identity assertion (ID-JAG)")
         # `aud` names the token endpoint's issuer, and `resource` the gateway: both must be this one.
         if claims.get("aud") not in (self.issuer, [self.issuer]):
-            raise InvalidToken(f"the assertion is for another audience than {self.issuer}")
+            raise InvalidToken(f"the assertion is for an audience other than {self.issuer}")
         if claims.get("resource") not in (self._settings.resource_url, [self._settings.resource_url]):
             raise InvalidToken("the assertion is for another resource")
         if claims.get("client_id") != client:
@@ -187,7 +187,7 @@ class AssertionGrants:
         for used in [each for each, end in self._used.items() if end <= now]:
             del self._used[used]
         if claims["jti"] in self._used:
-            raise GrantRefused("invalid_grant", "the assertion was used before")
+            raise GrantRefused("invalid_grant", "the assertion was already used")
         if len(self._used) >= MAX_USED:
             raise GrantRefused("temporarily_unavailable", "too many assertions were used; try again later", 503)
         self._used[claims["jti"]] = expires_at
@@ -204,7 +204,7 @@ class AssertionGrants:
             raise InvalidToken("the token has expired" if opened is not None else "unknown token")
         expires_at, (subject, name, client, groups, scopes, issued_at) = opened
         if client not in self._clients:
-            raise InvalidToken("the client of the token is not configured any more")
+            raise InvalidToken("the token's client is no longer configured")
         identity = TokenIdentity(subject, name, client, tuple(groups), frozenset(scopes), expires_at, issued_at)
         return identity, expires_at
 

@@ -84,7 +84,7 @@ class Introspection:
         try:
             claims = _read_answer(*await self._ask(token))
         except (AuthError, ValueError) as exc:
-            _log.warning("the identity provider gave no answer about a token: %s", exc)
+            _log.warning("the identity provider did not answer about a token: %s", exc)
             answer = TokenAnswer(None, True, self._now() + FAILED_S)
         else:
             answer = TokenAnswer(claims, False, self._now() + (ACTIVE_S if claims is not None else INACTIVE_S))
@@ -107,7 +107,7 @@ def _read_answer(status: int, body: bytes) -> Json | None:
         return dict(answer)
     if active is False:
         return None
-    raise ValueError("its answer does not say if the token is active")
+    raise ValueError('its response has no valid "active" field')
 
 
 def create_ask(settings: IntrospectionSettings, secret: str, network_policy: Callable[[], NetworkPolicy]) -> Ask:

@@ -148,7 +148,7 @@ class IdentityProvider:
 
     def _on_key_problem(self, reason: str) -> None:
         action = "keys_unavailable" if reason else "keys_available"
-        self._emit(AccessEvent("", action, reason or "the keys of the identity provider were fetched again"))
+        self._emit(AccessEvent("", action, reason or "fetched the identity provider's signing keys again"))
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,10 @@ class IdentityProvider:
     def _unavailable(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         return (
             "the token cannot be verified now",
-            "the keys of the identity provider are not known; try again later, API keys work meanwhile",
+            (
+                "cannot verify tokens: the identity provider's signing keys are not available. "
+                "API keys still work; try again shortly"
+            ),
             (("retry-after", str(self.keys.retry_after)),),
         )
 
@@ -510,7 +513,7 @@ def clock_offset(date: str, now: float) -> float:
 def clock_error(offset: float) -> ConfigError:
     """Return the error about a clock of the provider that is `offset` seconds ahead."""
     return ConfigError(
-        "the clocks of the gateway and of the identity provider differ too much",
+        "the clocks of the gateway and the identity provider differ too much",
         detail=f"by {abs(offset):.0f} s; valid tokens may be refused, and expired ones accepted",
         hint="set the clock of this machine, with NTP for example",
         code="E-LOGIN-CLOCK",

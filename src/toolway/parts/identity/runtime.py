@@ -48,7 +48,7 @@ class IdentityRuntime(PartRuntime):
         self.login.set_access(self._access)  # they may have changed by now
         self.login.start()
         if not self._access and not settings.login.admins:
-            _log.warning("people who log in see no tools: toolway.access is empty")
+            _log.warning("users who log in see no tools: toolway.access is empty")
 
     def apply(self, settings: Any) -> None:
         self._applied = settings

@@ -132,7 +132,7 @@ def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | Non
         raise ConfigError(
             f"toolway.gateway.login has no {missing}",
             detail="without it, tokens of another issuer or for another program would be accepted",
-            hint='write "login": {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}',
+            hint='set "login": {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}',
             code=CONFIG_KEY_CODE,
         )
     _check_url("issuer", settings.issuer)
@@ -142,8 +142,8 @@ def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | Non
     if EVERYONE in settings.admins:
         raise ConfigError(
             "toolway.gateway.login.admins cannot include everyone",
-            detail='"*" would make every person an administrator, who can start programs',
-            hint="name a group of the identity provider",
+            detail='"*" would make every user an administrator, who can start programs',
+            hint="use a group of the identity provider",
             code=CONFIG_KEY_CODE,
         )
     return settings
@@ -165,8 +165,8 @@ def _parse_introspection(block: Any, variables: Mapping[str, str]) -> Introspect
     if not settings.client_id or not settings.client_secret:
         raise ConfigError(
             "toolway.gateway.login.introspection needs clientId and clientSecret",
-            detail="a provider answers only programs that it knows",
-            hint='write "clientSecret": "${keyring:NAME}" and store it with: toolway secrets set NAME',
+            detail="a provider answers only the clients it knows",
+            hint='set "clientSecret": "${keyring:NAME}" and store it with: toolway secrets set NAME',
             code=CONFIG_KEY_CODE,
         )
     return settings
@@ -185,8 +185,8 @@ def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
         if not name or not secret or (not isinstance(secret, SecretTemplate) and len(secret) < MIN_CLIENT_SECRET_CHARS):
             raise ConfigError(
                 f"the client {name!r} in toolway.gateway.login.ema needs a secret",
-                detail=f"of at least {MIN_CLIENT_SECRET_CHARS} characters: with it a program gets tokens of people",
-                hint='write "${keyring:NAME}" and store it with: toolway secrets set NAME',
+                detail=f"of at least {MIN_CLIENT_SECRET_CHARS} characters: a program with it can get users' tokens",
+                hint='use "${keyring:NAME}" and store it with: toolway secrets set NAME',
                 code=CONFIG_KEY_CODE,
             )
     return found
@@ -206,7 +206,7 @@ def parse_access(
     if login is None:
         raise ConfigError(
             "toolway.access has no effect without toolway.gateway.login",
-            detail="its groups are those of an identity provider",
+            detail="its groups come from an identity provider",
             hint="add toolway.gateway.login, or use API keys with scopes and remove toolway.access",
             code=CONFIG_KEY_CODE,
         )
@@ -233,14 +233,14 @@ def _check_url(key: str, url: str, *, allow_query: bool = False) -> None:
     if not host or port == 0 or not url.isascii() or not url.isprintable() or " " in url or '"' in url:
         problem = "is not a URL"
     elif parts.scheme != "https" and not (parts.scheme == "http" and is_this_machine(canonical_host(host))):
-        problem = "is not https: anyone in the network could replace what is read there"
+        problem = "is not https: anyone on the network could replace what is read there"
     elif parts.username is not None or parts.password is not None:
         problem = "contains a user name"
     elif parts.fragment or url.endswith("#") or (parts.query and not allow_query):
         problem = "has a query or a fragment"
     else:
         return
-    raise ConfigError(f"toolway.gateway.login.{key} {problem}", hint="write https://HOST/PATH", code=CONFIG_KEY_CODE)
+    raise ConfigError(f"toolway.gateway.login.{key} {problem}", hint="use https://HOST/PATH", code=CONFIG_KEY_CODE)
 
 
 def _get_algorithms(fields: FieldReader) -> tuple[str, ...]:
@@ -250,9 +250,9 @@ def _get_algorithms(fields: FieldReader) -> tuple[str, ...]:
     unknown = [name for name in names if name not in SIGNATURE_ALGORITHMS]
     if unknown or not names:
         raise ConfigError(
-            "toolway.gateway.login.algorithms must name signatures with a public key",
+            "toolway.gateway.login.algorithms must list signatures with a public key",
             detail=f"not allowed: {', '.join(unknown)[:100]}" if unknown else "the list is empty",
-            hint=f"choose from {', '.join(SIGNATURE_ALGORITHMS)}",
+            hint=f"pick from {', '.join(SIGNATURE_ALGORITHMS)}",
             code=CONFIG_KEY_CODE,
         )
     return names
@@ -300,8 +300,8 @@ def _require_plain(key: str, text: str) -> str:
     if isinstance(text, SecretTemplate):
         raise ConfigError(
             f"{key} cannot refer to a secret or to a variable that is not set",
-            detail="it decides who may use the gateway, and is no secret",
-            hint="write it in the file",
+            detail="it controls access, so it cannot come from a reference",
+            hint="set its value in the file itself",
             code=CONFIG_KEY_CODE,
         )
     return text

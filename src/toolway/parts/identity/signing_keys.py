@@ -102,7 +102,7 @@ def parse_jwks(data: bytes) -> SigningKeys:
     document = decode_json(data)
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("it is no JWKS document")
+        raise ValueError("it is not a JWKS document")
     keys: dict[tuple[str, str], SigningKey] = {}
     for entry in entries[:MAX_KEYS]:
         key = _parse_key(entry) if isinstance(entry, dict) else None
@@ -167,7 +167,7 @@ def require_joserfc() -> None:
         import joserfc.jws  # noqa: F401 - loaded here, before the first request needs it
     except ImportError as exc:
         raise ConfigError(
-            "logins with an identity provider need the extra login",
+            "logins with an identity provider need the extra `login`",
             detail=str(exc),
             hint="pip install 'toolway[login]'",
             code="E-LOGIN-MISSING",
@@ -203,7 +203,7 @@ class ProviderKeys:
         self._requested: set[str] = set()  # unknown key ids for which the keys are being fetched
         self._absent: set[str] = set()  # key ids that the last fetch was for, and that the provider does not have
         self.good_until = 0.0  # wall time until which the keys are used
-        self.problem = "the keys of the identity provider were not fetched yet"  # "" after a fetch that succeeded
+        self.problem = "the identity provider's signing keys are not fetched yet"  # "" after a fetch that succeeded
         self.stated_issuer = ""  # of the provider's metadata, if it is another one than in the settings
         self.fetch_count = 0
 
@@ -303,7 +303,7 @@ class ProviderKeys:
 
 def _fetch_error(issuer: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"the keys of the identity provider at {issuer} cannot be fetched",
+        f"cannot fetch the signing keys of the identity provider at {issuer}",
         detail=f"{reason}; known keys stay in use for a day, API keys work",
         hint="check toolway.gateway.login.issuer, the network, and toolway.addresses for a provider in your network",
         code="E-LOGIN-PROVIDER",

@@ -29,7 +29,7 @@ TYPES: Final[Mapping[ListKind, str]] = {
     "resources": "Resource",
     "templates": "Resource",
 }
-_CLOSED: Final = AccessDecision(False, (), "the policy of this gateway cannot be read")
+_CLOSED: Final = AccessDecision(False, (), "cannot read the policy of this gateway")
 
 
 class AccessPolicy:

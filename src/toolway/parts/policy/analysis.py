@@ -94,13 +94,13 @@ def analyse(definition: Json) -> PolicyUse:
                 names.add((str(entity.get("type")), str(entity.get("id"))))
         for path, is_test in _reads(condition["body"]):
             if path == ("context",):
-                raise UnsupportedPolicy("it uses the whole context: write context.client, context.args.NAME …")
+                raise UnsupportedPolicy("it uses the whole context: use context.client, context.args.NAME …")
             if len(path) == 1:
                 continue  # the entity itself: compared by its name and its parents
             facts.add(".".join(path[:2]))
             if path[:2] == ("context", "args"):
                 if len(path) == 2:
-                    raise UnsupportedPolicy("it uses all arguments at once: write context.args.NAME")
+                    raise UnsupportedPolicy("it uses all arguments at once: use context.args.NAME")
                 reads.add(ArgumentRead(path[2:], not is_test))
     arguments = frozenset(each.path[0] for each in reads)
     return PolicyUse(frozenset(names), frozenset(facts), arguments, frozenset(reads))
@@ -230,7 +230,7 @@ def read_policies(text: str, policies_to_json: Any) -> list[Policy]:
     """
     found: Json = json.loads(policies_to_json(text))
     if found.get("templates"):
-        raise UnsupportedPolicy("templates (?principal, ?resource) are not supported: write one policy per group")
+        raise UnsupportedPolicy("templates (?principal, ?resource) are not supported: use one policy per group")
     policies: list[Policy] = []
     lines = _first_lines(text)
     labels: set[str] = set()

@@ -190,7 +190,7 @@ def _value(value: Any, type_: CedarType, budget: list[int], path: str) -> Any:
         return value
     if name == "Long" and isinstance(value, int | float) and not isinstance(value, bool):
         if value != int(value) if _is_finite(value) else True:
-            raise UnfitArgument(f"{path} is no integer")
+            raise UnfitArgument(f"{path} is not an integer")
         if abs(int(value)) > MAX_LONG:
             raise UnfitArgument(f"{path} is an integer over 64 bits")
         return int(value)  # 5.0 is an integer in JSON Schema
@@ -203,7 +203,7 @@ def _value(value: Any, type_: CedarType, budget: list[int], path: str) -> Any:
         return [_value(each, inner, budget, path) for each in value if each is not None]
     if name == "Record" and isinstance(value, dict):
         return _record(value, inner, budget, path)
-    raise UnfitArgument(f"{path} has another type than its schema says")
+    raise UnfitArgument(f"{path} does not have the type that its schema says")
 
 
 def _is_finite(value: float) -> bool:
@@ -213,5 +213,5 @@ def _is_finite(value: float) -> bool:
 def _spend(text: str, budget: list[int], path: str) -> str:
     budget[0] -= len(text)
     if budget[0] < 0:
-        raise UnfitArgument(f"{path} is longer than policies read: {MAX_CONTEXT_CHARS} characters in all")
+        raise UnfitArgument(f"{path} is longer than the {MAX_CONTEXT_CHARS} characters that policies read in all")
     return text

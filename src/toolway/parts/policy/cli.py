@@ -53,7 +53,7 @@ def policy_why(
     policy: PolicyFile = None,
     wait: Wait = None,
 ) -> CommandResult:
-    """Show if a call is allowed, and the policies that decide it."""
+    """Show whether a call is allowed, and the policies that decide it."""
     row = {"user": user, "groups": group or [], "tool": tool, "action": action, "client": client, "hour": hour}
     row |= {"mfa": mfa, "args": _parse_object(args), "expect": "allow"}
     return run_policy_why(context, row, policy, wait)
@@ -182,7 +182,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
         raise ConfigError(
             f"cannot read the table of policy tests: {table}",
             detail=str(exc),
-            hint="name a YAML or JSON file: toolway policy test FILE",
+            hint="use a YAML or JSON file: toolway policy test FILE",
             code="E-POLICY",
         ) from None
     cases = read_cases(parse_yaml(text, str(table)), str(table))
@@ -215,21 +215,21 @@ def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
         if not access:
             raise ConfigError(
                 "the configuration has no toolway.access",
-                hint=f"choose another preset: {', '.join(PRESETS)}",
+                hint=f"pick another preset: {', '.join(PRESETS)}",
                 code="E-POLICY",
             )
         text = access_text(access)
     elif preset in PRESETS:
         text = preset_text(preset)
     else:
-        raise UsageError(f"unknown preset {preset!r}", hint=f"choose one of: {', '.join((*PRESETS, 'access'))}")
+        raise UsageError(f"unknown preset {preset!r}", hint=f"pick one of: {', '.join((*PRESETS, 'access'))}")
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{out} exists already", hint="name another file: --out FILE") from None
+        raise UsageError(f"{out} exists already", hint="pick another file: --out FILE") from None
     except OSError as exc:
-        raise ConfigError(f"cannot write {out}", detail=str(exc), hint="name another file: --out FILE") from None
+        raise ConfigError(f"cannot write {out}", detail=str(exc), hint="pick another file: --out FILE") from None
     if context.output.as_json:
         context.output.print_json({"file": str(out), "preset": preset})
     else:
@@ -251,9 +251,9 @@ def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
     config = _load_config(context)
     if not policy_file_of(config.gateway):
         raise ConfigError(
-            "the configuration names no policy",
+            "no policy is set in the configuration",
             file=str(config.file),
-            hint='write one with `toolway policy new`, then add "toolway": {"policy": "policy.cedar"}',
+            hint='run `toolway policy new`, then add "toolway": {"policy": "policy.cedar"}',
             code="E-POLICY",
         )
     return load_policy(policy_path(policy_file_of(config.gateway), str(config.file)))
@@ -282,7 +282,7 @@ async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list
 def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
     """Return True if the setting `toolway.access` allows the person of a test case to use the tool of the case.
 
-    None if there is no such setting, the caller is not a person, or the action is `read`.
+    None without that setting, if the caller is not a user, or if the action is `read`.
     """
     access = config.gateway.access
     if not access or case.caller.kind != "person" or case.action == "read":
@@ -298,5 +298,5 @@ def _parse_object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError("--args must be a JSON object", hint="write: --args '{\"amount\": 500}'")
+        raise UsageError("--args must be a JSON object", hint="use: --args '{\"amount\": 500}'")
     return found

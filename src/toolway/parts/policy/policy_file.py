@@ -42,7 +42,7 @@ def load_policy(path: Path) -> LoadedPolicy:
             f"cannot read the policy file: {path}",
             file=str(path),
             detail=getattr(exc, "strerror", None) or str(exc),
-            hint="correct toolway.policy in the configuration file, or write a new one: toolway policy new",
+            hint="fix toolway.policy in the configuration file, or create a policy: toolway policy new",
             code=POLICY_CODE,
         ) from None
     return LoadedPolicy(parse_policy(text, str(path)), str(path), hashlib.sha256(data).hexdigest())
@@ -65,7 +65,7 @@ def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
         file=file,
         line=found[0].line or None,
         detail="; ".join(str(each) for each in found[:MAX_NAMED]) + more,
-        hint="correct it, then check it: toolway policy check",
+        hint="fix it, then check it: toolway policy check",
         code=POLICY_CODE,
     )
 

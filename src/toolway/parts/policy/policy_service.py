@@ -75,7 +75,7 @@ class PolicyService(PartRuntime):
         setting = _file_in(settings)
         if not setting:
             if self._path is not None:
-                _log.warning("the configuration names no policy any more: policies are off")
+                _log.warning("toolway.policy was removed from the configuration: policies are off")
                 self._path = self._loaded = self._policy = None
                 self.problem = ""
                 self._permissions.on_changed()
@@ -125,9 +125,9 @@ class PolicyService(PartRuntime):
             self.problem = f"{exc.message}: {exc.detail}"
             if self._policy is None:
                 self._close()
-                _log.error("no policy can be loaded, so everything is denied: %s", exc)
+                _log.error("cannot load a policy, so everything is denied: %s", exc)
             else:
-                _log.error("policy file rejected, the policies loaded before stay in use: %s", exc)
+                _log.error("policy file rejected, keeping the policies loaded before: %s", exc)
             self._emit("rejected", self.problem)
             return
         if self._loaded is None or loaded.digest != self._loaded.digest or self.problem:
@@ -178,10 +178,10 @@ class PolicyService(PartRuntime):
         if action == "unfit":
             message = "a policy is not valid for the arguments of a tool, so its calls are denied"
         elif digest:
-            message = "the policy file is rejected; the policies loaded before stay in use"
+            message = "the policy file was rejected; the policies loaded before stay in use"
         else:
-            message = "the policy file cannot be used, so everything is denied"
-        hint = "correct the file, then check it: toolway policy check"
+            message = "cannot use the policy file, so everything is denied"
+        hint = "fix the file, then check it: toolway policy check"
         self._hub.emit(PartCondition("", REJECTED, True, message, reason[:1000], hint))
 
 

@@ -12,26 +12,26 @@ _HEAD: Final = """\
 // Policies of a Toolway gateway, in Cedar (https://docs.cedarpolicy.com).
 // Use them with "toolway": {"policy": "policy.cedar"}. They apply in addition to `access` and the scopes of API keys.
 //
-//   principal   User::"SUBJECT" (a person, in Group::"NAME"), User::"key:NAME" (an API key), User::"local" (its owner)
+//   principal   User::"SUBJECT" (a user, in Group::"NAME"), User::"key:NAME" (an API key), User::"local" (its owner)
 //   action      call (tools), get (prompts), read (resources)
 //   resource    Tool::"server.tool", Prompt::"server.prompt", Resource::"server.uri", all in Server::"NAME"
 //   context     client, hour (UTC), mfa, and for tools args.NAME
 //
-// What no policy permits is denied. A forbid is stronger than every permit.
-// Check this file: toolway policy check. Ask it: toolway policy why alice github.create_issue --group eng
+// Anything no policy permits is denied. A forbid wins over every permit.
+// Check this file: toolway policy check. Try it: toolway policy why alice github.create_issue --group eng
 """
 
 _LOCAL: Final = """
-// The owner of this machine, also for `toolway serve --stdio`.
+// The owner of this machine, including `toolway serve --stdio`.
 @id("local")
 permit (principal == User::"local", action, resource);
 """
 
 PRESETS: Final[Mapping[str, tuple[str, str]]] = {
     "read-only": (
-        "Everybody may call tools that their servers describe as read-only, and read everything.",
+        "Everyone may call tools that their servers describe as read-only, and read everything.",
         """
-// The hint is what the server says about its tool. Pins make sure that it does not change unnoticed.
+// The hint is the server's own claim about its tool. Pins make sure that it does not change unnoticed.
 @id("read-only-tools")
 permit (principal, action == Action::"call", resource) when { resource.readOnlyHint };
 
@@ -70,12 +70,12 @@ when { resource.destructiveHint } unless { context.hour >= 7 && context.hour < 1
 """,
     ),
     "arguments": (
-        "Limits on the arguments of single tools.",
+        "Limits on the arguments of individual tools.",
         """
 @id("bank")
 permit (principal in Group::"finance", action, resource in Server::"bank");
 
-// The type of an argument is that of the tool's own schema. A call without the argument is denied.
+// An argument has the type that the tool's schema says. A call without the argument is denied.
 @id("large-transfers")
 forbid (principal, action == Action::"call", resource == Tool::"bank.transfer")
 when { context.args.amount > 1000 } unless { principal in Group::"controllers" };
@@ -119,7 +119,7 @@ def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
             raise ConfigError(
                 "a pattern of toolway.access cannot be written in Cedar",
                 detail=f"{group}: {pattern!r} has a ?, which means any one character",
-                hint="write * instead, or name the tools",
+                hint="use * instead, or list the tools",
                 code="E-POLICY",
             )
         matches = f"resource.id like {_quote(pattern.removeprefix('!'))}"

@@ -114,7 +114,7 @@ def _read_case(row: Any, where: str, file: str) -> PolicyTest:
     if expected not in ("allow", "deny"):
         raise _case_error(file, where, "expect must be allow or deny")
     if not isinstance(row.get("user"), str) or not isinstance(row.get("tool"), str):
-        raise _case_error(file, where, "user and tool must be texts")
+        raise _case_error(file, where, "user and tool must be strings")
     if not isinstance(groups, list) or not isinstance(arguments, dict):
         raise _case_error(file, where, "groups must be a list, and args an object")
     hour, action = row.get("hour", 12), row.get("action", "call")
@@ -133,7 +133,7 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
         "the table of policy tests is not valid",
         file=file,
         detail=f"{where}: {detail}" if where else detail,
-        hint="write rows such as {user: alice, groups: [eng], tool: github.search, expect: allow}",
+        hint="use rows such as {user: alice, groups: [eng], tool: github.search, expect: allow}",
         code="E-POLICY",
     )
 

@@ -56,8 +56,8 @@ class GatewayWorkflows(Part):
         "workflow approve --no": "approvals deny",
     }
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "toolway_workflow_runs_asking": Metric("Workflow runs that wait for a person, at most 1000"),
-        "toolway_workflow_runs_active": Metric("Workflow runs that are executed now, without those that wait"),
+        "toolway_workflow_runs_asking": Metric("Workflow runs that need an answer, at most 1000"),
+        "toolway_workflow_runs_active": Metric("Workflow runs that are running now, not counting runs that wait"),
     }
 
     def open(self, context: PartContext) -> PartRuntime:

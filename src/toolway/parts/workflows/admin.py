@@ -133,7 +133,7 @@ class RunsAdmin:
         if engine is None:
             raise NotFound(
                 "the gateway has no workflows",
-                hint='name their files in the config file: "toolway": {"workflows": ["flows/*.yaml"]}',
+                hint='add their files to the config file: "toolway": {"workflows": ["flows/*.yaml"]}',
             )
         return engine
 

@@ -89,7 +89,7 @@ def workflow_run(
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Run a workflow until it ends or needs an answer from a person. Exit with 9 if it waits for a person."""
+    """Run a workflow until it ends or needs an answer. Exit with 9 if it needs an answer."""
     return _run(context, file, inputs or [], key, journal)
 
 
@@ -102,7 +102,7 @@ def workflow_ls(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """List the newest workflow runs, with the open question of each run that waits for a person."""
+    """List the newest workflow runs, with the open question of each run that needs an answer."""
     return _ls(context, state, lines, journal)
 
 
@@ -120,7 +120,7 @@ def workflow_answer(
     step: Annotated[str | None, typer.Option("--step", metavar="STEP", show_default=False)] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Send the data that a workflow run asks a person for."""
+    """Send the data that a workflow run asks for."""
     return answer_run(context, run, step, {"data": parse_arguments(data)}, journal)
 
 
@@ -148,7 +148,7 @@ def workflow_settle(
 def workflow_resume(
     context: CommandContext, run: RunId, code: CodeFile = None, journal: JournalFile = None
 ) -> CommandResult:
-    """Continue a run that is interrupted, waiting, answered or stuck, until it ends or needs an answer of a person."""
+    """Continue a run that is interrupted, waiting, answered or stuck, until it ends or needs an answer."""
     return _resume(context, run, code, journal)
 
 
@@ -231,7 +231,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
 async def _follow(
     context: CommandContext, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None
 ) -> ExitCode:
-    """Show the progress of a run until it ends or asks a person; print its output or its questions."""
+    """Show the progress of a run until it ends or needs an answer; print its output or its questions."""
     from toolway.workflows.run_questions import wait_until_asked
 
     output = context.output
@@ -269,7 +269,7 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: s
         output.print_json({"runs": [_run_to_json(each) for each in records]})
         return ExitCode.OK
     if not records:
-        output.info("no runs; start one: toolway workflow run FILE, or list those of a gateway: --gateway URL")
+        output.info("no runs; start one: toolway workflow run FILE, or list a gateway's runs: --gateway URL")
         return ExitCode.OK
     now = time.time()
     output.print_table(

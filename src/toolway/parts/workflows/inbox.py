@@ -1,6 +1,6 @@
 """Runs with a question that someone has to approve: at a gateway, or in a journal of this machine.
 
-An agent run is a workflow run: the part of agents has a class of its own for its runs, based on the one here.
+An agent run is a workflow run: the agents part has its own class for its runs, based on this one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WaitingRun:
             if each["until"] is not None:
                 output.print_line(f"  time     {_time_left(each['until'])}")
         if not self.questions:
-            output.info("it does not wait for an approval", "yellow")
+            output.info("it does not need approval", "yellow")
         command = f"toolway {self.kind} show {self.id}"
         place = f" -g {self.gateway.url}" if self.gateway is not None else journal_flag(self.journal)
         for each in self.questions:
@@ -86,7 +86,7 @@ class WaitingRun:
 
 
 class RunInbox:
-    """Runs that wait for an approval (`Inbox`)."""
+    """Runs that need approval (`Inbox`)."""
 
     kind: ClassVar[RunKind] = "workflow"
     admin: ClassVar[str] = "runs"  # below /admin

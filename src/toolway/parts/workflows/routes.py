@@ -17,7 +17,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/runs",
-        "Newest workflow runs; those that ask a person first",
+        "Newest workflow runs; runs that need an answer come first",
         "RunList",
         lambda a, r: _runs(a, r).list_runs(r.query),
         query=RUN_QUERY,
@@ -48,7 +48,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/admin/runs/{id}/settle",
-        "State if a call with an unknown outcome was executed",
+        "Resolve a call whose outcome is unknown",
         "RunStored",
         lambda a, r: _runs(a, r).settle(r.decoded("id"), r.body, r.principal),
         body="RunSettlement",
@@ -64,7 +64,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/admin/runs/{id}/resume",
-        "Let a stuck run go on where it stopped",
+        "Resume a stuck run",
         "RunStored",
         lambda a, r: _runs(a, r).resume(r.decoded("id"), r.body, r.principal),
         body="RunResumption",

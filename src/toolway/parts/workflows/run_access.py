@@ -38,9 +38,9 @@ class GatewayRunAccess:
         principal = self._find_principal(caller)
         if principal is None and caller.startswith(PERSON_PREFIX):
             return AccessDenied(
-                "the person who started the run is not logged in",
-                detail=f"{caller}: this gateway saw no valid token of the person in the last 24 hours",
-                hint="the person must log in again and call any tool; then resume the run",
+                "the user who started the run is not logged in",
+                detail=f"{caller}: this gateway saw no valid token of this user in the last 24 hours",
+                hint="ask the user to log in again and call any tool; then resume the run",
                 code="E-WORKFLOW-STARTER",
             )
         if principal is None:
@@ -55,8 +55,8 @@ class GatewayRunAccess:
         starter = "person who" if principal.is_person else "API key that"
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
-            detail=f"{principal.name}: its scopes or the policy of the gateway do not include the tool",
-            hint="add the tool to a group of the key or person, or start the workflow with another one",
+            detail=f"{principal.name}: its scopes or the gateway's policy do not include the tool",
+            hint="add the tool to a group of the key or user, or start the workflow with another key or login",
             code="E-WORKFLOW-STARTER",
         )
 

@@ -185,7 +185,7 @@ def _refuse_replaceable(own: Sequence[str]) -> None:
     for path in own:
         if link := replaceable_link(path):
             raise ValueError(
-                f"{link}, on the way to {path}, is a symbolic link that the server could replace: name the real folder"
+                f"{link}, on the way to {path}, is a symbolic link that the server could replace: set the real folder"
                 " with XDG_CONFIG_HOME, XDG_STATE_HOME or XDG_DATA_HOME"
             )
 

@@ -56,7 +56,7 @@ def can_create(parent: str) -> bool:
 def create(parent: str, number: int, memory: int, processes: int) -> str:
     """Create the control group of a server, and return its folder.
 
-    `memory` is its limit in bytes, `processes` the most processes it may have; 0 is no limit. Raises `OSError` if the
+    `memory` is its limit in bytes, `processes` the most processes it may have; 0 for no limit. Raises `OSError` if the
     kernel refuses.
     """
     remove_leftovers(parent)

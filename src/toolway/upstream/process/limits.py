@@ -29,7 +29,7 @@ CountedBy = Literal["group", "namespace", "user", "process", ""]
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits of processes and memory of one server, and the mechanism that applies each one. 0 is no limit."""
+    """Limits of processes and memory of one server, and the mechanism that applies each one. 0 for no limit."""
 
     processes: int = 0  # with their threads
     processes_by: CountedBy = ""

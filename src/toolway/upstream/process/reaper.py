@@ -382,7 +382,7 @@ def _pass_filter(program: bytes) -> None:
 
 
 def _limit_resources(data: int, processes: int) -> None:
-    """Limit this process's memory, and its user's processes; 0 is no limit.
+    """Limit this process's memory, and its user's processes; 0 for no limit.
 
     The kernel does not apply the limit of processes to root.
     """

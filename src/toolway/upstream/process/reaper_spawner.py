@@ -68,7 +68,7 @@ class ReaperSpawner(SpawnerBase):
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
         `grants` and the folder with the socket of a proxy are for the sandbox `strict`. Raises `SpawnError` if the
-        program is not found or cannot be executed, if the reaper cannot be started, or if the sandbox is not possible.
+        program is not found or cannot run, if the reaper cannot be started, or if the sandbox is not possible.
         """
         loop = asyncio.get_running_loop()
         confined = await self._confine(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)

@@ -88,7 +88,7 @@ class SpawnerBase(ABC):
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
         `grants` and the folder with the socket of a proxy are for the sandbox `strict`. Raises `SpawnError` if the
-        program is not found or cannot be executed, or if the sandbox is not possible.
+        program is not found or cannot run, or if the sandbox is not possible.
         """
 
     @abstractmethod

@@ -26,7 +26,7 @@ from toolway.upstream.negotiation import LEGACY_SSE_CODE
 from toolway.upstream.transport import JSONRPCError, TransportError, require_may_send
 
 _REJECTED, _UNKNOWN = Certainty.REJECTED, Certainty.UNKNOWN
-_REFUSED_HINT: Final = "correct the request; the same one would be refused again"
+_REFUSED_HINT: Final = "fix the request; the same one would be rejected again"
 
 # Statuses that mean that the server, or a proxy in front of it, refused the request and did not execute it.
 _REJECTION_STATUSES: Final[Mapping[int, tuple[str, str]]] = {
@@ -40,7 +40,7 @@ _REJECTION_STATUSES: Final[Mapping[int, tuple[str, str]]] = {
     405: ("accepts no requests at this address", "check the path of the url"),
     406: ("cannot respond in an MCP format", "check that the url is an MCP endpoint"),
     409: ("refused the request because of a conflict", _REFUSED_HINT),
-    410: ("has nothing at this address any more", "check the path of the url"),
+    410: ("no longer has anything at this address", "check the path of the url"),
     413: ("rejected the request as too large", "send less in one call"),
     415: ("does not accept JSON", "check that the url is an MCP endpoint"),
     421: ("is not responsible for this host", "check the host of the url"),

@@ -80,7 +80,7 @@ class LegacySseTransport:
         try:
             self._sender = Sender(self._server, self._limits, self._authorizer)
         except ValueError as exc:
-            hint = "correct `url` or `headers` in the server's entry"
+            hint = "fix `url` or `headers` in the server's entry"
             raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint=hint) from None
         await self._connect()
 
@@ -272,7 +272,7 @@ class LegacySseTransport:
         except TimeoutError:
             # A server that runs other calls of ours may be too busy to respond.
             if channel.received == received_before and not len(channel.pending):
-                channel.end(Disconnect("the server sends nothing on its stream any more", "E-HEALTH"))
+                channel.end(Disconnect("the server stopped sending on its stream", "E-HEALTH"))
         except (TransportError, JSONRPCError):
             pass  # any response shows that the stream is alive; a disconnect is handled elsewhere
         finally:

@@ -479,7 +479,7 @@ def parse_endpoint(stream: HttpTarget, data: bytes) -> HttpTarget:
         # The credential of the entry is for its origin only. Another port may belong to another program.
         raise _bad_endpoint_error(
             f"the server names a URL for messages at another origin, {sanitize(str(target.origin), _MAX_SHOWN_CHARS)}",
-            f"let the server name a path, or a URL of {stream.origin}; often its public URL must be configured",
+            f"make the server announce a path, or a URL of {stream.origin}; often its public URL must be configured",
         )
     return target
 
@@ -493,12 +493,12 @@ def error_for_missing_endpoint(problem: str) -> TransportError:
         f"the server's stream does not start with the URL for messages: {problem}",
         Certainty.NOT_SENT,
         code="E-SSE-STREAM",
-        hint="if the server takes messages at a fixed address, name it in the entry: "
+        hint="if the server takes messages at a fixed address, set it in the entry: "
         '"messageUrl": "https://…/rpc"; else check that the url is its SSE endpoint, which often ends with /sse',
     )
 
 
-def _bad_endpoint_error(reason: str, hint: str = "ask the server's operator to correct it") -> TransportError:
+def _bad_endpoint_error(reason: str, hint: str = "ask whoever runs the server to fix it") -> TransportError:
     return TransportError(reason, Certainty.NOT_SENT, code="E-SSE-ENDPOINT", hint=hint)
 
 

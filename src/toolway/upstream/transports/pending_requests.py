@@ -18,7 +18,7 @@ from toolway.upstream.transports.stdio_pipes import Frame
 
 MAX_ABANDONED: Final = 256
 NO_ID: Final = 0  # never sent; used for a response whose id is not an integer
-_ID_HINT: Final = "correct the server: a response must have the id of its request, unchanged"
+_ID_HINT: Final = "fix the server: a response must have the id of its request, unchanged"
 
 
 class StreamExchange(RequestExchange):

@@ -74,7 +74,7 @@ class StdioTransport(MessageStream):
                 f"the working directory {self._server.cwd} does not exist",
                 Certainty.NOT_SENT,
                 code="E-STDIO-CWD",
-                hint="correct `cwd` in the server's entry",
+                hint="fix `cwd` in the server's entry",
             )
         server = self._server
         argv = await self._find_program([command, *server.args])

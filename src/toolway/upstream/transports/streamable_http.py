@@ -207,7 +207,7 @@ class StreamableHttpTransport:
             self._target = HttpTarget.parse(self._server.url)
             self._base_headers = build_base_headers(self._server)
         except ValueError as exc:
-            hint = "correct `url` or `headers` in the server's entry"
+            hint = "fix `url` or `headers` in the server's entry"
             raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint=hint) from None
 
     def set_protocol(self, era: Era, version: str) -> None:

@@ -55,7 +55,7 @@ class WebSocketTransport(MessageStream):
             target = HttpTarget.parse(self._server.http_url or "")
             headers = handshake_headers(self._server)
         except ValueError as exc:
-            hint = "correct `url` or `headers` in the server's entry"
+            hint = "fix `url` or `headers` in the server's entry"
             raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint=hint) from None
         try:
             self._connection = await self._connect_with_auth(target, headers)

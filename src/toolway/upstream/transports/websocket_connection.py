@@ -50,7 +50,7 @@ _CLOSE_CODES: Final[Mapping[int, str]] = {
     1012: "restart",
     1013: "overloaded",
 }
-_ENDPOINT_HINT: Final = "check that the url is a WebSocket endpoint; that of Streamable HTTP begins with http"
+_ENDPOINT_HINT: Final = "check that the url is a WebSocket endpoint; a Streamable HTTP url begins with http"
 
 
 class MessageReceiver(Protocol):
@@ -383,7 +383,7 @@ def _handshake_error(target: HttpTarget, problem: Exception) -> TransportError:
     if isinstance(problem.__cause__, EOFError):
         return _lost_error(target, None)
     return TransportError(
-        f"the server's response is not that of a WebSocket handshake: {_shown(problem)}",
+        f"the server's response is not a WebSocket handshake: {_shown(problem)}",
         Certainty.NOT_SENT,
         code=HANDSHAKE_CODE,
         hint=_ENDPOINT_HINT,

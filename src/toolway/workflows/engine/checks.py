@@ -37,7 +37,7 @@ def check_parameters(workflow: PythonWorkflow, values: Json) -> None:
         workflow.bind(values)
     except TypeError as exc:
         raise WorkflowError(
-            f"the inputs do not fit the parameters of {workflow.name}", detail=str(exc), code="E-WORKFLOW-INPUT"
+            f"the inputs do not match the parameters of {workflow.name}", detail=str(exc), code="E-WORKFLOW-INPUT"
         ) from None
 
 
@@ -71,13 +71,13 @@ def check_person(question: Json, by: str, roles: tuple[str, ...], person_of: Cal
     who = question.get("who") or []
     if who and by not in who and not set(roles) & set(who):
         raise WorkflowError(
-            f"{by or 'this person'} may not answer {question['path']}",
+            f"{by or 'this user'} may not answer {question['path']}",
             detail=f"allowed: {', '.join(who)}",
             code="E-WORKFLOW-ASKS",
         )
     if question.get("not_by") is not None and person_of(by) == person_of(question["not_by"]):
         raise WorkflowError(
             f"the starter of a run may not answer {question['path']}",
-            hint="let a second person answer it",
+            hint="ask someone else to answer it",
             code="E-WORKFLOW-ASKS",
         )

@@ -80,7 +80,7 @@ class RunExecutor(ScheduledRuns):
         if record.state in FINAL_STATES:
             return
         if "python" in definition.body and record.workflow not in self._code:
-            await self._put_back(active, f"give the Python workflow {record.workflow} to Workflows(code=[…])")
+            await self._put_back(active, f"pass the Python workflow {record.workflow} to Workflows(code=[…])")
             return
         is_scheduled = (record.key or "").startswith(SCHEDULE_KEY) and definition.schedule is not None
         if is_scheduled and not any(each.kind == "cancel" for each in messages):
@@ -108,7 +108,7 @@ class RunExecutor(ScheduledRuns):
                         await self._write(active, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
                         return
                 problem = self._access.find_problem(record.caller, "") if self._access and decision.calls else None
-                if problem is not None:  # nothing more is called for this starter
+                if problem is not None:  # no more calls for this starter
                     decision.calls.clear()
                     if not calls:
                         stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
@@ -225,7 +225,7 @@ class RunExecutor(ScheduledRuns):
         journal = self._get_journal()
         while True:
             if not journal.holds(active.life):
-                raise RunLost("the lease under which the run was taken has ended", detail=active.id)
+                raise RunLost("the lease that the run was taken under has expired", detail=active.id)
             try:
                 await journal.write(active.id, entries, change)
                 return
@@ -370,7 +370,7 @@ class RunExecutor(ScheduledRuns):
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _mark_damaged(self, active: ActiveRun, error: RunDamaged) -> None:
-        """Store that a run cannot be read, so a user learns of it. Nothing more is called for the run."""
+        """Store that a run cannot be read, so a user learns of it. The run makes no more calls."""
         _log.error("%s", error)
         change = RunChange(state="damaged", error=error.to_json(), ended=self._clock())
         await self._write(active, [], change)

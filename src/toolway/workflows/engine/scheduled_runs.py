@@ -40,7 +40,7 @@ class ScheduledRuns(StoredRuns):
         """
         definition = read_definition(workflow)
         if definition.schedule is None:
-            raise WorkflowError(f"{definition.name} has no schedule", hint="write schedule: {every: 1h} in its file")
+            raise WorkflowError(f"{definition.name} has no schedule", hint="add schedule: {every: 1h} to its file")
         check_inputs(definition, definition.schedule.inputs)
         name, version = definition.name, definition.hash
         await self._cancel_next(lambda record: record.workflow == name and record.definition != version)

@@ -162,7 +162,7 @@ class StoredRuns:
         found = self._code.get(AGENT_WORKFLOW)
         if found is None:
             raise WorkflowError(
-                "this program cannot execute agent steps",
+                "this program cannot run agent steps",
                 detail="Workflows was not given the workflow of agent runs",
                 hint="pip install 'toolway[agents]', and Workflows(…, code=[toolway.agents.agent_workflow(hub)])",
                 code="E-WORKFLOW-AGENT",
@@ -321,7 +321,7 @@ class StoredRuns:
 
 
 def _no_run(id: str) -> WorkflowError:
-    return WorkflowError(f"there is no run {id}", hint="toolway workflow ls", code="E-WORKFLOW-RUN")
+    return WorkflowError(f"run {id} does not exist", hint="toolway workflow ls", code="E-WORKFLOW-RUN")
 
 
 async def wait_for_event(event: asyncio.Event, timeout: float) -> None:

@@ -1,7 +1,7 @@
 """Workflows in Python: an `async` function whose steps are stored in a journal, and which is replayed after a crash.
 
 When a run continues, the function runs from its beginning again: each `run.call`, `run.wait`, `run.approve` whose
-outcome is in the journal returns that at once, the first one without an outcome is executed. So the function must do
+outcome is in the journal returns that at once, the first one without an outcome runs. So the function must do
 the same again with the same data: it gets time, randomness and everything from outside through the `RunContext`.
 
 A step is found by its path: its `name`, else its tool and a number (`bank.refund#1`), below the branch of `each` or

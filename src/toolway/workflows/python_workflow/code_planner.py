@@ -102,9 +102,9 @@ class CodePlanner(StepPlanner):
             None,
             {
                 "code": "E-WORKFLOW-CHANGED",
-                "message": f"the code calls something else at {request.path} than the journal has",
+                "message": f"the code calls something else at {request.path} than the journal says",
                 "detail": f"journal: {entry.kind} {entry.tool} {str(entry.args)[:200]}",
-                "hint": "run the code that started the run, or give changed steps new names",
+                "hint": "run the code that started the run, or rename the changed steps",
                 "executed": "no",
             },
         )

@@ -93,12 +93,12 @@ def load_workflow(source: str | os.PathLike[str]) -> PythonWorkflow:
     file, _, name = os.fspath(source).partition(".py:")
     path = Path(f"{file}.py" if name else file)
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}", hint="give a Python file, or FILE.py:NAME", code=_FILE_CODE)
+        raise ConfigError(f"no file {path}", hint="use a Python file, or FILE.py:NAME", code=_FILE_CODE)
     try:
         names = runpy.run_path(str(path))
     except Exception as exc:
         detail = f"{type(exc).__name__}: {exc}"
-        raise ConfigError(f"the file {path} cannot be executed", detail=detail[:500], code=_FILE_CODE) from exc
+        raise ConfigError(f"cannot run the file {path}", detail=detail[:500], code=_FILE_CODE) from exc
     found = {each.name: each for each in names.values() if isinstance(each, PythonWorkflow)}
     if name in found:
         return found[name]
@@ -107,6 +107,6 @@ def load_workflow(source: str | os.PathLike[str]) -> PythonWorkflow:
     raise ConfigError(
         f"{path} has {'no workflow ' + name if name else 'no single workflow'}",
         detail=f"found: {', '.join(sorted(found)) or 'none'}",
-        hint=f"write @workflow before an async function; choose one with {path}:NAME",
+        hint=f"put @workflow before an async function; pick one with {path}:NAME",
         code=_FILE_CODE,
     )

@@ -62,7 +62,7 @@ class RunContext:
         name: str | None = None,
         effect: Effect | str | None = None,
         repeatable: bool = False,
-        key_honoured: bool = False,
+        key_honored: bool = False,
         timeout: str | float | None = None,
         retry: Retry = Retry(),  # noqa: B008 # immutable
         on_unknown: UnknownPolicy | Verify = "ask",
@@ -76,7 +76,7 @@ class RunContext:
             name: Name of the step; needed only if the code may change while runs are open.
             effect: The author's statement `read`, `idempotent` or `unsafe`; without it the rules of the hub.
             repeatable: A failure that the tool reported may be retried.
-            key_honoured: The server detects a repeated call by its idempotency key.
+            key_honored: The server detects a repeated call by its idempotency key.
             timeout: Time for one attempt.
             retry: Attempts of the step.
             on_unknown: If the call may have run: `ask` a user, `fail`, `retry`, or `verify(…)`.
@@ -96,7 +96,7 @@ class RunContext:
             params=as_json(dict(args or {})),
             effect=None if effect is None else Effect(effect),
             repeatable=repeatable,
-            key_honoured=key_honoured,
+            key_honored=key_honored,
             timeout=None if timeout is None else read_seconds("timeout", timeout),
             retry=retry,
             on_unknown=on_unknown,
@@ -153,7 +153,7 @@ class RunContext:
         return (await self._code.request(step, path))["data"]
 
     async def wait(self, duration: str | float, *, name: str | None = None) -> None:
-        """Wait for a duration: seconds, or a string such as `3d`. Meanwhile the run does not need memory."""
+        """Wait for a duration: seconds, or a string such as `3d`. A waiting run uses no memory."""
         path = current_branch.get().path(name, "wait")
         await self._code.request(WaitStep(name=path, seconds=read_seconds("wait", duration)), path)
 

@@ -91,5 +91,5 @@ def as_json(value: Any) -> Any:
 def read_seconds(key: str, value: str | float) -> float:
     seconds = read_duration(value)
     if seconds is None:
-        raise ValueError(f"{key} is not a duration: write seconds, or 30s, 10m, 2h, 7d")
+        raise ValueError(f"{key} is not a duration: use seconds, or 30s, 10m, 2h, 7d")
     return seconds

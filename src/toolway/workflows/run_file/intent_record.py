@@ -83,7 +83,7 @@ class IntentRecord:
         if lost:
             runs = sorted({each.run for each in lost})
             _log.error(
-                "E-WORKFLOW-JOURNAL: the journal of runs has lost %d unsafe steps of %d runs (%s); their outcome is "
+                "E-WORKFLOW-JOURNAL: the run journal has lost %d unsafe steps of %d runs (%s); their outcome is "
                 "unknown, and none is repeated",
                 len(lost),
                 len(runs),
@@ -92,7 +92,7 @@ class IntentRecord:
         if problem:
             count = _doubt_runs(db)
             _log.error(
-                "E-WORKFLOW-JOURNAL: the record of intents cannot be used: %s; %d runs ask before each unsafe step",
+                "E-WORKFLOW-JOURNAL: cannot use the record of intents: %s; %d runs ask before each unsafe step",
                 problem,
                 count,
             )
@@ -142,10 +142,10 @@ class IntentRecord:
     def _forget(self, db: sqlite3.Connection) -> None:
         """Remove the present record. In between, the database says that it needs none, whatever happens."""
         if not _checkpoint(db):
-            raise JournalError("another process reads the journal of runs", hint="it is tried again")
+            raise JournalError("another process is reading the run journal", hint="retrying")
         _store(db, 0, 0)
         if not _checkpoint(db):
-            raise JournalError("another process reads the journal of runs", hint="it is tried again")
+            raise JournalError("another process is reading the run journal", hint="retrying")
         self._files.remove_all()
         sync_folder(self._journal)
 
@@ -169,7 +169,7 @@ class IntentRecord:
             try:
                 self.begin(db)
             except (JournalError, OSError, sqlite3.Error):
-                self._size = 0  # the intents are stored: it is tried again later
+                self._size = 0  # the intents are stored: retrying later
 
     def close(self) -> None:
         self._files.close()

@@ -198,7 +198,7 @@ def _entries(db: sqlite3.Connection, id_: str) -> list[Entry]:
     for path, attempt, body in rows.fetchall():  # an error must leave no statement open: it holds its snapshot
         entry = _decode_as(id_, f"the entry {path}#{attempt}", body, Entry)
         if (entry.path, entry.attempt) != (path, attempt):
-            raise RunDamaged(id_, f"the entry {path}#{attempt} is that of {entry.path}#{entry.attempt}")
+            raise RunDamaged(id_, f"the entry {path}#{attempt} belongs to {entry.path}#{entry.attempt}")
         found.append(entry)
     return found
 
@@ -232,7 +232,7 @@ def write(
 def are_owned(db: sqlite3.Connection, ids: list[str], life: int) -> bool:
     """Return True if the process with the number `life` has taken all these runs.
 
-    The caller has a transaction, so no other process takes one of them meanwhile.
+    The caller has a transaction, so no other process takes one of them in the meantime.
     """
     places = 1 << (len(ids) - 1).bit_length()  # few different statements: the connection keeps them compiled
     given = ids + ids[-1:] * (places - len(ids))

@@ -59,12 +59,12 @@ def lock(
 ) -> CommandResult:
     """Lock the packages that npx and uvx entries run: exact versions, hashes, and an installed tree.
 
-    A locked server starts from its tree, which is compared with the lock at each start, and needs no registry.
+    A locked server starts from its tree, which is compared with the lock at each start, without asking the registry.
 
     Install scripts of packages are not run. The entries of the configuration stay as they are.
     """
     if check and (osv is not None or min_age is not None):
-        raise UsageError("--check has no other options", hint="toolway trust lock --check")
+        raise UsageError("--check cannot be used with other options", hint="toolway trust lock --check")
     if osv is not None:
         return run_import_malware(context, osv)
     return run_check(context, names or []) if check else run_lock(context, names or [], min_age)
@@ -115,7 +115,7 @@ def run_check(context: CommandContext, names: list[str]) -> ExitCode:
         known = {*servers, *(each.server for each in config.held)}
         unused = [] if names else sorted(entries.keys() - known)
         rows += [
-            {"server": name, "state": "unused", "problem": f"{file} has it, the config has not"} for name in unused
+            {"server": name, "state": "unused", "problem": f"{file} has it, but the config does not"} for name in unused
         ]
     wrong = [row for row in rows if row["state"] not in ("locked", "not installed")]
     if output.as_json:
@@ -211,7 +211,7 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
         if config.servers[name].package_lock is None:
             raise ConfigError(
                 f"{name} cannot be locked",
-                detail='it runs no package of npx or uvx, or its entry has "lock": false',
+                detail='it does not run an npx or uvx package, or its entry has "lock": false',
                 hint="lock servers with npx or uvx: toolway trust lock",
                 code="E-LOCK",
             )
@@ -231,7 +231,7 @@ def require_command(server: Server) -> PackageCommand:
         raise ConfigError(
             "the entry cannot be locked",
             detail=str(exc),
-            hint='name a package of a registry, or write "lock": false in the entry',
+            hint='use a package from a registry, or set "lock": false in the entry',
             code="E-LOCK",
         ) from None
     assert command is not None
@@ -239,7 +239,7 @@ def require_command(server: Server) -> PackageCommand:
 
 
 def read_entries(file: str) -> dict[str, LockedEntry]:
-    """Return the entries of a lock file; none if there is no file."""
+    """Return the entries of a lock file; none if the file does not exist."""
     return read_lock(file) or {}
 
 
@@ -276,11 +276,11 @@ def _print_rows(output: Output, rows: list[Json]) -> None:
         return
     locked = [row for row in rows if "tree" in row]
     if not rows:
-        output.info("no server runs a package of npx or uvx")
+        output.info("no server runs an npx or uvx package")
     if locked:
         columns = ("server", "state", "package", "version", "packages")
         output.print_table(columns, [[str(row[column]) for column in columns] for row in locked])
     for row in locked:
         if row["scripts"]:
             names = ", ".join(row["scripts"][:_MAX_SHOWN_CHANGES])
-            output.info(f"{row['server']}: install scripts of these packages were not run: {names}")
+            output.info(f"{row['server']}: install scripts of these packages did not run: {names}")

@@ -32,7 +32,7 @@ ItemNames = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME…",
-        help="server.tool, server/instructions, or a server for all of its definitions that wait.",
+        help="server.tool, server/instructions, or a server for all its changes.",
         show_default=False,
     ),
 ]
@@ -92,7 +92,7 @@ class _FilePins:
             is_named = server.name == deviation["server"]
             if is_named and self._file.approve(server, {key: deviation["digest"]}, time.time()):
                 return
-        raise _changed_error(deviation["name"], "it changed again while you approved it")
+        raise _changed_error(deviation["name"], "it changed again during your review")
 
 
 class _GatewayPins:
@@ -130,7 +130,7 @@ async def run_pins_ls(context: CommandContext) -> ExitCode:
         return ExitCode.OK
     servers, waiting = found["servers"], found["deviations"]
     if not servers:
-        output.info("there are no pins yet: `toolway serve` pins the definitions of each server that it starts")
+        output.info("no pins yet: `toolway serve` pins the definitions of each server it starts")
         return ExitCode.OK
     if waiting:
         rows = [
@@ -159,7 +159,7 @@ async def run_pins_diff(context: CommandContext, names: list[str]) -> ExitCode:
 def _print_difference(output: Output, deviation: Json) -> None:
     output.print_line(f"{deviation['name']} ({deviation['reason']})", "bold")
     if not deviation["complete"]:
-        output.print_line("  the definition is too large to be kept: compare it at the server")
+        output.print_line("  the definition is too large to store: compare it on the server")
     for change in deviation["changes"]:
         if change["old"] is not None:
             output.print_line(f"- {change['path']}  {_cut(change['old'])}", "red")
@@ -189,7 +189,7 @@ async def run_pins_accept(context: CommandContext, names: list[str], digest: str
 
 def _changed_error(name: str, detail: str) -> ConfigError:
     return ConfigError(
-        f"{name} has another definition than the one you reviewed",
+        f"{name} changed after you reviewed it",
         detail=detail,
         hint=f"see the difference: toolway trust tools diff {name}",
         code="E-PINS-DIGEST",
@@ -206,9 +206,9 @@ def _choose(waiting: list[Json], names: list[str]) -> list[Json]:
         found = [each for each in waiting if name in (each["name"], each["server"])]
         if not found:
             raise NotFound(
-                f"no definition of {name} waits",
-                detail=", ".join(each["name"] for each in waiting)[:300] or "nothing waits",
-                hint="list what waits: toolway trust tools ls",
+                f"nothing to review for {name}",
+                detail=", ".join(each["name"] for each in waiting)[:300] or "nothing is waiting",
+                hint="see what is waiting: toolway trust tools ls",
             )
         chosen += [each for each in found if each not in chosen]
     return chosen

@@ -72,15 +72,15 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
         output.print_json({**report, "sandbox": entry, "limits": applied})
         return ExitCode.UNREACHABLE if problem else ExitCode.OK
     if problem:
-        output.print_line(f"{name} does not start in the sandbox strict: {problem}", "red")
+        output.print_line(f"{name} does not start in the strict sandbox: {problem}", "red")
         for path in missing:
             output.print_line(f"  it cannot see {path}")
     else:
-        output.print_line(f"{name} is ready in the sandbox strict, with {len(tools)} tools", "green")
+        output.print_line(f"{name} is ready in the strict sandbox, with {len(tools)} tools", "green")
     for line in applied:
         output.print_line(f"  {line}")
     output.print_line(f'"sandbox": {json.dumps(entry)}')
-    output.info("a tool may need more folders and hosts than the start: call it, and read its error", "dim")
+    output.info("a tool may need more folders and hosts than the start does: call it, and read its error", "dim")
     return ExitCode.UNREACHABLE if problem else ExitCode.OK
 
 

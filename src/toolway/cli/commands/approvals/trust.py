@@ -83,7 +83,7 @@ def trust(
         str | None,
         typer.Argument(
             metavar="[FILE|NAME]",
-            help="A project's file, or a server or workflow that waits. Default: all that wait.",
+            help="A project file, server, or workflow. Default: all that need your review.",
             show_default=False,
             autocompletion=complete_servers,
         ),
@@ -112,7 +112,7 @@ def trust(
 
     After a change of the file it must be trusted again.
 
-    An entry of your own file that another program wrote waits in the same way: toolway trust NAME. So does every new
+    An entry that another program wrote into your file needs your review too: toolway trust NAME. So does every new
     or changed workflow file.
 
     Everything that would be run, read or sent is listed, with the schedule, tools and models of each workflow.
@@ -151,7 +151,7 @@ def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
 def run_trust(
     output: Output, config: Path | None, target: str | None, digest: str | None, *, allow_commands: bool
 ) -> ExitCode:
-    """Show the project files and entries that wait for approval, and trust those that the user confirms.
+    """Show the project files and entries that need a review, and trust those that the user confirms.
 
     Trust is for the current content. A given digest replaces the confirmation. Everything that would be run, read or
     sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
@@ -180,7 +180,7 @@ def run_trust(
             }
         )
     elif not pending:
-        output.info("no file needs to be trusted, and no entry waits")
+        output.info("nothing needs your review")
     return ExitCode.OK if len(trusted) == len(pending) else ExitCode.CONFIG
 
 
@@ -193,7 +193,7 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
     else:
         revoked = _revoke_entry(config, target)
     if not revoked:
-        raise NotFound("no trusted file or entry found here", hint="name it: toolway trust --revoke FILE or SERVER")
+        raise NotFound("no trusted file or entry found here", hint="use a name: toolway trust --revoke FILE or SERVER")
     if output.as_json:
         output.print_json({"revoked": revoked})
     else:
@@ -202,7 +202,7 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
 
 
 def _revoke_entry(config: Path | None, name: str) -> list[str]:
-    """Revoke the approval of an entry, agent, setting or workflow, as it is now. Return what was approved."""
+    """Stop trusting an entry, agent, setting or workflow, as it is now. Return what was trusted."""
 
     def named(found: Sequence[HeldEntry]) -> list[str]:
         return [each.digest for each in found if name in (each.name, each.server, normalize_name(each.name))]
@@ -226,7 +226,7 @@ def confirm_review(
 ) -> bool:
     """Show a file or entries to trust. Return True if the user confirms them, or has given their digest.
 
-    Raises `ConfigError` if this is the only review (`only_one`) and the given digest is that of other content.
+    Raises `ConfigError` if this is the only review (`only_one`) and other content has the given digest.
     """
     if not output.as_json:
         _print_review(output, pending)
@@ -259,7 +259,7 @@ class PendingReview:
 
 
 def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -> list[PendingReview]:
-    """Return the project files and entries of this folder that wait for approval, or only the named one.
+    """Return the project files and entries of this folder that need a review, or only the named one.
 
     If no entries were recorded before, `gate` records all of the user's own files as approved. Raises `UsageError` if
     the named file is not a project's config file, and `NotFound` if the named entry does not wait.
@@ -289,13 +289,13 @@ def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -
         return [*map(_review_file, untrusted), *entries]
     if not entries and path is not None:
         raise UsageError(
-            f"{target} is not a project's config file, and no workflow file that waits",
-            detail="a project's file is its mcp.json or .mcp.json; other files need not be trusted",
+            f"{target} is neither a project's config file nor a workflow file to review",
+            detail="a project's file is its mcp.json or .mcp.json; other files do not need your trust",
             hint=f"use it: toolway --config {target}",
         )
     if not entries:
         raise NotFound(
-            f"no entry {target!r} waits for approval", server=target, hint="show all that wait: toolway trust"
+            f"{target!r} does not need your review", server=target, hint="see what needs your review: toolway trust"
         )
     return entries
 
@@ -306,7 +306,7 @@ def _is_file(target: str) -> bool:
 
 
 def _is_same(path: Path, name: str) -> bool:
-    """Return True if a path is that of a held workflow file, whose last part may be a link."""
+    """Return True if a path leads to a held workflow file, whose last part may be a link."""
     return path.name == os.path.basename(name) and os.path.realpath(path.parent) == os.path.realpath(
         os.path.dirname(name)
     )
@@ -549,7 +549,7 @@ def run_secrets_ls(output: Output, config: Path | None) -> ExitCode:
         output.print_table(("name", "used by"), [*stored_rows, *missing_rows])
         output.info(f"stored in {store.location}", "dim")
     else:
-        output.info("there are no secrets; store one with: toolway secrets set server.NAME")
+        output.info("no secrets yet; store one with: toolway secrets set server.NAME")
     return ExitCode.OK
 
 

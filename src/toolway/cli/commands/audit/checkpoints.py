@@ -43,7 +43,7 @@ class LogCheckpoints:
         return CheckpointChecker(self._keys, [*self._notes.read_for(sink, macs), *given])
 
     def check_missing(self, location: str) -> None:
-        """Raise `MissingLog` if there is no log at `location`, although a record of it was signed."""
+        """Raise `MissingLog` if `location` has no log, although a record of it was signed."""
         CheckpointChecker(self._keys, [*self._notes.read(location), *self._given]).check_end(ChainHead())
 
     def check_names(self, locations: Iterable[str]) -> None:

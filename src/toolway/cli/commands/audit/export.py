@@ -64,7 +64,7 @@ def audit_export(
     to: Annotated[
         str, typer.Option("--to", metavar="TIME", help="End of the range (exclusive).", show_default=False)
     ] = "",
-    sign: Annotated[bool, typer.Option("--sign", help="Sign the export; exit with 9 if there is no key.")] = False,
+    sign: Annotated[bool, typer.Option("--sign", help="Sign the export; exit with 9 if the key is missing.")] = False,
     public_key: Annotated[
         list[Path] | None,
         typer.Option(
@@ -77,7 +77,7 @@ def audit_export(
 ) -> CommandResult:
     """Write the records of the audit log as JSON lines, oldest first, each with its hash."""
     if since and from_:
-        raise UsageError("--since and --from exclude each other")
+        raise UsageError("--since and --from cannot be used together")
     settings = audit_settings(context, log)
     query = build_filter(settings, {}, kind, "", parse_time("--to", to))
     query = query.starting(parse_time("--from", from_) or parse_time("--since", since))
@@ -133,7 +133,7 @@ def audit_prove(
     if not proofs:
         raise ConfigError(
             f"no record of {file} has this id: {id}",
-            hint="give the number, the hash or the call id of a record: toolway audit ls",
+            hint="use the number, hash, or call id of a record: toolway audit ls",
             code="E-AUDIT-NONE",
         )
     if output is not None:

@@ -91,7 +91,7 @@ def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
 
 
 def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return the object that checks the MACs (keyed hashes) of the records; None if there is no key file.
+    """Return the object that checks the MACs (keyed hashes) of the records; None if the key file does not exist.
 
     Raises `UsageError` if the file `key` cannot be read.
     """
@@ -107,7 +107,7 @@ def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
 def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
     """Read the journal of the audit log: records that are not stored in the log yet.
 
-    Read it before the log. None if there is no journal, or if its key is missing. Raises `SinkBroken` if the journal
+    Read it before the log. None if the journal or its key is missing. Raises `SinkBroken` if the journal
     was changed.
     """
     settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings

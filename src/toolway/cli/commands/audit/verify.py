@@ -169,7 +169,7 @@ def unchecked_error(location: str, missing: list[str]) -> ConfigError:
     return ConfigError(
         f"the audit log cannot be verified without its keys: {location}",
         detail="; ".join(missing),
-        hint="name the keys. To check only the hashes, which prove little: toolway audit verify --without-key",
+        hint="add the keys. To check only the hashes, which prove little: toolway audit verify --without-key",
         code="E-AUDIT-UNCHECKED",
     )
 
@@ -233,7 +233,7 @@ def parse_time(option: str, text: str) -> str:
         try:
             return _parse_since(text)
         except UsageError:
-            hint = "write 2026-11-01, 2026-11-01T08:30:00Z or 7d"
+            hint = "use 2026-11-01, 2026-11-01T08:30:00Z, or 7d"
             if option == "--to":
                 hint += "; the output file is named by --output FILE"
             raise UsageError(f"{option} must be a time or an age", hint=hint) from None
@@ -248,7 +248,7 @@ def _parse_since(text: str) -> str:
     try:
         seconds = int(days[1]) * 86_400.0 if days else parse_duration("--since", text)
     except ConfigError as exc:
-        raise UsageError("--since must be a duration", hint="write 30m, 2h or 7d") from exc
+        raise UsageError("--since must be a duration", hint="use 30m, 2h, or 7d") from exc
     return datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -309,7 +309,7 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
         output.print_line(f"{location}:")
     output.print_line(f"intact: {found.record_count:,} records from {found.first_seq} to {found.head.seq}", "green")
     output.print_line(
-        f"{found.intent_count:,} calls were to change something; {found.open_intents} of them have no outcome yet"
+        f"{found.intent_count:,} calls could change something; {found.open_intents} of them have no outcome yet"
     )
     if removed := describe_pruned(found):
         output.print_line(removed)
@@ -329,7 +329,7 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
 def _describe_restart(found: Beginning) -> str:
     why = f": {found.why}" if found.why else ""
     when = found.time[:19].replace("T", " ")
-    return f"begun again at {when} by {found.who}{why}; the log before was signed through record {found.after.seq}"
+    return f"started over at {when} by {found.who}{why}; the previous log was signed through record {found.after.seq}"
 
 
 def timestamp(found: RecordFields) -> str:

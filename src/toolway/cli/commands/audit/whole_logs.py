@@ -45,9 +45,9 @@ class WholeLogs:
         head: ChainHead | None = None,
         first: int | None = None,
     ) -> None:
-        """Load the key of the log: the file `key`, or that of the settings.
+        """Load the key of the log: the file `key`, or the one in the settings.
 
-        `head` is a record that must be there, `first` the record with which a log must begin, at latest. Raises
+        `head` is a record that must be there, a log must begin with the record `first` or an earlier one. Raises
         `UsageError` if the file `key` cannot be read.
         """
         self._settings = settings
@@ -59,13 +59,13 @@ class WholeLogs:
 
     @property
     def has_key(self) -> bool:
-        """Return True if the key of the log was found, so that MACs are checked."""
+        """Return True if the key of the log was found and MACs are checked."""
         return self._macs is not None
 
     def verify(self, on_progress: Callable[[int], None] = lambda _: None) -> dict[str, VerifiedLog]:
         """Verify all records, and return a summary of each log by its location.
 
-        Raises `AlteredLog`, and `ConfigError` if there is no log or it cannot be read.
+        Raises `AlteredLog`, and `ConfigError` if the log is missing or cannot be read.
         """
         where = self._settings.file
         try:
@@ -136,7 +136,7 @@ class _Heads:
 
 
 def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:
-    """Raise `TamperedLog` if the audit log begins after the record number `first`, so that older records are missing.
+    """Raise `TamperedLog` if the audit log begins after the record number `first`: older records are missing.
 
     Raises `ConfigError` if the log says that old records were removed, and the key to verify that is missing.
     """
@@ -147,6 +147,6 @@ def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) ->
         raise ConfigError(
             "the removal of old audit records cannot be checked",
             detail="the key of the log was not found",
-            hint="give the key file of the log: toolway audit verify --key FILE",
+            hint="add the key file of the log: toolway audit verify --key FILE",
             code="E-AUDIT-OPEN",
         )

@@ -101,7 +101,7 @@ async def run_prompts(
     async with target.open(server) as servers:
         if words:
             if "." not in words[0]:
-                raise UsageError(f"invalid prompt name {words[0]!r}", hint="write SERVER.PROMPT: toolway prompts")
+                raise UsageError(f"invalid prompt name {words[0]!r}", hint="use SERVER.PROMPT: toolway prompts")
             with output.spinner(f"getting {words[0]}"):
                 await servers.list_prompts(server=words[0].partition(".")[0], wait=wait)
                 _print_prompt(output, await servers.get_prompt(words[0], given))
@@ -133,7 +133,8 @@ async def run_resources(context: CommandContext, uri: str | None, server: str | 
             owner = server or next((each.server for each in found if each.uri == uri), None)
             if owner is None:
                 raise NotFound(
-                    f"no server lists the resource {uri!r}", hint="list all: toolway resources; else name it: -s NAME"
+                    f"no server lists the resource {uri!r}",
+                    hint="list all: toolway resources; or add -s SERVER",
                 )
             _print_resource(output, await servers.read_resource(uri, server=owner))
             return ExitCode.OK

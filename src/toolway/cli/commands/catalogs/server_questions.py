@@ -70,21 +70,21 @@ class ServerQuestions:
         Raises `CallbackError` if the user refuses.
         """
         if not self._can_ask:
-            raise self._no_terminal(f"{server} asked for the answer of a model to: {_messages_text(params)[:500]}")
+            raise self._no_terminal(f"{server} asked for a model's answer to: {_messages_text(params)[:500]}")
         async with self._turn:
             with self._output.paused_spinner():
-                self._show(f"{server} asks for the answer of a model:", "bold")
+                self._show(f"{server} asks for a model's answer:", "bold")
                 if params.get("systemPrompt"):
                     self._show(f"system: {str(params['systemPrompt'])[:MAX_SHOWN_CHARS]}")
                 self._show(_messages_text(params).replace("\n", "\n  "))
                 try:
-                    if await self._choose("Answer it yourself?", {"y": "write the answer", "n": "refuse"}, "n") == "y":
+                    if await self._choose("Answer it yourself?", {"y": "type the answer", "n": "refuse"}, "n") == "y":
                         return {"role": "assistant", "model": "human", "stopReason": "endTurn"} | {
                             "content": {"type": "text", "text": await self._read_text()}
                         }
                 except EndOfInput:
                     pass
-                raise CallbackError(REFUSED_CODE, "the user refused the sampling request")
+                raise CallbackError(REFUSED_CODE, "the user rejected the sampling request")
 
     def _no_terminal(self, question: str) -> CallbackError:
         self.unanswered.append(question)

@@ -132,7 +132,7 @@ def check_names(tool: Tool, names: Iterable[str]) -> InvalidArguments | None:
     """Return the error for argument names that the schema of a tool does not have; None if all are known.
 
     A JSON schema allows unknown names by default, so a server often ignores a misspelt one. If the schema itself has a
-    rule about further names, such as `additionalProperties`, no name is rejected here: the usual check does that.
+    rule about other names, such as `additionalProperties`, no name is rejected here: the usual check does that.
     """
     schema = tool.input_schema
     properties = properties_of(schema)
@@ -156,7 +156,7 @@ def check_names(tool: Tool, names: Iterable[str]) -> InvalidArguments | None:
         return None
     error = invalid_arguments(tool.server, tool.ref.tool, violations)
     error.hint = (
-        f"show its arguments: toolway tools {tool.qualified_name}; to send further names, pass one JSON object: "
+        f"show its arguments: toolway tools {tool.qualified_name}; to send other names anyway, pass one JSON object: "
         f"toolway call {tool.qualified_name} '{{\"name\": …}}'"
     )
     return error

@@ -1,6 +1,6 @@
 """Spawner on Windows: each server is in a Job Object, which the kernel ends with this process.
 
-There is no reaper here. A server is born in its job, so no descendant can escape. Only this process has a handle of
+Windows has no reaper. A server is born in its job, so no descendant can escape. Only this process has a handle of
 the job: when it dies, however it dies, the kernel kills all processes of the job.
 
 The pipes belong to asyncio's Proactor loop, the default on Windows. The Selector loop has none.

@@ -76,7 +76,7 @@ async def bind_document(
     try:
         document = await _parse_document(data, source, choice, preset_parameters, spawner, environ)
     except InvalidDocument as exc:
-        raise document_source.document_error(exc.reason, exc.hint or "correct the document") from None
+        raise document_source.document_error(exc.reason, exc.hint or "fix the document") from None
     return await run_in_daemon_thread(_bind_api, document, source, server)
 
 
@@ -143,7 +143,7 @@ def _bind_operation(operation: Operation, document: ApiDocument, server: Server)
     try:
         head = encode_headers({**headers, **configured})
     except ValueError as exc:
-        hint = "correct `headers` or `openapi.security` in the server's entry"
+        hint = "fix `headers` or `openapi.security` in the server's entry"
         raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint=hint) from None
     return OperationBinding(
         operation=operation,
@@ -164,7 +164,7 @@ def _no_tools_error(document: ApiDocument, source: str, unbound: list[tuple[Oper
     if document.skipped:
         first_skipped = document.skipped[0]
         return document_source.document_error(
-            f"no operation of {source} can be a tool: {first_skipped.reason}", "correct the document"
+            f"no operation of {source} can be a tool: {first_skipped.reason}", "fix the document"
         )
     if document.filtered_out:
         return document_source.document_error(
@@ -213,7 +213,7 @@ def _preset_parameters(server: Server) -> frozenset[str]:
 
 NO_BASE_URL_CODE: Final = "E-OPENAPI-SERVER"
 
-_NO_URL_REASON: Final = "the document names no URL for its API"
+_NO_URL_REASON: Final = "the document has no URL for its API"
 
 
 class NoBaseUrl(Exception):
@@ -226,7 +226,7 @@ class NoBaseUrl(Exception):
 
 
 class RequestBase(NamedTuple):
-    """Base URL of the requests of an API operation."""
+    """Base URL of an API operation's requests."""
 
     target: HttpTarget  # its path is the start of every request path
     prefix: str  # that path without the slash at its end
@@ -243,14 +243,14 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
     url = _first_url(operation.servers or document.servers, server.openapi.url)
     base = _parse_base_url(url)
     if has_credentials(server):
-        # A document must not choose the receivers of credentials: only its own origin, or that of a local document's
-        # API, gets them.
+        # A document must not choose the receivers of credentials: only its own origin, or the origin of a local
+        # document's API, gets them.
         trusted = _parse_base_url(server.openapi.url or _local_api_url(document)).target.origin
         if trusted != base.target.origin:
             source = f"document of {trusted}" if server.openapi.url is not None else f"document of an API at {trusted}"
             raise NoBaseUrl(
-                f"the {source} names an API at {base.target.origin}, which must not get the credentials",
-                f'if that is the API, set its URL in an entry of its own: "url": "{url}"',
+                f"the {source} points to an API at {base.target.origin}, which must not get the credentials",
+                f'if that is the API, set its URL in a separate entry: "url": "{url}"',
             )
     return base
 

@@ -114,13 +114,13 @@ class _FileSource:
                 found = os.fstat(file.fileno())
                 version = (found.st_ino, found.st_size, found.st_mtime_ns)
                 if not stat.S_ISREG(found.st_mode):
-                    raise document_error(f"{self.location} is not a regular file", "name the file of the document")
+                    raise document_error(f"{self.location} is not a regular file", "set the document's file")
                 if version == self._seen_version:
                     return None
                 data = file.read(MAX_DOCUMENT_BYTES + 1)
         except OSError as exc:
             raise document_error(
-                f"{self.location} cannot be read: {exc.strerror}", "correct `openapi.file` in the entry"
+                f"{self.location} cannot be read: {exc.strerror}", "fix `openapi.file` in the entry"
             ) from None
         self._seen_version = version
         return data
@@ -142,9 +142,7 @@ class _UrlSource:
             self._target = HttpTarget.parse(openapi.url)
             self._headers = _fetch_headers(server, openapi, self._target)
         except ValueError as exc:
-            raise TransportError(
-                str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint="correct `openapi.url`"
-            ) from None
+            raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint="fix `openapi.url`") from None
 
     async def load(self) -> bytes:
         cached = await run_in_daemon_thread(self._cache.load) if self._cache is not None else None
@@ -192,7 +190,7 @@ class _UrlSource:
                     return await _read_document(response, self.location)
                 target = self._follow_redirect(target, response)
                 response.finish_soon()
-        raise document_error(f"{self.location} redirects too many times", "correct `openapi.url`")
+        raise document_error(f"{self.location} redirects too many times", "fix `openapi.url`")
 
     def _follow_redirect(self, target: HttpTarget, response: HttpResponse) -> HttpTarget:
         try:
@@ -217,7 +215,7 @@ async def _read_document(response: HttpResponse, location: str) -> CachedDocumen
             pass
         reason = f"{location} responds {responses.status_phrase(response.status)}{body_excerpt(body)}"
         raise document_error(
-            reason, "correct `openapi.url`, or `openapi.headers` if it requires a token", status=response.status
+            reason, "fix `openapi.url`, or `openapi.headers` if it requires a token", status=response.status
         )
     try:
         data = await response.read(MAX_DOCUMENT_BYTES)
