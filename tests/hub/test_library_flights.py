@@ -32,6 +32,7 @@ def is_settled(hub: Hub) -> bool:
     return limiter.in_use == 0 and not hub._core._upstreams.upstreams["s"].is_busy and not len(hub._core.calls.flights)
 
 
+@pytest.mark.fast_path
 async def test_fast_path_calls_return_results_and_errors(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
@@ -54,6 +55,7 @@ async def test_fast_path_calls_return_results_and_errors(tmp_path: Path) -> None
         await until(lambda: is_settled(hub))
 
 
+@pytest.mark.fast_path
 async def test_cancelled_call_is_cancelled_at_server_and_frees_slot(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
@@ -85,6 +87,7 @@ async def test_restarted_server_leaves_unknown_outcome(tmp_path: Path) -> None:
         await until(lambda: is_settled(hub))
 
 
+@pytest.mark.fast_path
 async def test_rate_limit_counts_fast_path_and_other_calls() -> None:
     limits = {"rateLimit": "6/h", "tools": {"counter": {"rateLimit": "2/h"}}}
     async with Hub({"s": {**fake_server(era="modern"), **limits}}) as hub:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
+
 from tests.sim.faults import Weather, ticks
 from tests.sim.history import History
 from tests.sim.loop import VirtualLoop
@@ -231,6 +233,7 @@ async def play(seed: int) -> Counter[str]:
     return world.counts
 
 
+@pytest.mark.fast_path
 def test_valid_plan_equals_a_new_plan() -> None:
     counts: Counter[str] = sum((run_loop(play(seed), VirtualLoop()) for seed in range(SEEDS)), Counter())
     assert all(counts[kind] > 100 for kind in ("legacy", "modern", "dropped")), counts

@@ -301,6 +301,7 @@ async def test_administrator_answers_over_http(tmp_path: Path) -> None:
 # -- rules ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast_path
 async def test_call_has_a_cached_plan_only_without_a_rule(tmp_path: Path) -> None:
     async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
         assert "result" in (await call(raw, "modern", "declared", {})).last

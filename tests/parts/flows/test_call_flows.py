@@ -233,6 +233,7 @@ async def test_label_reset_affects_only_the_named_caller(tmp_path: Path, monkeyp
 
 
 @pytest.mark.anyio
+@pytest.mark.fast_path
 async def test_unlabeled_tools_cost_nothing_and_are_never_denied(tmp_path: Path) -> None:
     async with _story(tmp_path, None, MAIL, {}) as story:
         await story.call("s__weather")
@@ -248,6 +249,7 @@ async def test_unlabeled_tools_cost_nothing_and_are_never_denied(tmp_path: Path)
 
 
 @pytest.mark.anyio
+@pytest.mark.fast_path
 async def test_repeated_reads_use_fast_path_and_sinks_never_do(tmp_path: Path) -> None:
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
         flights = story.hub.calls.flights
