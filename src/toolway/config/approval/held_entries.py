@@ -232,8 +232,9 @@ def approve_written(
 def count_waiting(names: Iterable[str], kind: str = "command") -> str:
     """Return how many entries need review: `1 new command needs your review: toolway trust planted`."""
     found = list(names)
-    subject = f"1 new {kind} needs" if len(found) == 1 else f"{len(found)} new {kind}s need"
-    return f"{subject} your review: toolway trust{f' {found[0]}' if len(found) == 1 else ''}"
+    if len(found) == 1:
+        return f"1 new {kind} needs your review: toolway trust {found[0]}"
+    return f"{len(found)} new {kind}s need your review: toolway trust"
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
