@@ -15,7 +15,7 @@ from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.server_entry import parse_entry
 from toolway.gateway.admin import routes
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.gateway_options import ConnectionRules, LiveSettings, ProcessControl
+from toolway.gateway.gateway_options import ClientState, ConnectionRules, LiveSettings, ProcessControl
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.view import KINDS
 from toolway.gateway.principals import FileApiKeyStore
@@ -193,6 +193,7 @@ async def edge(
             settings=LiveSettings(lambda: chosen, options.pop("admission", AdmissionPolicy)),
             control=ProcessControl(config_history=options.pop("config_history", None)),
             connections=ConnectionRules(**{name: options.pop(name, ()) for name in CONNECTIONS}, limits=limits),
+            clients=ClientState(ended_sessions=options.pop("ended_sessions", None)),
             **options,
         )
         if policy is not None:

@@ -28,7 +28,7 @@ def check_facts(facts: Json) -> None:
 
 
 def check_message(message: str) -> None:
-    assert message.startswith("invalid arguments for full.echo: $.text is an integer, expected a string → correct")
+    assert message.startswith("invalid arguments for full.echo: $.text is an integer, expected a string → fix them")
     assert "[E-ARGUMENTS]" in message and "70707" not in message
 
 
