@@ -2,20 +2,24 @@
 
     python scripts/words.py            how often each phrase occurs in docs, code and tests
     python scripts/words.py docs       each hit in the docs, with its replacement (code, tests: there)
+    python scripts/words.py --sample messages 40 --seed 2      error messages with a hint, drawn at random
+    python scripts/words.py --sample paragraphs 20             paragraphs of the docs written by hand
 
 In code only what is read as English counts: comments, docstrings and other strings.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
+import random
 import re
 import sys
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -41,7 +45,19 @@ class Hit(NamedTuple):
 
 
 def main() -> int:
-    areas = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("areas", nargs="*", help="print each hit in docs, code or tests")
+    parser.add_argument(
+        "--sample", nargs=2, metavar=("KIND", "N"), help=f"print N of {' or '.join(SAMPLES)}, at random"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the draw (1)")
+    options = parser.parse_args()
+    if options.sample:
+        kind, count = options.sample
+        samples = [each for path in sorted(ROOT.glob(SAMPLES[kind][0])) for each in SAMPLES[kind][1](path)]
+        print(*random.Random(options.seed).sample(samples, min(int(count), len(samples))), sep="\n\n")
+        return 0
+    areas = options.areas
     if unknown := set(areas) - AREAS.keys():
         print(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}", file=sys.stderr)
         return 2
@@ -114,6 +130,45 @@ def _hints(name: str, source: str) -> Iterator[tuple[int, str]]:
             value = node.value.values[0] if isinstance(node.value, ast.JoinedStr) and node.value.values else node.value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield node.value.lineno, value.value
+
+
+def _messages(path: Path) -> Iterator[str]:
+    """Yield the errors with a message and a hint that a module creates: message, detail and hint as in the source."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and (hint := _argument(node, "hint")) and hint not in ('""', "hint", "fix"):
+            text = next((each for each in map(_source, node.args) if '"' in each or "'" in each), "")
+            message = text or _argument(node, "message") or (_source(node.args[0]) if node.args else "")
+            parts = [("", message), ("detail  ", _argument(node, "detail")), ("hint    ", hint)]
+            lines = "\n".join(f"    {name}{value}" for name, value in parts if value)
+            if '"' in hint or "'" in hint or '"' in message or "'" in message:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}\n{lines}"
+
+
+def _argument(node: ast.Call, name: str) -> str:
+    return next((_source(each.value) for each in node.keywords if each.arg == name), "")
+
+
+def _source(node: ast.expr) -> str:
+    return ast.unparse(node)
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    """Yield the prose paragraphs of a page: no headings, lists, tables, or code."""
+    name, line = path.relative_to(ROOT).as_posix(), 1
+    if name.startswith(GENERATED):
+        return
+    in_code = False
+    for block in path.read_text().split("\n\n"):
+        if not in_code and re.match(r"\n*[\w*`\[\"]", block) and len(block) > 80:
+            yield f"{name}:{line + len(block) - len(block.lstrip(chr(10)))}\n{block.strip()}"
+        in_code ^= len(re.findall(r"^\s*```", block, re.MULTILINE)) % 2 == 1
+        line += block.count("\n") + 2
+
+
+SAMPLES: Final[Mapping[str, tuple[str, Callable[[Path], Iterator[str]]]]] = {
+    "messages": ("src/**/*.py", _messages),
+    "paragraphs": ("docs/**/*.md", _paragraphs),
+}
 
 
 if __name__ == "__main__":
