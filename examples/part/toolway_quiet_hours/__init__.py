@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from toolway.part_api import Command, Metric, Part, PartContext, PartRuntime
+from toolway.part_api import Command, Metric, Part
 
 if TYPE_CHECKING:
-    from toolway.part_api import Check, GatewaySettings, Json, Route, SubjectReport, Table
+    from toolway.part_api import Check, GatewaySettings, SubjectReport
 
 
 class QuietHours(Part):
-    """Declaration of the part. It is imported by every `toolway` command, so the rest is imported where it is used."""
+    """Declaration of the part. It is imported by every `toolway` command, so `code` names the rest."""
 
     name = "quiet-hours"
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse",
+        "open": "runtime:QuietRuntime",
+        "routes": "runtime:ROUTES",
+        "schemas": "runtime:SCHEMAS",
+        "tables": "runtime:TABLES",
+    }
     setting_keys = ("quietHours",)
     setting_prefixes = ("quiet",)  # a misspelt key would allow every call, so it is an error
     table_file = "quiet-hours.sqlite"
@@ -25,31 +32,6 @@ class QuietHours(Part):
         "toolway_quiet_hours_now": Metric("1 while calls are refused"),
         "toolway_quiet_hours_refused": Metric("Calls that this process refused", ("tool",)),
     }
-
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway_quiet_hours.settings import parse
-
-        return parse(block["quietHours"])
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway_quiet_hours.runtime import QuietRuntime
-
-        return QuietRuntime(self, context)
-
-    def tables(self) -> Sequence[Table]:
-        from toolway_quiet_hours.runtime import REFUSED
-
-        return [REFUSED]
-
-    def routes(self) -> Sequence[Route]:
-        from toolway_quiet_hours.runtime import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway_quiet_hours.runtime import SCHEMAS
-
-        return SCHEMAS
 
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
         from toolway.part_api import Check, SubjectReport

@@ -29,6 +29,7 @@ from toolway.part_api import (
 from toolway_quiet_hours.settings import Hours
 
 REFUSED: Final = Table("quiet_hours_refused", {"times": "BIGINT"})  # by tool
+TABLES: Final = (REFUSED,)
 CONDITION: Final = "quiet-hours"  # of the alert
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,10 +28,10 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return any(fnmatchcase(target, each) for each in self.exceptions)
 
 
-def parse(value: Any) -> Hours:
+def parse(block: Mapping[str, Any], variables: Mapping[str, str]) -> Hours:
     """Return the setting. Raises `ConfigError` if it is invalid, because calls would then be allowed at night."""
     try:
-        found = msgspec.convert(value, Hours)
+        found = msgspec.convert(block["quietHours"], Hours)
     except msgspec.ValidationError as exc:
         raise _error(str(exc)) from None
     if not (0 <= found.begin < 24 and 0 <= found.end < 24) or found.begin == found.end:

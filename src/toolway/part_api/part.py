@@ -1,10 +1,12 @@
 """Declaration of a part (`Part`), its life in a gateway (`PartRuntime`), and what the gateway gives it (`PartContext`).
 
-The module of a `Part` must be cheap: `toolway --help` imports it. All that does work is imported in its methods.
+The module of a `Part` must be cheap: `toolway --help` imports it. `Part.code` names all that does work.
 """
 
 from __future__ import annotations
 
+import importlib
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -125,10 +127,13 @@ class Implied(NamedTuple):
 class Part:
     """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
 
-    Each method may be the first that is called: import what it needs in the method.
+    Name what does its work in `code`, or override a method. Each may be the first that is called, so a method imports
+    what it needs.
     """
 
     name: ClassVar[str]
+    #: Methods below → `module:attribute` in the part's package: a function with the same parameters, or the value.
+    code: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[tuple[str, ...]] = ()  # parts that are opened before this one, and whose runtimes it may use
     setting_keys: ClassVar[tuple[str, ...]] = ()  # keys of the `toolway` block that are its own
     gateway_keys: ClassVar[tuple[str, ...]] = ()  # keys of the block `toolway.gateway`
@@ -145,7 +150,7 @@ class Part:
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
         """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
-        return None
+        return found(block, variables) if (found := self._find("parse_settings")) else None
 
     def implied(self, settings: Any) -> Implied:
         """Return what its settings say about the whole gateway."""
@@ -153,19 +158,20 @@ class Part:
 
     def open(self, context: PartContext) -> PartRuntime:
         """Start the part in a gateway. The settings follow: `PartRuntime.apply`."""
-        return PartRuntime()
+        runtime: PartRuntime = found(self, context) if (found := self._find("open")) else PartRuntime()
+        return runtime
 
     def routes(self) -> Sequence[Route]:
         """Return its operations of the admin API. Their handlers get the runtime and the request."""
-        return ()
+        return self._find("routes") or ()
 
     def schemas(self) -> Mapping[str, Json]:
         """Return the JSON Schemas of bodies and replies that its routes name."""
-        return {}
+        return self._find("schemas") or {}
 
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
         """Return what `toolway doctor` says about the part, given the settings of a gateway and their file."""
-        return ()
+        return found(gateway, config_file) if (found := self._find("check")) else ()
 
     async def check_credentials(
         self, config: LoadedConfig | None, read: Callable[[], str] | None = None
@@ -174,36 +180,36 @@ class Part:
 
         `read` returns the one that the user asks about, if there is one. Raises `UsageError` if it cannot be checked.
         """
-        return ()
+        return await found(config, read) if (found := self._find("check_credentials")) else ()
 
     def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
         """Return what would verify credentials in a gateway with this configuration, to test it. None: nothing.
 
         Raises `ConfigError` if that gateway would not start.
         """
-        return None
+        return found(config) if (found := self._find("create_verifier")) else None
 
     def check_file(self, gateway: GatewaySettings) -> Iterable[Check]:
         """Yield what `toolway doctor` says about the part below a config file with these settings."""
-        return ()
+        return found(gateway) if (found := self._find("check_file")) else ()
 
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
         """Return what is wrong with the files that the settings name. It reads them, so it may be called in a thread.
 
         With `only_approved`, files that need review are left out.
         """
-        return ()
+        return found(config, only_approved=only_approved) if (found := self._find("find_issues")) else ()
 
     def shared_settings(self, config: LoadedConfig) -> Mapping[str, Any]:
         """Return keys of the `toolway` block as all nodes of a cluster get them: contents instead of names of files.
 
         It reads these files, so it is called in a thread.
         """
-        return {}
+        return found(config) if (found := self._find("shared_settings")) else {}
 
     def tables(self) -> Sequence[Table]:
         """Return the tables in which it stores data."""
-        return ()
+        return self._find("tables") or ()
 
     def upgrade_tables(self, version: int) -> Sequence[str]:
         """Return the SQL statements that bring tables of this version to the next one, in both databases.
@@ -211,6 +217,14 @@ class Part:
         They run once, in one transaction. Tables that are missing are created after them.
         """
         return ()
+
+    def _find(self, method: str) -> Any:
+        """Return what `code` names for a method; None if it names nothing."""
+        module, _, attribute = self.code.get(method, "").partition(":")
+        if not module:
+            return None
+        package = next(each.__module__ for each in type(self).__mro__ if "code" in vars(each))
+        return operator.attrgetter(attribute)(importlib.import_module(f"{package}.{module}"))
 
 
 class PartRuntime:

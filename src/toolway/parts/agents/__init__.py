@@ -5,14 +5,10 @@ The engine is the package `toolway.agents`, which programs use without a gateway
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from toolway.part_api.part import Command, Part, PartContext, PartRuntime
-
-if TYPE_CHECKING:
-    from toolway.gateway.admin.routes import Route
-    from toolway.types import Json
+from toolway.part_api.part import Command, Part
 
 _CLI = "toolway.parts.agents.cli"
 _FILE = ("config",)
@@ -26,6 +22,11 @@ class GatewayAgents(Part):
 
     name = "agents"
     needs = ("workflows",)
+    code: ClassVar[Mapping[str, str]] = {
+        "open": "runtime:AgentsRuntime",
+        "routes": "routes:ROUTES",
+        "schemas": "schemas:SCHEMAS",
+    }
     inbox = "toolway.parts.agents.inbox:AgentInbox"
     commands: ClassVar[Mapping[str, Command]] = {
         "agent": Command(
@@ -47,18 +48,3 @@ class GatewayAgents(Part):
         "agent approve": "approvals approve",
         "agent approve --no": "approvals deny",
     }
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.agents.runtime import AgentsRuntime
-
-        return AgentsRuntime(context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.agents.routes import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.agents.schemas import SCHEMAS
-
-        return SCHEMAS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolway.config.schema import ConfigIssue
 from toolway.errors import ConfigError
-from toolway.part_api.part import PartContext, PartRuntime
+from toolway.part_api.part import Part, PartContext, PartRuntime
 from toolway.parts.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class AgentsRuntime(PartRuntime):
     """Agents of a gateway, as the workflows and the admin API see them."""
 
-    def __init__(self, context: PartContext) -> None:
+    def __init__(self, part: Part, context: PartContext) -> None:
         self.hub = context.hub
         self.workflows = context.runtime("workflows", WorkflowService)
         self.workflows.agents = _ConfiguredAgents()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from toolway.part_api.part import Command, Metric, Part, PartContext, PartRuntime
-
-if TYPE_CHECKING:
-    from toolway.gateway.admin.routes import Route
-    from toolway.part_api.database import Table
-    from toolway.types import Json
-
+from toolway.part_api.part import Command, Metric, Part
 
 _CLI = "toolway.parts.approvals.cli"
 
@@ -20,6 +14,13 @@ class Approvals(Part):
     """Rules that say which calls someone must approve, and the gate that asks."""
 
     name = "approvals"
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "open": "runtime:ApprovalsRuntime.open",
+        "routes": "admin:ROUTES",
+        "schemas": "admin:SCHEMAS",
+        "tables": "store:TABLES",
+    }
     setting_keys = ("approve",)
     table_file = "approvals.sqlite"
     commands: ClassVar[Mapping[str, Command]] = {
@@ -37,28 +38,3 @@ class Approvals(Part):
     metrics: ClassVar[Mapping[str, Metric]] = {
         "toolway_approvals_pending": Metric("Calls that need an administrator's approval")
     }
-
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway.parts.approvals.settings import parse_settings
-
-        return parse_settings(block)
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.approvals.runtime import ApprovalsRuntime
-
-        return ApprovalsRuntime.open(self, context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.approvals.admin import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.approvals.admin import SCHEMAS
-
-        return SCHEMAS
-
-    def tables(self) -> Sequence[Table]:
-        from toolway.parts.approvals.store import REQUESTS, SPENT
-
-        return (REQUESTS, SPENT)

@@ -16,6 +16,6 @@ class ApprovalSettings(msgspec.Struct, frozen=True):
     approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
 
 
-def parse_settings(block: Mapping[str, Any]) -> ApprovalSettings:
+def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> ApprovalSettings:
     """Return the setting `approve` of a `toolway` block. Raises `ConfigError`. Conditions are not templates."""
     return ApprovalSettings(parse_approve(block.get("approve")))

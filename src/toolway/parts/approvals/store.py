@@ -35,6 +35,7 @@ REQUESTS: Final = Table(
     is_signed=True,
 )
 SPENT: Final = Table("spent_answers", {"until": "DOUBLE"})  # by the nonce of the question
+TABLES: Final = (REQUESTS, SPENT)
 _NOT_SPENT: Final = (0.0,)
 T = TypeVar("T")
 _log = logging.getLogger("toolway.gateway")

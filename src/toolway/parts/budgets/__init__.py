@@ -5,14 +5,12 @@ Each process leases units from a ledger in advance, so a usual call does not wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from toolway.part_api.part import Command, KeyAttribute, Part, PartContext, PartRuntime
+from toolway.part_api.part import Command, KeyAttribute, Part
 
 if TYPE_CHECKING:
-    from toolway.gateway.admin.routes import Route
-    from toolway.part_api.database import Table
     from toolway.types import Json
 
 
@@ -58,6 +56,13 @@ class Budgets(Part):
     """Budgets of API keys and groups, and the number of calls that a key may have in flight."""
 
     name = "budgets"
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "open": "runtime:BudgetsRuntime",
+        "routes": "admin:ROUTES",
+        "schemas": "admin:SCHEMAS",
+        "tables": "ledger:TABLES",
+    }
     setting_keys = ("budgets", "budgetsFail")
     setting_prefixes = ("budg",)
     table_file = "budgets.sqlite"
@@ -68,28 +73,3 @@ class Budgets(Part):
     }
     former_commands: ClassVar[Mapping[str, str]] = {"budgets": "keys budgets"}
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {"budgets": _Budgets(), "concurrent": _Concurrent()}
-
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway.parts.budgets.settings import parse_settings
-
-        return parse_settings(block, variables)
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.budgets.runtime import BudgetsRuntime
-
-        return BudgetsRuntime(self, context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.budgets.admin import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.budgets.admin import SCHEMAS
-
-        return SCHEMAS
-
-    def tables(self) -> Sequence[Table]:
-        from toolway.parts.budgets.ledger import USE
-
-        return (USE,)

@@ -19,6 +19,7 @@ LEASE_FRACTION: Final = 8
 MAX_USED: Final = 4 * MAX_AMOUNT  # stored values beyond it make no sense
 KEEP_USE_S: Final = 62 * 86_400  # seconds after which the use of a budget is deleted: no period is so long
 USE: Final = Table("budget_use", {"period": "BIGINT", "used": "BIGINT"})  # by account id
+TABLES: Final = (USE,)
 _log = logging.getLogger("toolway.gateway")
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from toolway.part_api.part import Command, Part, PartContext, PartRuntime
-
-if TYPE_CHECKING:
-    from toolway.gateway.admin.routes import Route
-    from toolway.part_api.database import Table
-    from toolway.types import Json
+from toolway.part_api.part import Command, Part
 
 _CLI = "toolway.parts.flows.cli"
 
@@ -20,6 +15,13 @@ class Flows(Part):
 
     name = "flows"
     needs = ("approvals",)  # its gate asks an operator
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "open": "runtime:FlowsRuntime.open",
+        "routes": "admin:ROUTES",
+        "schemas": "admin:SCHEMAS",
+        "tables": "store:TABLES",
+    }
     setting_keys = ("flows",)
     table_file = "flows.sqlite"
     commands: ClassVar[Mapping[str, Command]] = {
@@ -39,28 +41,3 @@ class Flows(Part):
         "flows show": "policy flows show",
         "flows reset": "policy flows reset",
     }
-
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway.parts.flows.settings import parse_settings
-
-        return parse_settings(block, variables)
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.flows.runtime import FlowsRuntime
-
-        return FlowsRuntime.open(self, context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.flows.admin import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.flows.admin import SCHEMAS
-
-        return SCHEMAS
-
-    def tables(self) -> Sequence[Table]:
-        from toolway.parts.flows.store import WINDOWS
-
-        return (WINDOWS,)

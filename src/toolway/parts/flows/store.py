@@ -12,6 +12,7 @@ from toolway.part_api.database import Database, DatabaseError, Table, Transactio
 from toolway.parts.flows.labels import WINDOW_S, LabelledCall, Window
 
 WINDOWS: Final = Table("flow_windows", {"entries": "TEXT", "at": "DOUBLE"})  # by caller
+TABLES: Final = (WINDOWS,)
 T = TypeVar("T")
 Change = Callable[[Window], Window | None]  # returns the new window; None: it stays
 _log = logging.getLogger("toolway.gateway")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from toolway.part_api.part import Command, Implied, Part, PartContext, PartRuntime
+from toolway.part_api.part import Command, Implied, Part
 
 if TYPE_CHECKING:
-    from toolway.config.loader import LoadedConfig
-    from toolway.gateway.admin.routes import Route
-    from toolway.gateway.credentials import CredentialVerifier
-    from toolway.part_api import SubjectReport
     from toolway.parts.identity.settings import IdentitySettings
-    from toolway.types import Json
 
 _CLI = "toolway.parts.identity.cli"
 
@@ -22,6 +17,14 @@ class Identity(Part):
     """User login with an identity provider, and the tools that its groups may use."""
 
     name = "identity"
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "open": "runtime:IdentityRuntime",
+        "routes": "admin:ROUTES",
+        "schemas": "admin:SCHEMAS",
+        "check_credentials": "doctor_check:check_credentials",
+        "create_verifier": "connection:create_provider",
+    }
     setting_keys = ("access",)
     gateway_keys = ("login",)
     commands: ClassVar[Mapping[str, Command]] = {
@@ -40,41 +43,9 @@ class Identity(Part):
         "sessions end": "users logout",
     }
 
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway.parts.identity.settings import parse_settings
-
-        return parse_settings(block, variables)
-
     def implied(self, settings: IdentitySettings) -> Implied:
         login = settings.login
         if login is None:
             return Implied()
         url = login.resource_url.rstrip("/").removesuffix("/mcp")
         return Implied(url, "toolway.gateway.login is set", settings.access)
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.identity.runtime import IdentityRuntime
-
-        return IdentityRuntime(context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.identity.admin import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.identity.admin import SCHEMAS
-
-        return SCHEMAS
-
-    async def check_credentials(
-        self, config: LoadedConfig | None, read: Callable[[], str] | None = None
-    ) -> Sequence[SubjectReport]:
-        from toolway.parts.identity.doctor_check import check_credentials
-
-        return await check_credentials(config, read)
-
-    def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
-        from toolway.parts.identity.connection import create_provider
-
-        return create_provider(config)

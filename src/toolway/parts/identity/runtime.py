@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolway.part_api.part import PartContext, PartRuntime
+from toolway.part_api.part import Part, PartContext, PartRuntime
 
 if TYPE_CHECKING:
     from toolway.parts.identity.provider import IdentityProvider
@@ -22,7 +22,7 @@ _log = logging.getLogger("toolway.gateway")
 class IdentityRuntime(PartRuntime):
     """User login at one gateway. `login` is the provider whose tokens are accepted, or None."""
 
-    def __init__(self, context: PartContext) -> None:
+    def __init__(self, part: Part, context: PartContext) -> None:
         self.context = context
         self.login: IdentityProvider | None = None
         self._settings: IdentitySettings | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from toolway.part_api.part import Command, Part, PartContext, PartRuntime
+from toolway.part_api.part import Command, Part
 
 if TYPE_CHECKING:
     from toolway.part_api import GatewaySettings, SubjectReport
@@ -17,6 +17,11 @@ class AccessPolicies(Part):
     """Policies of a gateway, in a separate file, which is loaded again when it changes."""
 
     name = "policy"
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "open": "policy_service:PolicyService",
+        "check": "doctor_check:check_policy",
+    }
     setting_keys = ("policy",)
     setting_prefixes = ("polic", "cedar")
     commands: ClassVar[Mapping[str, Command]] = {
@@ -32,21 +37,5 @@ class AccessPolicies(Part):
         )
     }
 
-    def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        from toolway.parts.policy.settings import parse_settings
-
-        return parse_settings(block, variables)
-
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.policy.policy_service import PolicyService
-
-        return PolicyService(context)
-
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
-        from toolway.parts.policy.settings import policy_file_of
-
-        if not policy_file_of(gateway):
-            return ()
-        from toolway.parts.policy.doctor_check import check_policy
-
-        return [check_policy(policy_file_of(gateway), config_file)]
+        return super().check(gateway, config_file) if self.name in gateway.parts else ()

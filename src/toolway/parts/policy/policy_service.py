@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolway.errors import ConfigError
 from toolway.events import PartCondition, PolicyChanged
-from toolway.part_api.part import PartContext, PartRuntime
+from toolway.part_api.part import Part, PartContext, PartRuntime
 from toolway.parts.policy.access_policy import AccessPolicy
 from toolway.parts.policy.policy_file import find_unfit, invalid_error, load_policy, policy_path
 
@@ -36,7 +36,7 @@ class PolicyService(PartRuntime):
     The Cedar library is loaded only if a policy is configured.
     """
 
-    def __init__(self, context: PartContext) -> None:
+    def __init__(self, part: Part, context: PartContext) -> None:
         self._hub = context.hub
         self._config_file = context.config_file
         self._permissions = context.permissions

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from toolway.part_api.part import Command, Metric, Part, PartContext, PartRuntime
+from toolway.part_api.part import Command, Metric, Part
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import ConfigIssue
-    from toolway.gateway.admin.routes import Route
     from toolway.part_api import Check, GatewaySettings
-    from toolway.types import Json
 
 _CLI = "toolway.parts.workflows.cli"
 _FILE = ("config",)
@@ -31,6 +27,14 @@ class GatewayWorkflows(Part):
     """
 
     name = "workflows"
+    code: ClassVar[Mapping[str, str]] = {
+        "open": "service:WorkflowService",
+        "routes": "routes:ROUTES",
+        "schemas": "schemas:SCHEMAS",
+        "check_file": "file_checks:check_workflows",
+        "find_issues": "file_checks:find_issues",
+        "shared_settings": "file_checks:shared_settings",
+    }
     server_names = ("workflows",)
     inbox = "toolway.parts.workflows.inbox:RunInbox"
     cluster_store = "toolway.cluster.db.run_journal:open_journal"
@@ -60,40 +64,11 @@ class GatewayWorkflows(Part):
         "toolway_workflow_runs_active": Metric("Workflow runs that are running now, not counting runs that wait"),
     }
 
-    def open(self, context: PartContext) -> PartRuntime:
-        from toolway.parts.workflows.service import WorkflowService
-
-        return WorkflowService(self, context)
-
-    def routes(self) -> Sequence[Route]:
-        from toolway.parts.workflows.routes import ROUTES
-
-        return ROUTES
-
-    def schemas(self) -> Mapping[str, Json]:
-        from toolway.parts.workflows.schemas import SCHEMAS
-
-        return SCHEMAS
-
     def check_file(self, gateway: GatewaySettings) -> Iterable[Check]:
-        if not gateway.workflows:
-            return ()
-        found: Iterable[Check] = _file_checks().check_workflows(gateway)
-        return found
+        return super().check_file(gateway) if gateway.workflows else ()  # the checks load the engine
 
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
-        if not config.gateway.workflows:
-            return ()
-        found: Sequence[ConfigIssue] = _file_checks().find_issues(config, only_approved=only_approved)
-        return found
+        return super().find_issues(config, only_approved=only_approved) if config.gateway.workflows else ()
 
     def shared_settings(self, config: LoadedConfig) -> Mapping[str, Any]:
-        if not config.gateway.workflows:
-            return {"workflows": []}
-        return {"workflows": _file_checks().read_documents(config)}
-
-
-def _file_checks() -> ModuleType:
-    from toolway.parts.workflows import file_checks  # loads the engine
-
-    return file_checks
+        return super().shared_settings(config) if config.gateway.workflows else {"workflows": []}

@@ -21,8 +21,6 @@ _log = logging.getLogger("toolway.cluster")
 
 def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
     """Check the workflow files that a gateway's settings name."""
-    if not gateway.workflows:
-        return
     definitions, issues = read_workflows(capture_workflows(gateway.workflows))
     for issue in issues:
         detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
@@ -39,9 +37,9 @@ def find_issues(config: LoadedConfig, *, only_approved: bool) -> Sequence[Config
     return read_workflows(captured)[1]
 
 
-def read_documents(config: LoadedConfig) -> list[Json]:
+def shared_settings(config: LoadedConfig) -> Json:
     """Return the definitions of the workflows that may be used, without those that have an error."""
     definitions, issues = read_workflows(config.capture_workflows())
     for issue in issues:
         _log.error("workflow not published to the cluster: %s", issue)
-    return to_documents(definitions)
+    return {"workflows": to_documents(definitions)}
