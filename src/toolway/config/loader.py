@@ -38,6 +38,7 @@ from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.packages.lock_file import find_locks, lock_path
 from toolway.packages.runner_command import is_runner
+from toolway.part_api import registry
 
 __all__ = ["ConfigIssue", "LoadedConfig", "load_file", "parse_config", "parse_entry", "parse_inline"]
 
@@ -416,6 +417,12 @@ class _ConfigParser:
         ]
         self.issues += [
             msgspec.structs.replace(issue, file=self._file, line=line) for issue in find_missing_model(settings.search)
+        ]
+        self.issues += [
+            msgspec.structs.replace(issue, file=self._file, line=line)
+            for part in registry.in_use()
+            if part.name in settings.parts
+            for issue in part.warnings(settings.parts[part.name])
         ]
         if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
             issue = ConfigIssue.from_error(unset_variables_error(unset))

@@ -37,9 +37,11 @@ from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
 from toolway.gateway.mcp.modern import Discovery, ModernEndpoint
 from toolway.gateway.mcp.pending_input import PendingCalls
 from toolway.gateway.mcp.responses import RpcResult
+from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.stdio import StdioClient
 from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.meta_tools import EndpointFacts
 from toolway.gateway.part_set import PartSet
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import LocalRateLimiter
@@ -96,10 +98,16 @@ class Gateway:
             clients.rate_limiter if clients.rate_limiter is not None else LocalRateLimiter(time.monotonic),
             self.parts.limits,
             cluster,
-            control.config_history.held_servers if control.config_history is not None else tuple,
             settings.drops_nulls,
         )
-        self.search_tools = self._dispatcher.search_tools
+        meta_tools = self.parts.meta_tools
+        meta_tools.endpoints = EndpointFacts(
+            settings.groups,
+            control.config_history.held_servers if control.config_history is not None else tuple,
+            self._dispatcher.lists.wait_for_starting,
+        )
+        self.search_tools = SearchTools(hub, meta_tools)
+        meta_tools.provide(self.search_tools)
         self._discovery = Discovery(hub.servers)
         self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
@@ -164,7 +172,14 @@ class Gateway:
             else None,
         )
         self.router = Router(
-            hub, self._authenticator, endpoints, browser_sessions, settings, cluster, self.parts.permissions
+            hub,
+            self._authenticator,
+            endpoints,
+            browser_sessions,
+            settings,
+            cluster,
+            self.parts.permissions,
+            meta_tools,
         )
         calls.allows = self.router.allows
         calls.denial_hint = self.router.denial_hint
@@ -173,6 +188,7 @@ class Gateway:
         self.parts.rights = CallerRights(
             self.router.may_call, self.router.may_see, self.parts.credentials.find_principal
         )
+        self.parts.worker_reports = cluster.worker_reports
         self.parts.report = partial(self.activity.add_event, "change", "")
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
@@ -294,7 +310,8 @@ class Gateway:
         self.router.refresh_views()
         self.subscriptions.recheck()
         self._dispatcher.on_servers_changed()
-        self.search_tools.on_config_changed()
+        if self.parts.meta_tools.provider is not None:
+            self.parts.meta_tools.provider.on_views_changed()
 
     def on_access_changed(self) -> None:
         """Give every client a new view, and tell it that its lists may have changed: rules about access have."""
@@ -303,7 +320,8 @@ class Gateway:
         self.legacy_sessions.replace_views(router.view_for)
         self.legacy_sse.replace_views(router.view_for)
         self.subscriptions.replace_views(router.view_for)
-        self.search_tools.on_config_changed()
+        if self.parts.meta_tools.provider is not None:
+            self.parts.meta_tools.provider.on_views_changed()
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
 

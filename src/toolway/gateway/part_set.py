@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from toolway.config.settings import AlertSettings
 from toolway.gateway.credentials import Credentials
 from toolway.gateway.limits import CallLimits
+from toolway.gateway.meta_tools import MetaTools
 from toolway.gateway.permissions import Permissions
 from toolway.gateway.principals import ApiKeyStore
 from toolway.gateway.sealing import KEY_BYTES
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import ConfigIssue, Server
     from toolway.config.settings import GatewaySettings
+    from toolway.gateway.cluster_hooks import WorkerReport
     from toolway.gateway.sealing import Sealer
     from toolway.part_api.database import Database
+    from toolway.types import Json
 
 R = TypeVar("R", bound=PartRuntime)
 OpenDatabase = Callable[[Part], "Database | None"]
@@ -39,8 +42,8 @@ class PartSet:
     """All parts of a gateway, and the context that they get (`PartContext`).
 
     `key` is the gateway's key; without it, parts get a random one. `open_database` returns the database of a part.
-    Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets `rights`
-    and `report`.
+    Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets
+    `rights`, `report` and `worker_reports`.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class PartSet:
         self.gate: CheckedGate | None = None
         self.limits = CallLimits()
         self.permissions = Permissions()
+        self.meta_tools = MetaTools()
         self.credentials = Credentials()
         self.sealer: Sealer | None = None  # set by the gateway
         self.node_count = node_count
@@ -74,6 +78,7 @@ class PartSet:
         self.servers_lock = asyncio.Lock()
         self.rights = _NO_RIGHTS
         self.report: Callable[[str], None] = lambda text: None
+        self.worker_reports: Callable[[], Iterable[WorkerReport]] = tuple
         self._configured: set[str] = set()
         self._parts: dict[str, tuple[Part, PartRuntime]] = {}
         for part in _in_order(parts if parts is not None else registry.built_in()):
@@ -191,6 +196,17 @@ class PartSet:
             except Exception:
                 _log.exception("the part %s lacks some metrics", part.name)
         return found
+
+    def status(self) -> dict[str, Json]:
+        """Return what parts say about themselves in `GET /admin`, by name of the part."""
+        return {part.name: runtime.status() for part, runtime in self if part.status_schema}
+
+    def own_reports(self) -> dict[str, Json]:
+        """Return what the first worker of this machine gets to know from the parts of this one, by name of the part."""
+        return {part.name: report for part, runtime in self if (report := runtime.worker_report())}
+
+    def reports_of_workers(self, part: Part) -> list[Json]:
+        return [each.parts[part.name] for each in self.worker_reports() if part.name in each.parts]
 
     def drain(self) -> None:
         """Let no part begin more work: the gateway shuts down."""

@@ -46,10 +46,10 @@ from toolway.gateway.mcp.context import client_request_id
 from toolway.gateway.mcp.errors import DENIED, OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
-from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.meta_tools import MetaTools
 from toolway.gateway.permissions import Permissions, PrincipalAccess
 from toolway.gateway.principals import (
     ACCESS_PREFIX,
@@ -129,7 +129,7 @@ class Endpoints(NamedTuple):
 class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
-    `permissions` are those that a part decides about.
+    `permissions` are those that a part decides about, `meta_tools` those that a part provides.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class Router:
         settings: LiveSettings,
         cluster: ClusterHooks,
         permissions: Permissions | None = None,
+        meta_tools: MetaTools | None = None,
     ) -> None:
         self._servers = hub.servers.entries
         self._lists = hub.lists
@@ -153,6 +154,7 @@ class Router:
         self._invisible_characters = settings.invisible_characters
         self._credentials = authenticator.credentials
         self._permissions = permissions if permissions is not None else Permissions()
+        self._meta_tools = meta_tools
         self._logins = LoginEndpoint(hub.servers, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has its own lists;
@@ -604,6 +606,7 @@ class Router:
                     self._invisible_characters,
                     permission,
                     own_lists,
+                    self._meta_tools,
                 ),
             )
             self._views[key] = cached
@@ -753,13 +756,13 @@ def _check_content_type(exchange: Exchange) -> bool:
 
 
 def _find_called_tool(view: EndpointView, params: Json) -> Item | None:
-    """Return the tool that the params of `tools/call` name, including through `call_tool` or `read_tool`.
+    """Return the tool that the params of `tools/call` name, including through a meta-tool.
 
     None if the tool is not known.
     """
     name = params.get("name")
     tool = view.find_item("tools", name)
-    if tool is not None or not view.has_search or name not in (CALL_TOOL, READ_TOOL):
+    if tool is not None or view.meta_tools is None or not isinstance(name, str) or name not in view.meta_tools.callers:
         return tool
     inner = params.get("arguments")
     found = view.find_tool(inner.get("name")) if isinstance(inner, dict) else None

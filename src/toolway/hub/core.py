@@ -139,6 +139,8 @@ class HubCore:
         self._build_reporting(reporting)
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
+        #: called with the tool search when it is created, at the first use
+        self.on_tool_search: Callable[[ToolSearch], None] = lambda search: None
         self._search_vectors: Vectors | None = None
         self._closing_vectors: set[asyncio.Task[None]] = set()
         self._search_history_path: Path | None = None
@@ -329,6 +331,7 @@ class HubCore:
             )
             self._open_search_vectors()
             self._keep_search_history()
+            self.on_tool_search(self._tool_search)
         return self._tool_search
 
     async def open_tool_search(self) -> ToolSearch:

@@ -39,7 +39,7 @@ def upgrade_statements(part: Part, stored: int) -> list[str]:
 
 
 class Table:
-    """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT or DOUBLE.
+    """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT, DOUBLE, BLOB.
 
     In the database of a cluster each row belongs to a tenant, too. If the table `is_signed`, each row there has a MAC,
     and all rows add up to the sealed state of the tenant: the table is refused if a row was removed or put back without
@@ -59,7 +59,7 @@ class Table:
         return f'CREATE TABLE IF NOT EXISTS {self.name} ("key" TEXT PRIMARY KEY, {columns}) WITHOUT ROWID'
 
 
-_SQLITE_TYPES: Final = {"TEXT": "TEXT", "BIGINT": "INTEGER", "DOUBLE": "REAL"}
+_SQLITE_TYPES: Final = {"TEXT": "TEXT", "BIGINT": "INTEGER", "DOUBLE": "REAL", "BLOB": "BLOB"}
 
 
 class Transaction(Protocol):

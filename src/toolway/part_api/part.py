@@ -9,7 +9,7 @@ import importlib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from toolway.gateway.admin.routes import Route
     from toolway.gateway.credentials import Credentials, CredentialVerifier
     from toolway.gateway.limits import CallLimits
+    from toolway.gateway.meta_tools import MetaTools
     from toolway.gateway.permissions import Permissions
     from toolway.gateway.principals import ApiKeyStore, Principal
     from toolway.gateway.sealing import Sealer
@@ -85,10 +86,11 @@ class KeyAttribute:
 
 
 class Metric(NamedTuple):
-    """A metric of a part: a gauge, which is read when `/metrics` is asked for."""
+    """A metric of a part, which is read when `/metrics` is asked for."""
 
     help: str
     labels: tuple[str, ...] = ()
+    kind: Literal["gauge", "counter"] = "gauge"  # a counter only grows; its name at `/metrics` ends with _total
 
 
 class CallerRights(NamedTuple):
@@ -142,6 +144,7 @@ class Part:
     former_commands: ClassVar[Mapping[str, str]] = {}  # names (with an option) of before; the error names the new one
     server_names: ClassVar[tuple[str, ...]] = ()  # of `PartRuntime.servers`: each process of a gateway has them itself
     metrics: ClassVar[Mapping[str, Metric]] = {}  # by name, which begins with toolway_ and the name of the part
+    status_schema: ClassVar[str] = ""  # name of the schema of `PartRuntime.status`; "": it has none
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
     table_version: ClassVar[int] = 1  # of `tables`; the next number for each change of released tables
@@ -151,6 +154,10 @@ class Part:
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
         """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
         return found(block, variables) if (found := self._find("parse_settings")) else None
+
+    def warnings(self, settings: Any) -> Sequence[ConfigIssue]:
+        """Return what is wrong with its settings on this machine, although they can be used."""
+        return ()
 
     def implied(self, settings: Any) -> Implied:
         """Return what its settings say about the whole gateway."""
@@ -290,6 +297,17 @@ class PartRuntime:
         """Return more values, which it has to read from its database."""
         return ()
 
+    def status(self) -> Json:
+        """Return facts for `GET /admin`, as `Part.status_schema` describes them."""
+        return {}
+
+    def worker_report(self) -> Json:
+        """Return what the first worker of this machine has to know from each other one, for what it shows.
+
+        It gets these reports from `PartContext.reports_of_workers`.
+        """
+        return {}
+
     def drain(self) -> None:
         """Begin no more work, and end what calls wait for: the gateway shuts down. Its servers still run."""
 
@@ -319,6 +337,11 @@ class PartContext(Protocol):
     @property
     def permissions(self) -> Permissions:
         """Access of principals to tools and other items, which one part may decide about."""
+        ...
+
+    @property
+    def meta_tools(self) -> MetaTools:
+        """Tools that endpoints may list instead of those of their servers, which one part may provide."""
         ...
 
     @property
@@ -389,6 +412,10 @@ class PartContext(Protocol):
 
     def derive_key(self, part: Part) -> bytes:
         """Return a secret of the part of 32 bytes, the same in all processes, to seal what it stores."""
+        ...
+
+    def reports_of_workers(self, part: Part) -> Sequence[Json]:
+        """Return the last `PartRuntime.worker_report` of each other worker. Only the first worker has them."""
         ...
 
     def runtime(self, name: str, kind: type[R]) -> R:

@@ -139,7 +139,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
 
 def all_metrics() -> dict[str, tuple[str, tuple[str, ...], str]]:
     """Return type, labels and meaning of all metrics, by name: the core's, and those defined by the parts in use."""
-    of_parts = {name: ("gauge", each.labels, each.help) for name, each in registry.metrics().items()}
+    of_parts = {name: (each.kind, each.labels, each.help) for name, each in registry.metrics().items()}
     return {**METRICS, **{name: each for name, each in of_parts.items() if name not in METRICS}}
 
 
@@ -180,7 +180,7 @@ class MetricsCollector:
     def _add_parts(self, families: dict[str, Any]) -> None:
         declared = registry.metrics()
         families |= {
-            name: GaugeMetricFamily(name, each.help, labels=each.labels)
+            name: _FAMILY_TYPES[each.kind](name, each.help, labels=each.labels)
             for name, each in declared.items()
             if name not in METRICS
         }

@@ -404,7 +404,7 @@ class RunMessageRow(Base):
 
 # -- tables of parts ---------------------------------------------------------------------------------------------------
 
-_PART_TYPES: Final[dict[str, Any]] = {"TEXT": Text(), "BIGINT": Number, "DOUBLE": Double()}
+_PART_TYPES: Final[dict[str, Any]] = {"TEXT": Text(), "BIGINT": Number, "DOUBLE": Double(), "BLOB": LargeBinary()}
 
 
 def add_part_tables(parts: Iterable[Part]) -> list[Table]:

@@ -154,6 +154,7 @@ class WorkerGroup:
             "stats": gateway.own_stats(),
             "running": Counter(call.server for call in self._hub.calls.running()),
             "messages": {name: [each.messages_sent, each.messages_received] for name, each in status.items()},
+            "parts": gateway.parts.own_reports(),
             "searches": [counts.fits, counts.nothing, counts.refused, counts.calls],
             "count": calls.count,
             "calls": [msgspec.to_builtins(each) for each in reversed(new)],
@@ -276,6 +277,7 @@ def _to_report(reply: Json) -> WorkerReport:
         reply.get("stats") or {},
         reply.get("running") or {},
         reply.get("messages") or {},
+        reply.get("parts") or {},
         (int(searches[0]), int(searches[1]), int(searches[2]), searches[3]),
     )
 

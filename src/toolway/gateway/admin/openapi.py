@@ -63,7 +63,10 @@ def build_description(operations: Iterable[Route]) -> Json:
 
 def all_schemas() -> Json:
     """Return the schemas of all bodies and replies, by name, including the built-in parts' schemas."""
-    return {**SCHEMAS, **{name: each for part in registry.in_use() for name, each in part.schemas().items()}}
+    parts = registry.in_use()
+    status = {part.name: _ref(part.status_schema) for part in parts if part.status_schema}
+    of_parts = {name: each for part in parts for name, each in part.schemas().items()}
+    return {**SCHEMAS, "Gateway": _object(status, SCHEMAS["Gateway"]), **of_parts}
 
 
 def _describe(operation: Route) -> Json:

@@ -508,7 +508,7 @@ class AdminEndpoint:
             "paths": self.table.paths,
             "search": self.search.get_status(),
         }
-        return {**self._gateway_stats(), **facts}
+        return {**self._gateway_stats(), **facts, **self._parts.status()}
 
     @property
     def keys(self) -> KeysAdmin:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange, HttpRequest
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
 from toolway.upstream.server_requests import RejectedServerRequest, check_server_request, clean_server_request
+
+if TYPE_CHECKING:
+    from toolway.gateway.mcp.responses import RpcResult
 
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
@@ -56,7 +58,7 @@ class RequestContext(msgspec.Struct):
     forwarded: ForwardedCall | None = None  # set if another node forwards the call
     client_request_id: str = ""  # `X-Request-ID` that the client sent, to be logged with the call
     call_id: str = ""  # id for the call of this request; "" = a new one
-    found_by_search: Tool | None = None  # the tool that is called through `call_tool` or `read_tool`
+    on_result: Callable[[RpcResult], None] | None = None  # gets the result of a flight that was handed over
 
     @property
     def accepts_server_requests(self) -> bool:

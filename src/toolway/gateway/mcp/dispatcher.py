@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,7 +35,6 @@ from toolway.gateway.limits import BoundLimit, CallLimits
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
-from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
     NoCallbacks,
@@ -45,8 +44,8 @@ from toolway.gateway.mcp.pending_input import (
     missing_capability_failure,
 )
 from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
-from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.view import EndpointView, ListWaiter
+from toolway.gateway.meta_tools import MetaToolSet
 from toolway.gateway.near_names import find_near_names
 from toolway.gateway.permissions import PrincipalAccess
 from toolway.gateway.principals import Principal
@@ -102,7 +101,6 @@ class RequestDispatcher:
         rate_limiter: RateLimiter,
         limits: CallLimits,
         cluster: ClusterHooks = NO_CLUSTER,
-        held_servers: Callable[[], Iterable[str]] = tuple,
         drops_nulls: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mask = hub.mask
@@ -118,15 +116,14 @@ class RequestDispatcher:
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
         self._cluster = cluster
-        self._lists = ListWaiter(hub.servers, hub.lists)
-        self.search_tools = SearchTools(hub, self._lists, held_servers)
+        self.lists = ListWaiter(hub.servers, hub.lists)
         self._call_id_prefix = secrets.token_hex(4)  # begins the ids of our calls
         self._call_numbers = itertools.count(1)
         self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
 
     def on_servers_changed(self) -> None:
         """For a short time, let list requests wait for servers that are starting, because the servers have changed."""
-        self._lists.start_window()
+        self.lists.start_window()
 
     def dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
         """Return the coroutine that computes the result of an MCP request.
@@ -194,7 +191,7 @@ class RequestDispatcher:
     # -- lists --------------------------------------------------------------------------------------------------------
 
     async def _list_items(self, context: RequestContext, kind: ListKind, params: Json) -> RpcResult:
-        complete = await self._lists.wait_for_lists(context.view, kind)
+        complete = await self.lists.wait_for_lists(context.view, kind)
         try:
             return RawResult(_encode_list(context.view, kind, params.get("cursor"), context.era, complete), b"}")
         except ValueError as exc:
@@ -230,46 +227,44 @@ class RequestDispatcher:
     def _call_named(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
         tool = context.view.find_item("tools", params.get("name"))
         if not isinstance(tool, Tool):
-            if context.view.has_search and isinstance(name := params.get("name"), str) and name in META_TOOLS:
-                return self._call_meta_tool(context, params)
+            meta_tools, name = context.view.meta_tools, params.get("name")
+            if meta_tools is not None and isinstance(name, str) and name in meta_tools.definitions:
+                return self._call_meta_tool(context, params, meta_tools)
             denied = context.view.find_denied(params.get("name"))
             if denied is not None and denied[1] != PIN_NOT_STORED:
                 raise errors.failure_from_error(denied_error(*denied), "", context.era)
             return self._call_when_listed(context, params)
         return self._call_item(context, params, tool)
 
-    async def _call_meta_tool(self, context: RequestContext, params: Json) -> RpcResult:
-        """Answer a call of a meta-tool of tool search, such as `search_tools`.
-
-        `call_tool` and `read_tool` become the call of the tool that they name.
-        """
-        if params["name"] not in (CALL_TOOL, READ_TOOL):
-            result = await self.search_tools.answer(context, params["name"], params.get("arguments"))
+    async def _call_meta_tool(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
+        """Answer a call of a meta-tool. One that calls a tool becomes the call of that tool."""
+        if params["name"] not in meta_tools.callers:
+            result = await meta_tools.answer(context, params["name"], params.get("arguments"))
             return finalize_result(context.era, result)
-        unwrapped = self.search_tools.unwrap(context, params)
+        unwrapped = meta_tools.unwrap(context, params)
         if isinstance(unwrapped, dict):
             return finalize_result(context.era, unwrapped)
         params, tool = unwrapped
         try:
             if tool is not None:
                 response = await self._call_item(context, params, tool)
-                self.search_tools.on_result(context.principal.id, tool, response)
+                meta_tools.on_result(context.principal.id, tool, response)
                 return response
-            return await self._call_unlisted(context, params)
+            return await self._call_unlisted(context, params, meta_tools)
         except RpcFailure as failure:
-            explained = self.search_tools.explain_failure(context, params, failure)
+            explained = meta_tools.explain_failure(context, params, failure)
             if explained is None:
                 raise
             return finalize_result(context.era, explained)
 
-    async def _call_unlisted(self, context: RequestContext, params: Json) -> RpcResult:
-        """Answer a `call_tool` whose tool is in no list: it is denied, unknown, or its server is still starting."""
+    async def _call_unlisted(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
+        """Answer a call through a meta-tool of a tool in no list: denied, unknown, or its server is still starting."""
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
             if ref is None or self._catalog.has_list(ref.server, "tools"):
                 self._report_hidden(context, "tools", name)
-                return finalize_result(context.era, await self.search_tools.explain_unknown(context, params))
+                return finalize_result(context.era, await meta_tools.explain_unknown(context, params))
         return await self._call_named(context, params)
 
     async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
@@ -282,7 +277,7 @@ class RequestDispatcher:
         started_at = clock()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._lists.find_item(context.view, "tools", params.get("name"))
+                await self.lists.find_item(context.view, "tools", params.get("name"))
         if timeout is not None:
             left = max(0.0, timeout - (clock() - started_at))
             params = {**params, "_meta": {**get_meta(params), TIMEOUT_META_KEY: left * 1000}}
@@ -351,7 +346,7 @@ class RequestDispatcher:
         Raises `RpcFailure` if no server or more than one has it: a request must not reach the wrong server.
         """
         for kind in ("resources", "templates"):
-            await self._lists.wait_for_lists(context.view, kind)
+            await self.lists.wait_for_lists(context.view, kind)
         found = context.view.server_for_uri(uri) if isinstance(uri, str) else None
         if found is None:
             if context.view.permission is not None and isinstance(uri, str):
@@ -370,7 +365,7 @@ class RequestDispatcher:
             permission.report_read(context.principal, *found)
 
     async def _get_prompt(self, context: RequestContext, params: Json) -> Json:
-        prompt = await self._lists.find_item(context.view, "prompts", params.get("name"))
+        prompt = await self.lists.find_item(context.view, "prompts", params.get("name"))
         if prompt is None:
             self._report_hidden(context, "prompts", params.get("name"))
             raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(params.get('name'))}")
@@ -382,7 +377,7 @@ class RequestDispatcher:
         ref = params.get("ref")
         ref = ref if isinstance(ref, dict) else {}
         if ref.get("type") == "ref/prompt":
-            prompt = await self._lists.find_item(context.view, "prompts", ref.get("name"))
+            prompt = await self.lists.find_item(context.view, "prompts", ref.get("name"))
             if prompt is None:
                 self._report_hidden(context, "prompts", ref.get("name"))
                 raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(ref.get('name'))}")

@@ -16,6 +16,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable
+from functools import partial
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
@@ -39,11 +40,11 @@ from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
 from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
-from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.replay_buffer import ResumableResponse
 from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.meta_tools import MetaToolSet
 from toolway.gateway.principals import SEARCH_ENDPOINT, Principal
 from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
@@ -60,7 +61,7 @@ from toolway.protocol.constants import (
     PROTOCOL_VERSION_META_KEY,
 )
 from toolway.protocol.versions import DEFAULT_LOG_LEVEL
-from toolway.types import Call, Effect, Era, Json
+from toolway.types import Call, Era, Json
 from toolway.upstream.transport import RequestExchange
 
 NO_PLAN_S: Final = 1.0  # seconds for which a missing plan is remembered
@@ -68,7 +69,7 @@ MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a le
 
 
 class NamedPlan(NamedTuple):
-    """Plan (data that calls to one tool have in common) of a tool that `call_tool` or `read_tool` names."""
+    """Plan (data that calls to one tool have in common) of a tool that a call of a meta-tool names."""
 
     plan: Plan
     start: bytes  # of the meta-tool's encoded arguments: all that is before the tool's arguments
@@ -78,7 +79,7 @@ class NamedPlan(NamedTuple):
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     """Plan for requests with one HTTP head: all that the calls of one principal to one tool have in common."""
 
-    plan: Plan | None  # None for `call_tool` and `read_tool`, whose bodies name the tool, and for `tools/list`
+    plan: Plan | None  # None for meta-tools, if the bodies name the tool, and for `tools/list`
     principal: Principal
     endpoint: str
     view: EndpointView
@@ -88,7 +89,8 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     reader: CallReader | ListReader | None  # of a modern client
     limits: tuple[BoundLimit, ...]  # on the calls of the principal to this tool
     limits_version: int
-    named: dict[str, NamedPlan] = msgspec.field(default_factory=dict)  # of the tools that `call_tool` named, by name
+    meta_tools: MetaToolSet | None  # set if a meta-tool is called, and the body names the tool
+    named: dict[str, NamedPlan] = msgspec.field(default_factory=dict)  # of the tools that such bodies named, by name
 
 
 class SessionHead:
@@ -168,8 +170,8 @@ class ClientFlights:
         if not self._start(flight, planned.principal, limits, call.meta.capabilities):
             router.remove_active(planned.principal, exchange)
             return False
-        if planned.plan is None:
-            self.dispatcher.search_tools.count_call(planned.name)
+        if planned.meta_tools is not None:
+            planned.meta_tools.count_call(planned.name)
         exchange.mark_authenticated()
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
@@ -255,8 +257,8 @@ class ClientFlights:
             router.remove_active(principal, exchange)
             return False
         session.active_requests[id_] = flight.request
-        if planned.plan is None:
-            self.dispatcher.search_tools.count_call(planned.name)
+        if planned.meta_tools is not None:
+            planned.meta_tools.count_call(planned.name)
         exchange.mark_authenticated()
         exchange.on_disconnect = flight.failed  # in the legacy era a lost connection does not cancel the request
         exchange.on_cancel = flight.left
@@ -338,7 +340,10 @@ class ClientFlights:
         is_list = routing is not None and routing.method == "tools/list"
         if is_list and not self._answers_lists:
             return None
-        if not is_list and (not view.has_search or name not in (CALL_TOOL, READ_TOOL)):
+        meta_tools = view.meta_tools if not is_list else None
+        if meta_tools is not None and name not in meta_tools.callers:
+            meta_tools = None
+        if not is_list and meta_tools is None:
             tool = view.find_item("tools", name)
             if not isinstance(tool, Tool) or self.router.missing_scopes(principal, f"{tool.server}.{tool.name}"):
                 return None
@@ -354,17 +359,19 @@ class ClientFlights:
         limits = self.dispatcher.limits
         bound = limits.bind(principal, plan.target) if plan is not None else ()
         version = self.router.views_version
-        return HeadPlan(plan, principal, endpoint, view, tool_filter, version, name, reader, bound, limits.version)
+        return HeadPlan(
+            plan, principal, endpoint, view, tool_filter, version, name, reader, bound, limits.version, meta_tools
+        )
 
     def _find_named(
         self, planned: HeadPlan, call: ClientCall
     ) -> tuple[Plan, ClientCall, tuple[BoundLimit, ...]] | None:
-        """Return plan, call and limits of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
+        """Return plan, call and limits of the tool that a call of a meta-tool names.
 
         None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
-        given, view = call.arguments, planned.view
-        if len(given) != 2 or "name" not in given or "arguments" not in given:
+        given, view, meta_tools = call.arguments, planned.view, planned.meta_tools
+        if meta_tools is None or len(given) != 2 or "name" not in given or "arguments" not in given:
             return None
         name, arguments = given["name"], given["arguments"]
         if type(arguments) is not dict or type(name) is not str:
@@ -380,7 +387,7 @@ class ClientFlights:
             return None
         if view.permission is not None and view.permission.needs_arguments(tool):
             return None
-        if planned.name == READ_TOOL and self.calls.policies.tool_policy(tool).default_effect is not Effect.READ:
+        if not meta_tools.may_call(planned.name, tool):
             return None
         plan = self.calls.planner.find(tool, planned.principal.caller_id)
         if plan is None or self.router.missing_scopes(planned.principal, f"{tool.server}.{tool.name}"):
@@ -429,8 +436,8 @@ class ClientFlight(Flight):
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
         http.reply_json(*self._encode(result, frame, exchange))
-        if self._planned.plan is None:
-            self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
+        if self._planned.meta_tools is not None:
+            self._planned.meta_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
     def _encode(self, result: Json, frame: bytes, exchange: RequestExchange) -> tuple[bytes, bytes | memoryview, bytes]:
         return _encode_response(self.era, self._call.id, result, frame, exchange)
@@ -470,8 +477,8 @@ class ClientFlight(Flight):
             self._owner.router.remove_active(principal, http)
             self._forget()
 
-        if self._planned.plan is None:
-            context.found_by_search = self.plan.tool
+        if self._planned.meta_tools is not None:
+            context.on_result = partial(self._planned.meta_tools.on_result, principal.id, self.plan.tool)
         taken.task = http.run(lambda exchange: self._resume(exchange, context, taken))
         taken.task.add_done_callback(on_done)
 

@@ -13,7 +13,6 @@ import msgspec
 from toolway.gateway.mcp.context import ForwardedCall, Notify, RequestContext, get_meta
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
-from toolway.gateway.mcp.meta_tools import META_TOOLS, search_instructions
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter, RpcResult
 from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
@@ -53,8 +52,6 @@ _DEFAULT_CAPABILITIES: Final[Json] = {
     "completions": {},
     "logging": {},
 }
-#: An endpoint that lists meta-tools: all other tools of its servers are found and called through them.
-_SEARCH_CAPABILITY: Final[Json] = {"toolway/search": {"tools": list(META_TOOLS)}}
 #: The experimental tasks of 2025-11-25, which the tasks extension replaced.
 _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
@@ -95,7 +92,8 @@ class Discovery:
         if agreed is None:
             extensions = self._extensions(view)
             capabilities = {**_DEFAULT_CAPABILITIES, **({"extensions": extensions} if extensions else {})}
-            return {**capabilities, "experimental": _SEARCH_CAPABILITY} if view.has_search else capabilities
+            meta_tools = view.meta_tools
+            return {**capabilities, "experimental": meta_tools.capability} if meta_tools is not None else capabilities
         # Forward the server's own capabilities; the gateway itself detects list changes.
         return {
             k: {**v, **_DEFAULT_CAPABILITIES.get(k, {})} if isinstance(v, dict) else v
@@ -118,8 +116,8 @@ class Discovery:
         return view.sanitize(agreed.server_info) if agreed is not None and "name" in agreed.server_info else SERVER_INFO
 
     def _with_instructions(self, result: Json, view: EndpointView) -> Json:
-        if view.has_search:  # instructions of all servers would cost more than the definitions that search avoids
-            return {**result, "instructions": search_instructions(view.servers())[:MAX_INSTRUCTIONS_CHARS]}
+        if view.meta_tools is not None:  # instructions of all servers would cost more than meta-tools avoid
+            return {**result, "instructions": view.meta_tools.instructions(view.servers())[:MAX_INSTRUCTIONS_CHARS]}
         parts = []
         for server in view.servers():
             instructions = self._servers.instructions(server)
@@ -192,8 +190,8 @@ class ModernEndpoint:
         response = ResponseWriter(exchange, context.request_id)
         try:
             result = await self._dispatcher.resume(context, taken)
-            if context.found_by_search is not None:
-                self._dispatcher.search_tools.on_result(context.principal.id, context.found_by_search, result)
+            if context.on_result is not None:
+                context.on_result(result)
             response.send_result(result)
         except RpcFailure as failure:
             response.send_error(failure)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,9 +21,18 @@ from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp import meta_tools
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure, is_argument_failure, schema_text
-from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL, SEARCH_TOOL, Coverage, FoundTool
+from toolway.gateway.mcp.meta_tools import (
+    CALL_TOOL,
+    META_TOOLS,
+    READ_TOOL,
+    SEARCH_TOOL,
+    Coverage,
+    FoundTool,
+    search_instructions,
+)
 from toolway.gateway.mcp.responses import RpcResult
-from toolway.gateway.mcp.view import EndpointView, ListWaiter
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.meta_tools import MetaTools, UnwrappedCall
 from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.search.search_log import SearchLog
@@ -44,9 +53,6 @@ STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are 
 SLICE_SERVERS: Final = 200  # servers whose tools are collected in one slice
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 
-#: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
-UnwrappedCall: TypeAlias = tuple[Json, Tool | None] | Json
-
 
 class _ErrorFlag(msgspec.Struct):
     isError: bool = False
@@ -54,15 +60,15 @@ class _ErrorFlag(msgspec.Struct):
 
 
 class SearchTools:
-    """Implementation of the meta-tools (`search_tools`, `call_tool` …) for all endpoints with tool search.
+    """Implementation of the meta-tools (`search_tools`, `call_tool` …) for all endpoints with tool search."""
 
-    `held_servers` returns the servers whose entries need an operator's approval.
-    """
+    definitions = META_TOOLS
+    callers = frozenset({CALL_TOOL, READ_TOOL})
+    capability: ClassVar[Json] = {"toolway/search": {"tools": list(META_TOOLS)}}
 
-    def __init__(self, hub: HubCore, lists: ListWaiter, held_servers: Callable[[], Iterable[str]] = tuple) -> None:
+    def __init__(self, hub: HubCore, meta_tools: MetaTools) -> None:
         self._hub = hub
-        self._lists = lists
-        self._held_servers = held_servers
+        self._meta_tools = meta_tools
         self._allowed: WeakKeyDictionary[EndpointView, tuple[Mapping[tuple[str, str], str], AllowedTools]] = (
             WeakKeyDictionary()
         )
@@ -73,6 +79,9 @@ class SearchTools:
         #: arguments and first sentence of tools that were found, by view and name, valid for this tool object
         self._compact: dict[tuple[EndpointView, str], tuple[Tool, tuple[tuple[str, str], ...], str]] = {}
         self.log = SearchLog()
+
+    def instructions(self, servers: Sequence[str]) -> str:
+        return search_instructions(servers)
 
     # -- search_tools and describe_tool --------------------------------------------------------------------------------
 
@@ -94,7 +103,7 @@ class SearchTools:
             raise ValueError(f"limit must be a number from 1 to {meta_tools.MAX_RESULTS}")
         if server is not None and server not in view.servers():
             raise ValueError(f"unknown server; the servers are: {', '.join(view.servers())[:2000] or 'none'}")
-        await self._lists.wait_for_starting(view, STARTUP_WAIT_S)
+        await self._meta_tools.endpoints.wait_for_starting(view, STARTUP_WAIT_S)
         await view.prepare()
         count = len(view.items("tools"))
         coverage = await self._coverage(view)  # before the search: what it found must be in the view now
@@ -167,7 +176,7 @@ class SearchTools:
 
         Nothing outside the view is mentioned.
         """
-        names, facts = view.tool_names(), (self._hub.servers.changes, tuple(self._held_servers()))
+        names, facts = view.tool_names(), (self._hub.servers.changes, tuple(self._meta_tools.endpoints.held_servers()))
         known = self._coverages.get(view)
         if known is None or known[0] is not names or known[1] != facts:
             held = sorted(server for server in facts[1] if view.may_include(server))
@@ -213,7 +222,7 @@ class SearchTools:
         effect = meta_tools.effect_word(self._hub.policies.tool_policy(tool).default_effect)
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
-    def on_config_changed(self) -> None:
+    def on_views_changed(self) -> None:
         """Drop the cached short forms of tool definitions, because a group may have other descriptions now."""
         self._compact.clear()
 
@@ -261,16 +270,18 @@ class SearchTools:
             return self._refuse(f"{meta_tool}: put the arguments of {name} into `arguments`.", view, name, item)
         if arguments is not None and not isinstance(arguments, dict):
             return self._refuse(f"{meta_tool}: arguments must be an object.", view, name, item)
-        if meta_tool == READ_TOOL and self._hub.policies.tool_policy(item).default_effect is not Effect.READ:
+        if not self.may_call(meta_tool, item):
             return self._refuse(f"{name} may change something, so {READ_TOOL} rejects it. Use {CALL_TOOL}.")
         self.count_call(meta_tool)
         context.headers = None
         return {**params, "name": name, "arguments": arguments or {}}, item
 
-    def count_call(self, meta_tool: str) -> None:
-        """Count a call that is sent through the meta-tool `call_tool` or `read_tool`."""
+    def may_call(self, name: str, tool: Tool) -> bool:
+        return name != READ_TOOL or self._hub.policies.tool_policy(tool).default_effect is Effect.READ
+
+    def count_call(self, name: str) -> None:
         counts = self.log.counts.calls
-        counts[meta_tool] = counts.get(meta_tool, 0) + 1
+        counts[name] = counts.get(name, 0) + 1
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
         """Return a result that shows a model the schema of a tool, after its call failed because of wrong arguments.

@@ -23,7 +23,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.errors import CallError
 from toolway.events import ListKind
 from toolway.gateway.legacy_schemas import adapt_definition
-from toolway.gateway.mcp.meta_tools import META_TOOLS
+from toolway.gateway.meta_tools import MetaTools, MetaToolSet
 from toolway.gateway.permissions import PrincipalAccess
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
@@ -73,6 +73,7 @@ class EndpointView:
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
         permission: PrincipalAccess | None = None,
         own_lists: OwnLists | None = None,
+        meta_tools: MetaTools | None = None,
     ) -> None:
         """Create the view. `own_lists` filters the items of servers that are called with the principal's own login."""
         self._catalog = catalog
@@ -85,6 +86,7 @@ class EndpointView:
         self._decided: tuple[int, int] | None = None  # generation and version for which all items are decided
         self._invisible_characters = invisible_characters
         self._own_lists = own_lists
+        self._meta_tools = meta_tools if meta_tools is not None else MetaTools()
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
@@ -292,9 +294,9 @@ class EndpointView:
         return self._current_list(kind).items
 
     @property
-    def has_search(self) -> bool:
-        """Return True if this view lists the meta-tools of tool search instead of all tools."""
-        return self._tool_filter.search
+    def meta_tools(self) -> MetaToolSet | None:
+        """Meta-tools that this view lists instead of all tools; None if it lists none."""
+        return self._meta_tools.provider if self._tool_filter.search else None
 
     def tool_names(self) -> Mapping[tuple[str, str], str]:
         """Return the client-visible names of the tools of this view by (server, tool).
@@ -455,7 +457,7 @@ class EndpointView:
         """
         treatment = self._invisible_characters()
         if self._naming is None or self._naming[0] != treatment:
-            reserved = META_TOOLS if self.has_search else ()
+            reserved = self.meta_tools.definitions if self.meta_tools is not None else ()
 
             def includes(item: Item) -> bool:
                 return self._is_included("tools", item)
@@ -551,8 +553,9 @@ class EndpointView:
                 raise ValueError("the list changed since this cursor was issued")
             start = all_names.index(after) + 1
         chosen = all_names[start : start + PAGE_SIZE]
-        meta_tools = META_TOOLS.values() if kind == "tools" and self.has_search and not after else ()
-        items = [*meta_tools, *(self._raw_item(kind, name, listed.items[name]) for name in chosen)]
+        meta_tools = self.meta_tools if kind == "tools" and not after else None
+        first = meta_tools.definitions.values() if meta_tools is not None else ()
+        items = [*first, *(self._raw_item(kind, name, listed.items[name]) for name in chosen)]
         if kind == "tools":
             items = [adapt_definition(each, era) for each in items]
         raw = msgspec.Raw(self._encode_items(items))

@@ -1,0 +1,107 @@
+"""Meta-tools that a part adds: an endpoint lists them instead of its servers' tools, which they find and call.
+
+One part may provide them. A call through one becomes the call of the tool that it names before it is sent, so every
+control sees that tool: scopes, policy, limits, approvals, argument check, and audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.catalog.catalog import Tool
+    from toolway.gateway.mcp.context import RequestContext
+    from toolway.gateway.mcp.errors import RpcFailure
+    from toolway.gateway.mcp.responses import RpcResult
+    from toolway.gateway.mcp.view import EndpointView
+    from toolway.gateway.tool_filter import ToolFilter
+
+#: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
+UnwrappedCall: TypeAlias = "tuple[Json, Tool | None] | Json"
+
+
+class MetaToolSet(Protocol):
+    """Meta-tools of all endpoints that list them. Their definitions never change."""
+
+    @property
+    def definitions(self) -> Mapping[str, Json]:
+        """Definitions by name, in the order in which they are listed."""
+        ...
+
+    @property
+    def callers(self) -> frozenset[str]:
+        """Names of those that call the tool that their argument `name` names, with their argument `arguments`."""
+        ...
+
+    @property
+    def capability(self) -> Json:
+        """Experimental capability of an endpoint that lists them."""
+        ...
+
+    def instructions(self, servers: Sequence[str]) -> str:
+        """Return the instructions of an endpoint with these servers."""
+        ...
+
+    async def answer(self, context: RequestContext, name: str, arguments: object) -> Json:
+        """Return the result of a meta-tool that is not one of `callers`."""
+        ...
+
+    def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
+        """Return the call that a call of one of `callers` contains, or a result that explains why it is not made."""
+        ...
+
+    def may_call(self, name: str, tool: Tool) -> bool:
+        """Return False if this one of `callers` may not call a tool. It decides no rights: those are checked later."""
+        ...
+
+    def count_call(self, name: str) -> None:
+        """Count a call that is sent through one of `callers`."""
+        ...
+
+    def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
+        """Look at the result of a tool that a principal called through one of `callers`."""
+        ...
+
+    def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
+        """Return a result that explains the failure of such a call to a model; None to report it as it is."""
+        ...
+
+    async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
+        """Return a result for a call of a tool that does not exist."""
+        ...
+
+    def on_views_changed(self) -> None:
+        """Drop what is known about the tools of endpoints: they may have other names and descriptions now."""
+        ...
+
+
+class EndpointFacts(NamedTuple):
+    """Facts about the endpoints of a gateway, for meta-tools."""
+
+    groups: Callable[[], Mapping[str, ToolFilter]]  # each has an endpoint
+    held_servers: Callable[[], Iterable[str]]  # servers whose entries need an administrator's review
+    wait_for_starting: Callable[[EndpointView, float], Awaitable[None]]  # in seconds, right after servers changed
+
+
+async def _wait_for_nothing(view: EndpointView, timeout: float) -> None:
+    pass
+
+
+class MetaTools:
+    """The meta-tools of a gateway, if a part provides some. The gateway sets `endpoints`."""
+
+    def __init__(self) -> None:
+        self.provider: MetaToolSet | None = None
+        self.endpoints = EndpointFacts(dict, tuple, _wait_for_nothing)
+
+    def provide(self, provider: MetaToolSet) -> None:
+        """Let endpoints list these meta-tools.
+
+        Raises `LookupError` if another part provides some already: names of both could be the same.
+        """
+        if self.provider is not None:
+            raise LookupError("another part already provides meta-tools")
+        self.provider = provider
