@@ -74,7 +74,7 @@ def main() -> int:
     if not results:
         print("no pytest session produced results", file=sys.stderr)
         return 1
-    lines = [line for line in _lines(_behaviours(), results) if _is_wanted(line[0], options)]
+    lines = [line for line in _lines(_behaviors(), results) if _is_wanted(line[0], options)]
     print(_table(lines))
     print(_totals(results, crashed))
     if options.write:
@@ -99,7 +99,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if set(options.groups) - set(GROUPS):
         parser.error(f"--groups takes letters of {''.join(GROUPS)}")
-    if unknown := set(options.rows.split()) - set(_behaviours()):
+    if unknown := set(options.rows.split()) - set(_behaviors()):
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
     if options.write and (options.only or options.cases):
         parser.error("--write needs whole groups: use --groups or --rows instead of --only and --cases")
@@ -205,13 +205,13 @@ def _add(results: dict[str, Any], found: dict[str, Any]) -> None:
             known[key] = sorted({*known[key], *value}) if isinstance(value, list) else known[key] + value
 
 
-def _behaviours() -> dict[str, Any]:
-    with open(ROOT / "tests" / "behaviours.toml", "rb") as file:
+def _behaviors() -> dict[str, Any]:
+    with open(ROOT / "tests" / "behaviors.toml", "rb") as file:
         return tomllib.load(file)
 
 
-def _lines(behaviours: dict[str, Any], results: dict[str, Any]) -> list[tuple[str, ...]]:
-    return [_line(row, entry, results.get(row)) for row, entry in behaviours.items()]
+def _lines(behaviors: dict[str, Any], results: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [_line(row, entry, results.get(row)) for row, entry in behaviors.items()]
 
 
 def _line(row: str, entry: dict[str, Any], result: dict[str, Any] | None) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def become_macos() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
-    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc] # there is no kqueue to take instead
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc] # Linux lacks kqueue
     fcntl.F_FULLFSYNC = F_FULLFSYNC  # type: ignore[attr-defined]
     _hide_functions()
     _hide_folders()

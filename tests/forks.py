@@ -211,7 +211,7 @@ class _Copy:
 def _separate_captures(manager: CaptureManager) -> None:
     """Let this process write to its own temporary files.
 
-    The file objects stay open: a default argument, such as that of the SDK's `stdio_client`, may be one of them.
+    The file objects stay open: a default argument may be one of them, as in the SDK's `stdio_client`.
     """
     manager.suspend_global_capture()
     captures = manager._global_capturing
@@ -222,7 +222,7 @@ def _separate_captures(manager: CaptureManager) -> None:
 
 
 def _groups(items: list[pytest.Item]) -> Iterator[list[int]]:
-    """Divide tests into groups that one process runs: those of a file, at most MAX_GROUP if they share nothing."""
+    """Divide tests into groups for one process each: a file, or at most MAX_GROUP tests if they share nothing."""
     group: list[int] = []
     for index, item in enumerate(items):
         if group and (item.path != items[group[0]].path or (len(group) >= MAX_GROUP and not _has_module_fixture(item))):

@@ -37,7 +37,7 @@ OURS = {
     options.DATABASE_FILE_VARIABLE,
     STATE_FOLDER_VARIABLE,
 }
-needs_tools = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="there is no helm here: make deploy")
+needs_tools = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="helm is not installed: make deploy")
 
 
 def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:

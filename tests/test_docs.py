@@ -162,7 +162,7 @@ def test_every_class_named_on_pages_is_public():
 @pytest.mark.parametrize("example", ["first.py", "calls.py"])
 @pytest.mark.user_trial("26")
 def test_readme_program_prints_its_comments_anywhere(example, tmp_path):
-    """The README shows each printed line as a comment; the program needs no file of the checkout."""
+    """The README shows each printed line as a comment; the program runs without the checkout."""
     file = ROOT / "examples" / example
     done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     shown = re.findall(r"^ *print\(.*\)  # (.*)$", file.read_text(), re.MULTILINE)

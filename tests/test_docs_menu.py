@@ -24,7 +24,7 @@ CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 
 def anchors(page: str) -> set[str]:
-    """Return the anchors of the headings of a page."""
+    """Return the anchors of a page's headings."""
     text = CODE.sub("", (DOCS / page).read_text())
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
     return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-").lower() for title in plain}

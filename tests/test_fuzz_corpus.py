@@ -216,7 +216,7 @@ STREAMS: dict[str, Callable[[int], object]] = {
     "a message of brackets": lambda size: parsed("[" * size),
     "a message of ids": lambda size: parsed('"id" : ' * (size // 7)),
     "a message of digits": lambda size: parsed('{"id": 1, "result": {"n": ' + "9" * min(size, 4000) + "}}"),
-    "a message that is no UTF-8": lambda size: parsed('{"id": "' + "\\ud800" * (size // 6) + '"}'),
+    "a message that is not UTF-8": lambda size: parsed('{"id": "' + "\\ud800" * (size // 6) + '"}'),
 }
 
 

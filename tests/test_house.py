@@ -129,7 +129,9 @@ def test_no_file_names_a_registry():
 def test_no_file_names_a_local_folder():
     common = {Path("/"), Path(tempfile.gettempdir()), Path("/tmp")}  # a page may name these
     folders = [f"{folder}/" for folder in (ROOT.parent, Path.home()) if folder not in common]
-    own = [(name, text) for name, text in own_files() if not name.startswith("bench/search/data/")]  # texts of tasks
+    own = [
+        (name, text) for name, text in own_files() if not name.startswith("bench/search/data/")
+    ]  # its tasks name folders
     assert [(name, folder) for name, text in own for folder in folders if folder in text] == []
 
 

@@ -1,4 +1,4 @@
-"""`pip install` of our wheel needs no compiler on Windows, macOS and Linux: every requirement has a wheel there.
+"""`pip install` of our wheel works without a compiler on Windows, macOS, and Linux: every requirement has a wheel.
 
 uv resolves for systems that are not this one. Without uv or a package index, these tests are skipped, and say so."""
 
@@ -21,7 +21,7 @@ PLATFORMS = {
 }
 EXTRAS = sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 NO_INDEX = re.compile(r"Failed to fetch|error sending request|client error \(Connect\)|network was disabled|timed out")
-pytestmark = pytest.mark.skipif(not UV.exists(), reason="there is no uv here: make setup")
+pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv is not installed: make setup")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolve(requirement: str, platform: str, python: str) -> tuple[dict[str, str], str]:
-    """Return the resolved versions by name, or why there is no resolution. Skips the test without an index."""
+    """Return the resolved versions by name, or why resolving failed. Skips the test without an index."""
     words = [str(UV), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
     words += ["--python", sys.executable, "--python-platform", PLATFORMS[platform], "--python-version", python, "-"]
     done = subprocess.run(words, input=requirement, capture_output=True, text=True, timeout=240, cwd=ROOT.anchor)

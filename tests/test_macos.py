@@ -300,7 +300,7 @@ def test_sandbox_with_limits_is_rejected_before_start(grants: dict[str, Any], en
 import json, sys
 from toolway.config.schema import SandboxGrants
 from toolway.upstream.process import confinement, seatbelt
-seatbelt.PROGRAM = "/bin/sh"  # there is no sandbox-exec here
+seatbelt.PROGRAM = "/bin/sh"  # Linux lacks sandbox-exec
 try:
     confinement.confine(["/bin/true"], {}, None, "strict", SandboxGrants(**json.loads(sys.argv[1])), [], "")
 except confinement.SandboxError as exc:

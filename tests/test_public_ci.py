@@ -28,8 +28,8 @@ MISTAKES = {
     "persist-credentials": "persist-credential",
     "timeout-minutes": "timeout-minute",
 }
-needs_actionlint = pytest.mark.skipif(not ACTIONLINT.exists(), reason="there is no actionlint here: make public-ci")
-needs_schema = pytest.mark.skipif(not SCHEMA.exists(), reason="there is no check-jsonschema here: make public-ci")
+needs_actionlint = pytest.mark.skipif(not ACTIONLINT.exists(), reason="actionlint is not installed: make public-ci")
+needs_schema = pytest.mark.skipif(not SCHEMA.exists(), reason="check-jsonschema is not installed: make public-ci")
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 
 

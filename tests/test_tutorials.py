@@ -54,7 +54,7 @@ def digest_in(command: str) -> str:
 
 def test_cluster_tutorial_shows_real_output(tmp_path: Path) -> None:
     if shutil.which("nats-server", path=str(Path(sys.executable).parent)) is None:
-        pytest.skip("there is no nats-server here")
+        pytest.skip("nats-server is not installed")
     pairs = commands_of(ROOT / "docs" / "tutorial" / "cluster.md")
     assert len(pairs) == 19
     ports = dict(zip(("4222", "8811", "8812"), free_ports(3), strict=True))

@@ -3,7 +3,7 @@
     python -m tests.agents.kills                                  # 30 points, 20 seeds, both formats
     python -m tests.agents.kills --seeds 1 --points "after model/1 begun"
 
-The requests are counted at the provider, the effects at the server. A seed chooses the texts, the ids and the delays of
+The requests are counted at the provider, the effects at the server. A seed chooses the answers, ids, and delays of
 the calls, the budget, whether answers are streamed, and, from 10 on, a second point at which the next process is
 killed.
 """
@@ -195,7 +195,7 @@ class KillRun:
         totals = self.totals
         file = self._folder / "end"
         if not file.exists():
-            self._problem("the run has no end")
+            self._problem("the run never ended")
             return
         end = json.loads(file.read_text())
         code = "" if end["error"] is None else end["error"]["code"]
@@ -207,7 +207,7 @@ class KillRun:
             self._problem(f"a kill cost more than one request: {asked}")
         effects = Counter(each["id"] for each in read_effects(self._folder / "effects"))
         if effects["p1"] > 1 or effects["p2"] > 1:
-            self._problem(f"an unsafe call was executed twice: {effects}")
+            self._problem(f"an unsafe call ran twice: {effects}")
         self._check_end(end["state"], code, end["output"], effects)
         self._check_budget(asked)
         if totals.kills == 0 and "E-AGENT-BUDGET" not in code:

@@ -1,7 +1,7 @@
 """Instructions in the results of an untrusted server, with a model that obeys each of them.
 
-Twenty prompt injections of publicly known kinds. None makes a run execute an unsafe tool of another server without
-the approval of a user; without the mark of the server, each of them does.
+Twenty prompt injections of publicly known kinds. None makes a run call an unsafe tool of another server before
+a user approves it. Without the server's `untrusted` mark, each of them does.
 """
 
 from __future__ import annotations

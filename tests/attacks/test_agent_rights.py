@@ -115,7 +115,7 @@ async def test_agent_needs_one_approval_per_call(tmp_path: Path, monkeypatch: py
                         async with asyncio.timeout(30):
                             while not (found := [each for each in await lab.waiting() if each.id not in decided]):
                                 await asyncio.sleep(0.02)
-                        assert lab.executed() == number, "nothing is sent without an approval of its own"
+                        assert lab.executed() == number, "each call needs its own approval"
                         decided.append(found[0].id)
                         await lab.gate.decide(found[0].id, "approved", "")
                         async with asyncio.timeout(30):

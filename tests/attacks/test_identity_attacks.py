@@ -86,27 +86,27 @@ STRANGE_URLS: Final = [
 
 @pytest.mark.attack("A2-NI3")
 async def test_malformed_provider_document_does_not_stop_logins() -> None:
-    people = Issuer()
+    issuer = Issuer()
     fetch = create_fetch(SETTINGS, NetworkPolicy)
 
     async def fetch_some(url: str) -> bytes:
-        return await (people.fetch(url) if url.startswith(ISSUER) else fetch(url))
+        return await (issuer.fetch(url) if url.startswith(ISSUER) else fetch(url))
 
-    login = IdentityProvider(SETTINGS, ACCESS, fetch_some, now=lambda: people.now)
+    login = IdentityProvider(SETTINGS, ACCESS, fetch_some, now=lambda: issuer.now)
     await login.keys.refresh()
     for jwks in STRANGE_KEYS:
-        people.jwks = jwks.encode()
+        issuer.jwks = jwks.encode()
         await login.keys.refresh()
-        assert login.keys.problem and login.authenticate(people.token()), jwks[:50]
-    people.jwks = None
+        assert login.keys.problem and login.authenticate(issuer.token()), jwks[:50]
+    issuer.jwks = None
     for url in STRANGE_URLS:
-        people.metadata["jwks_uri"] = url
+        issuer.metadata["jwks_uri"] = url
         await login.keys.refresh()
-        assert login.keys.problem and login.authenticate(people.token()), url[:50]
-    people.metadata["jwks_uri"] = f"{ISSUER}/keys"
-    people.rotate("k2", keep=False)
+        assert login.keys.problem and login.authenticate(issuer.token()), url[:50]
+    issuer.metadata["jwks_uri"] = f"{ISSUER}/keys"
+    issuer.rotate("k2", keep=False)
     await login.keys.refresh()
-    assert login.keys.problem == "" and await status_of(login, people.token()) == 200
+    assert login.keys.problem == "" and await status_of(login, issuer.token()) == 200
 
 
 # -- tokens of other kinds ---------------------------------------------------------------------------------------------
@@ -118,17 +118,17 @@ async def test_malformed_provider_document_does_not_stop_logins() -> None:
     [{"token_use": "refresh_token"}, {"token_use": "id"}, {"token_use": ["access"]}, {"typ": "Refresh"}, {"typ": "ID"}],
 )
 async def test_refresh_and_id_tokens_are_rejected(changes: Json) -> None:
-    people = Issuer()
-    endpoint = Endpoint(people)
+    issuer = Issuer()
+    endpoint = Endpoint(issuer)
     endpoint.body = json.dumps(endpoint.claims(**changes)).encode()
-    login = login_of(people, endpoint)
+    login = login_of(issuer, endpoint)
     await login.keys.refresh()
     assert await status_of(login, "opaque-refresh-token") == 401
-    assert await status_of(login, people.token({"typ": "JWT"}, **changes)) == 401
+    assert await status_of(login, issuer.token({"typ": "JWT"}, **changes)) == 401
     for use in ("access", "access_token"):  # Cognito, Hydra
         endpoint.body = json.dumps(endpoint.claims(token_use=use, typ="Bearer")).encode()
         assert await status_of(login, f"opaque-{use}") == 200
-        assert await status_of(login, people.token({"typ": "JWT"}, token_use=use)) == 200
+        assert await status_of(login, issuer.token({"typ": "JWT"}, token_use=use)) == 200
 
 
 # -- on behalf of users -----------------------------------------------------------------------------------------------
@@ -183,18 +183,18 @@ async def test_parallel_calls_use_the_token_of_their_own_caller(
 ) -> None:
     choose = random.Random(seed)
     targets = {name: Target(issuer) for name in ("s1", "s2")}
-    people = [f"p{number}" for number in range(5)]
+    users = [f"p{number}" for number in range(5)]
     async with on_behalf(tmp_path, issuer, targets) as found:
         # Several tokens per user, used in turn: exchanges of all users overlap.
-        tokens = {person: [issuer.token(person, jti=str(number)) for number in range(2)] for person in people}
+        tokens = {user: [issuer.token(user, jti=str(number)) for number in range(2)] for user in users}
 
-        async def call(person: str, server: str, delay: float) -> None:
+        async def call(user: str, server: str, delay: float) -> None:
             await asyncio.sleep(delay)
-            params = {"name": f"{server}__echo", "arguments": {"text": f"of-{person}"}}
-            answer = await ask(found, choose.choice(["modern", "legacy"]), choose.choice(tokens[person]), params)
-            assert f"of-{person}".encode() in answer.body, answer.body
+            params = {"name": f"{server}__echo", "arguments": {"text": f"of-{user}"}}
+            answer = await ask(found, choose.choice(["modern", "legacy"]), choose.choice(tokens[user]), params)
+            assert f"of-{user}".encode() in answer.body, answer.body
 
-        work = [(choose.choice(people), choose.choice(list(targets)), choose.random() / 20) for _ in range(40)]
+        work = [(choose.choice(users), choose.choice(list(targets)), choose.random() / 20) for _ in range(40)]
         await asyncio.gather(*(call(*each) for each in work))
     calls = [each for target in targets.values() for each in target.seen if "of-p" in each]
     assert len(calls) == 40
@@ -211,26 +211,26 @@ TIMES: Final = ("1" + "0" * 400, "-1", "1e400", "1e999", "NaN", "Infinity", "nul
 @pytest.mark.attack("A2-held-I2")
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
 async def test_token_with_invalid_or_repeated_time_is_rejected(claim: str) -> None:
-    people = Issuer()
-    endpoint = Endpoint(people)
-    login = login_of(people, endpoint)
+    issuer = Issuer()
+    endpoint = Endpoint(issuer)
+    login = login_of(issuer, endpoint)
     await login.keys.refresh()
-    rest = json.dumps({name: value for name, value in people.claims().items() if name != claim})[:-1]
+    rest = json.dumps({name: value for name, value in issuer.claims().items() if name != claim})[:-1]
     for number, value in enumerate(TIMES):
         text = f'{rest}, "{claim}": {value}}}'
-        assert await status_of(login, compact(people.header(), encode(text.encode()), people.key)) == 401, value[:9]
+        assert await status_of(login, compact(issuer.header(), encode(text.encode()), issuer.key)) == 401, value[:9]
         endpoint.body = b'{"active": true, ' + text[1:].encode()
         assert await status_of(login, f"opaque-{number}") in (401, 503), value[:9]
-    twice = f'{rest}, "{claim}": 1, "{claim}": {int(people.now) + 60}}}'
-    assert await status_of(login, compact(people.header(), encode(twice.encode()), people.key)) == 401
+    twice = f'{rest}, "{claim}": 1, "{claim}": {int(issuer.now) + 60}}}'
+    assert await status_of(login, compact(issuer.header(), encode(twice.encode()), issuer.key)) == 401
 
 
 @pytest.mark.attack("A2-held-I3")
 async def test_token_header_cannot_choose_the_key() -> None:
-    people, stranger = Issuer(), Issuer()
-    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
+    issuer, stranger = Issuer(), Issuer()
+    login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, now=lambda: issuer.now)
     await login.keys.refresh()
-    stranger.now = people.now
+    stranger.now = issuer.now
     own = stranger.keys[0]
     for header in (
         {"kid": "../../../dev/null"},
@@ -248,13 +248,13 @@ async def test_token_header_cannot_choose_the_key() -> None:
     ):
         token = compact(stranger.header(**header), stranger.claims(), stranger.key)
         assert await status_of(login, token) in (401, 503), header
-    assert len([url for url in people.fetched if "keys" in url]) <= 2
+    assert len([url for url in issuer.fetched if "keys" in url]) <= 2
 
 
 @pytest.mark.attack("A2-held-I4")
 async def test_group_name_lookalikes_grant_nothing() -> None:
-    people = Issuer()
-    login = IdentityProvider(SETTINGS, {**ACCESS, "*": ("b.echo",)}, people.fetch, now=lambda: people.now)
+    issuer = Issuer()
+    login = IdentityProvider(SETTINGS, {**ACCESS, "*": ("b.echo",)}, issuer.fetch, now=lambda: issuer.now)
     await login.keys.refresh()
     only_everyone = ("access:*",)
     for groups in (
@@ -266,16 +266,16 @@ async def test_group_name_lookalikes_grant_nothing() -> None:
         [*["a"] * 2000, "eng"],
         "eng,sales",
     ):
-        assert login.authenticate(people.token(groups=groups)).principal.scopes == only_everyone, groups
-    assert not login.authenticate(people.token(groups=["*", "admin", "local"])).principal.admin
+        assert login.authenticate(issuer.token(groups=groups)).principal.scopes == only_everyone, groups
+    assert not login.authenticate(issuer.token(groups=["*", "admin", "local"])).principal.admin
 
 
 @pytest.mark.attack("A2-held-I5")
 async def test_subject_and_name_lookalikes_are_other_users() -> None:
-    people = Issuer()
-    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
+    issuer = Issuer()
+    login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, now=lambda: issuer.now)
     await login.keys.refresh()
-    alice = login.authenticate(people.token()).principal
+    alice = login.authenticate(issuer.token()).principal
     for subject in (
         "Alice",
         "alice#",
@@ -287,42 +287,42 @@ async def test_subject_and_name_lookalikes_are_other_users() -> None:
         "\u00e9",
         "alice ",
     ):
-        found = login.authenticate(people.token(sub=subject, preferred_username="alice")).principal
+        found = login.authenticate(issuer.token(sub=subject, preferred_username="alice")).principal
         assert found.id != alice.id and found.caller_id != alice.caller_id, subject
-    composed, joined = (login.authenticate(people.token(sub=each)).principal.id for each in ("e\u0301", "\u00e9"))
+    composed, joined = (login.authenticate(issuer.token(sub=each)).principal.id for each in ("e\u0301", "\u00e9"))
     assert composed != joined
     for subject in ("alice\n", "alice\u200b", "\u202eecila", "alice\0", "\x1b[2Jalice", "alice\u00a0", ""):
-        assert await status_of(login, people.token(sub=subject)) == 401, subject
+        assert await status_of(login, issuer.token(sub=subject)) == 401, subject
     for name in ("\u202eecila", "alice\nbob", "\x1b[2Jalice", "alice\u2028x", "a" * 5000):
-        shown = login.authenticate(people.token(sub="mallory", preferred_username=name)).principal.name
+        shown = login.authenticate(issuer.token(sub="mallory", preferred_username=name)).principal.name
         assert shown.isprintable() and "\n" not in shown and len(shown) <= 100, name
 
 
 @pytest.mark.attack("A2-NI12")
 @pytest.mark.parametrize("claim", ["client_id", "azp", "cid", "appid"])
 async def test_client_id_cannot_forge_a_log_line(claim: str) -> None:
-    people, events = Issuer(), list[Any]()
-    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now, emit=events.append)
+    issuer, events = Issuer(), list[Any]()
+    login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, now=lambda: issuer.now, emit=events.append)
     await login.keys.refresh()
     events.clear()
     for client in ("x\nadmin: True", "x\ty", "x\u2028y", "\x1b[2Jx"):
         names: Json = {"client_id": None, claim: client}
-        shown = login.authenticate(people.token(**names)).principal.client
+        shown = login.authenticate(issuer.token(**names)).principal.client
         assert shown.isprintable() and events.pop().reason.isprintable(), client
-    assert login.authenticate(people.token(client_id="claude code")).principal.client == "claude code"
+    assert login.authenticate(issuer.token(client_id="claude code")).principal.client == "claude code"
 
 
 @pytest.mark.attack("A2-held-I6")
 async def test_answer_about_one_opaque_token_is_not_used_for_another() -> None:
-    people = Issuer()
-    endpoint = Endpoint(people)
+    issuer = Issuer()
+    endpoint = Endpoint(issuer)
 
     async def answer(token: str) -> tuple[int, bytes]:
         endpoint.asked.append(token)
         await asyncio.sleep(0)
         return 200, json.dumps(endpoint.claims() if token == "Opaque-token" else {"active": False}).encode()
 
-    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now, ask=answer)
+    login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, now=lambda: issuer.now, ask=answer)
     variants = ("opaque-token", "Opaque-token ", "Opaque-toke", "Opaque-tokenx", "Opaque%2Dtoken", "Opaque-token\t")
     found = await asyncio.gather(*(status_of(login, each) for each in ("Opaque-token", *variants)))
     assert found == [200, *[401] * len(variants)]
@@ -331,9 +331,9 @@ async def test_answer_about_one_opaque_token_is_not_used_for_another() -> None:
 
 @pytest.mark.attack("A2-held-I7")
 async def test_token_outside_the_authorization_header_is_rejected(tmp_path: Path) -> None:
-    people = Issuer()
-    async with guarded(tmp_path, people) as found:
-        token = people.token()
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        token = issuer.token()
         for path, fields in (
             (f"/mcp?access_token={token}", {}),
             ("/mcp", {"cookie": f"access_token={token}; Authorization=Bearer {token}"}),

@@ -94,12 +94,12 @@ print(json.dumps(got), flush=True)
 async def test_variables_of_another_server_are_unreadable_as_root(tmp_path: Path, sibling: Sandbox) -> None:
     own = tmp_path / "home/.local/state/toolway"
     own.mkdir(parents=True)
-    (tmp_path / "beside").mkdir()
+    (tmp_path / "sibling").mkdir()
     env, secret = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}, "canary-of-a-sibling"
     spawner = Spawner(None, [own])
     try:
         other = await spawner.start(["sleep", "100"], {**env, "SECRET": secret}, None, sibling)
-        arguments = [str(other.pid), str(tmp_path / "beside/disk"), secret]
+        arguments = [str(other.pid), str(tmp_path / "sibling/disk"), secret]
         process = await spawner.start([sys.executable, "-I", "-S", "-c", INSPECT, *arguments], env, None, "guard")
         assert json.loads(await read_output(process)) == []
     finally:

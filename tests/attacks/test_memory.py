@@ -293,7 +293,7 @@ async def test_pipelined_body_without_token_is_not_read() -> None:
 
 @pytest.mark.attack("A2-F4")
 async def test_pipelined_bodies_count_for_their_own_caller() -> None:
-    """Each request counts against the share of its own principal, even if another one is handled before it."""
+    """Each request counts against its own principal's share, even if another one is handled before it."""
     may_end = asyncio.Event()
 
     async def handle(exchange: Exchange) -> None:

@@ -37,8 +37,8 @@ def info(**fields: Any) -> bytes:
 class HostileNats:
     """A NATS server that treats each connection as the next function says; the last one applies to all later ones."""
 
-    def __init__(self, *behaviours: Behave) -> None:
-        self.behaviours = list(behaviours)
+    def __init__(self, *behaviors: Behave) -> None:
+        self.behaviors = list(behaviors)
         self.connections = 0
         self.got = bytearray()
         self.sent = 0
@@ -46,7 +46,7 @@ class HostileNats:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        behave = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
+        behave = self.behaviors.pop(0) if len(self.behaviors) > 1 else self.behaviors[0]
         with suppress(OSError):
             await behave(reader, writer)
         writer.close()
@@ -129,7 +129,7 @@ def client_of(bus: Bus) -> NatsConnection:
 @pytest.mark.parametrize("tls", [{}, {"tls_required": False}, {"tls_required": None, "tls_available": 0}])
 async def test_password_is_not_sent_to_nats_without_tls(tls: dict[str, Any]) -> None:
     nats = HostileNats()
-    nats.behaviours = [nats.first(info(auth_required=True, **tls))]
+    nats.behaviors = [nats.first(info(auth_required=True, **tls))]
     async with served(nats), bus_to(f"tls://user:canary-password@localhost:{nats.port}") as bus:
         await until(lambda: nats.connections >= 2, 20)
         assert "has no TLS" in str(bus.last_error) and not bus.is_connected
@@ -140,7 +140,7 @@ async def test_password_is_not_sent_to_nats_without_tls(tls: dict[str, Any]) -> 
 async def test_available_tls_is_used_even_if_not_required(tmp_path: Path) -> None:
     """The node begins the handshake, and rejects a certificate that it does not know."""
     nats = HostileNats()
-    nats.behaviours = [nats.first(info(auth_required=True, tls_available=True))]
+    nats.behaviors = [nats.first(info(auth_required=True, tls_available=True))]
     async with served(nats), bus_to(f"tls://user:canary-password@localhost:{nats.port}"):
         await until(lambda: len(nats.got) > 100, 20)
     assert nats.got[:2] == b"\x16\x03" and b"canary" not in nats.got  # a ClientHello
@@ -162,7 +162,7 @@ async def test_available_tls_is_used_even_if_not_required(tmp_path: Path) -> Non
 )
 async def test_endless_nats_message_is_bounded_and_reconnects(data: bytes, repeated: bytes) -> None:
     nats = HostileNats()
-    nats.behaviours = [nats.then(data, repeated), nats.honest]
+    nats.behaviors = [nats.then(data, repeated), nats.honest]
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
         await until(lambda: nats.connections >= 2 and bus.is_connected, 30)
         assert len(client_of(bus)._ps.buf) == 0
@@ -183,7 +183,7 @@ async def test_endless_nats_message_is_bounded_and_reconnects(data: bytes, repea
 )
 async def test_hostile_nats_message_leads_to_a_reconnect(message: bytes) -> None:
     nats = HostileNats()
-    nats.behaviours = [nats.then(message), nats.honest]
+    nats.behaviors = [nats.then(message), nats.honest]
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
         await until(lambda: nats.connections >= 2 and bus.is_connected, 30)
         assert await bus.publish("news", {})
@@ -197,18 +197,18 @@ async def test_invalid_nats_greetings_lead_to_a_reconnect() -> None:
         *(info(max_payload="x"), info(max_payload=-1), info(max_payload=1), info(max_payload=None)),
         *(info(connect_urls=5), info(connect_urls=[["x"], 5]), info(nonce=[])),
     ]
-    nats.behaviours = [nats.honest, *(nats.first(each) for each in greetings), nats.honest]
+    nats.behaviors = [nats.honest, *(nats.first(each) for each in greetings), nats.honest]
     cut = asyncio.Event()
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await nats.greet(reader, writer)
         await cut.wait()
 
-    nats.behaviours[0] = once
+    nats.behaviors[0] = once
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
         await until(lambda: bus.is_connected, 20)
         cut.set()
-        await until(lambda: len(nats.behaviours) == 1 and bus.is_connected, 60)
+        await until(lambda: len(nats.behaviors) == 1 and bus.is_connected, 60)
         assert await bus.publish("news", {})
 
 
@@ -216,7 +216,7 @@ async def test_invalid_nats_greetings_lead_to_a_reconnect() -> None:
 async def test_known_nats_servers_are_bounded() -> None:
     nats = HostileNats()
     names = [info(connect_urls=[f"10.{n}.{m}.1:4222" for m in range(200)]) for n in range(20)]
-    nats.behaviours = [nats.then(b"".join(names))]
+    nats.behaviors = [nats.then(b"".join(names))]
     async with served(nats), bus_to(f"nats://127.0.0.1:{nats.port}") as bus:
         await until(lambda: bus.is_connected, 20)
         await until(lambda: len(client_of(bus)._server_pool) > 10, 20)
@@ -232,7 +232,7 @@ def test_replaced_nats_client_methods_exist() -> None:
 
 async def test_cancelled_nats_connect_ends_at_any_moment() -> None:
     nats = HostileNats()
-    nats.behaviours = [nats.first(b"INFO {\r\n")]
+    nats.behaviors = [nats.first(b"INFO {\r\n")]
     async with served(nats):
         for number in range(60):
             connecting = asyncio.create_task(connect_nats([f"nats://127.0.0.1:{nats.port}"], "n"))

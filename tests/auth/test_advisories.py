@@ -1,6 +1,6 @@
 """Advisories of others (security.md §2) whose root cause could be ours: each test names its row.
 
-Rows 42 and 52 are also in `tests/gateway/test_logins.py`, and row 50 for calls is B20 of the fault matrix.
+`tests/gateway/test_logins.py` has more for rows 42 and 52, and row 50 for calls is B20 of the fault matrix.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from toolway.telemetry.metrics import Metrics
 
 CALLS = 50
 LOOP = (str(Path(asyncio.__file__).parent), selectors.__file__)  # what the loop does for itself is not counted
-#: Function calls of one `echo`, of C functions too, with those of the harness (some 25).
+#: Function calls during one `echo`, including calls of C functions and some 25 of the harness.
 MOST = {"modern": 170, "legacy": 192, "audited": 240}  # 170 is the goal
 
 

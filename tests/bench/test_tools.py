@@ -17,7 +17,7 @@ from bench.single_request import list_pages, send_request, tool_names
 
 ABOUT_50 = range(50, 50 + 4)  # responses that arrive together with the last one count too
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler is installed")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -217,7 +217,7 @@ def test_look_alike_of_a_pinned_tool_is_held() -> None:
     found = held["list_rep0s"]
     assert found is not None and found.findings[0].startswith(f"name: {LOOK_ALIKE}")
     assert pins.review("github", "tools", {"list_repos": tool("list_repos")}) == {}
-    assert pins.review("gitlab", "tools", {"list_repos": tool("list_repos")}) == {}, "the same name is no look-alike"
+    assert pins.review("gitlab", "tools", {"list_repos": tool("list_repos")}) == {}, "the same name is not a look-alike"
 
 
 # -- catalog -----------------------------------------------------------------------------------------------------------

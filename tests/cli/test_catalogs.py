@@ -27,7 +27,7 @@ SCHEMA = {
     },
     "required": ["title", "labels"],
 }
-# Names and texts that a server may use to break a generated module.
+# Names and descriptions that a server may use to break a generated module.
 TOOLS = [
     {"name": "create-issue", "description": 'Create """one""".\n\n\\x00 More.', "inputSchema": SCHEMA},
     {

@@ -74,8 +74,8 @@ def test_control_characters_do_not_reach_terminal(capsys, monkeypatch):
 
 
 def test_markup_is_printed_as_text(capsys):
-    Output().print_line("[red]not a colour[/red] :smile:")
-    assert capsys.readouterr().out == "[red]not a colour[/red] :smile:\n"
+    Output().print_line("[red]not a color[/red] :smile:")
+    assert capsys.readouterr().out == "[red]not a color[/red] :smile:\n"
 
 
 def test_piped_table_is_not_cut(capsys):

@@ -116,13 +116,13 @@ def test_flat_key_and_object_cannot_set_the_same_field() -> None:
 
 def test_unknown_policy_key_is_named() -> None:
     server, issues = parse_entry_with_issues(
-        {"command": "x", "retry": {"maxAttempt": 2, "maxAttempts": 9}, "health": {"colour": 1}}, {}
+        {"command": "x", "retry": {"maxAttempt": 2, "maxAttempts": 9}, "health": {"color": 1}}, {}
     )
     assert server.retry.max_attempts == 9
-    assert server.extras == {"retry": {"maxAttempt": 2}, "health": {"colour": 1}}
+    assert server.extras == {"retry": {"maxAttempt": 2}, "health": {"color": 1}}
     assert {(issue.message, issue.hint.partition(":")[0]) for issue in issues} == {
         ("unknown key retry.maxAttempt", "did you mean 'maxAttempts'?"),
-        ("unknown key health.colour", "known keys"),
+        ("unknown key health.color", "known keys"),
     }
 
 

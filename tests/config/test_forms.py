@@ -150,7 +150,7 @@ def test_two_spellings_of_one_key_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["headersHelper", "alwaysAllow", "autoApprove", "trust", "dev", "watchPaths", "oauth", "settings", "colour"]
+    "key", ["headersHelper", "alwaysAllow", "autoApprove", "trust", "dev", "watchPaths", "oauth", "settings", "color"]
 )
 def test_key_without_effect_is_reported_with_hint(key: str) -> None:
     server, issues = parse_entry_with_issues({"command": "x", key: {"a": 1}}, {})
@@ -201,7 +201,7 @@ def test_config_warnings_reach_hub_and_log(caplog: pytest.LogCaptureFixture) -> 
 
     async def change() -> None:
         async with hub:
-            await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True, "colour": "red"})
+            await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True, "color": "red"})
             assert [issue.server for issue in hub.config_issues] == ["x", "y"]
             await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True}, replace=True)
             assert [issue.server for issue in hub.config_issues] == ["x"]

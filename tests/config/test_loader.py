@@ -92,8 +92,8 @@ def test_default_timeout_applies_to_servers_without_one():
 
 
 def test_unknown_toolway_key_is_a_warning():
-    found = loaded({"mcpServers": {"a": GOOD}, "toolway": {"//": "a comment", "colour": 1}})
-    assert [(each.message, each.severity) for each in found.issues] == [("unknown key toolway.colour", "warning")]
+    found = loaded({"mcpServers": {"a": GOOD}, "toolway": {"//": "a comment", "color": 1}})
+    assert [(each.message, each.severity) for each in found.issues] == [("unknown key toolway.color", "warning")]
     assert "approve" in found.issues[0].hint
 
 

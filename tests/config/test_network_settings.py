@@ -50,7 +50,7 @@ def test_invalid_address_block_allows_nothing(block):
 
 
 def test_changed_addresses_change_url_servers():
-    """So that a reload of a gateway connects anew."""
+    """Otherwise a reload of a gateway keeps the old connections."""
     one, other = (parse_config(text(allow, a=URL, c="cat")).servers for allow in (["x"], ["y"]))
     assert one["a"] != other["a"] and one["c"] == other["c"]
 

@@ -126,5 +126,5 @@ def test_openapi_secrets_are_resolved_late_and_masked():
 
 
 def test_unknown_openapi_key_is_reported():
-    _, problems = parse_entry_with_issues({"openapi": {"url": DOCUMENT, "colour": 1}}, {})
-    assert [each.message for each in problems] == ["unknown key openapi.colour"]
+    _, problems = parse_entry_with_issues({"openapi": {"url": DOCUMENT, "color": 1}}, {})
+    assert [each.message for each in problems] == ["unknown key openapi.color"]

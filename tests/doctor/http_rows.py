@@ -208,7 +208,7 @@ async def html(lab: Lab) -> None:
         await lab.is_well()
 
 
-@row("a web page, and no endpoint beside it")
+@row("a web page, and no endpoint next to it")
 async def only_html(lab: Lab) -> None:
     async with serving(lambda request: page("Acme login")) as port:
         lab.servers(acme=address(port, "/"))
@@ -242,9 +242,9 @@ async def sse_only(lab: Lab) -> None:
         await lab.is_well()
 
 
-@row("SSE at this address, Streamable HTTP beside it")
+@row("SSE at this address, Streamable HTTP next to it")
 async def sse_and_more(lab: Lab) -> None:
-    async with serving_old(beside=mcp) as port:
+    async with serving_old(at_mcp=mcp) as port:
         for entry in (address(port, "/sse"), {**address(port, "/sse"), "type": "sse"}):
             lab.servers(acme=entry)
             check = await lab.finds("acme: the server uses the deprecated HTTP+SSE transport")

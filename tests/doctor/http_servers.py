@@ -52,12 +52,12 @@ def page(title: str, status: int = 200) -> Answer:
 
 
 @asynccontextmanager
-async def serving_old(beside: Site | None = None) -> AsyncIterator[int]:
-    """The port at which a server of HTTP+SSE works, at /sse, and at /mcp whatever is `beside` it."""
+async def serving_old(at_mcp: Site | None = None) -> AsyncIterator[int]:
+    """Serve HTTP+SSE at /sse, and the given site at /mcp. Yields the port."""
 
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        if request.target == "/mcp" and beside is not None:
-            said = beside(Request(request.method, request.target, request.headers, request.body))
+        if request.target == "/mcp" and at_mcp is not None:
+            said = at_mcp(Request(request.method, request.target, request.headers, request.body))
             assert isinstance(said, Answer)
             fields = {name.replace("-", "_"): value for name, value in said.headers.items()}
             await conn.send(response(said.status, said.body, **fields))

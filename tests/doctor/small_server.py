@@ -1,4 +1,4 @@
-"""A server of a few lines, over stdio: its tools are those of the JSON file that it is given.
+"""A stdio server of a few lines, with the tools of a JSON file.
 
 Other servers of the table are made of it: they do something first, and then become this one.
 """

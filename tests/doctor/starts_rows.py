@@ -29,10 +29,10 @@ async def exit_three(lab: Lab) -> None:
 async def exit_unknown(lab: Lab) -> None:
     flag = lab.work / "license.key"
     path = lab.script(
-        "server", f"if not os.path.exists({str(flag)!r}): print('no licence here', file=sys.stderr); os._exit(42)"
+        "server", f"if not os.path.exists({str(flag)!r}): print('no license here', file=sys.stderr); os._exit(42)"
     )
     lab.servers(acme={"command": str(path)})
-    check = await lab.finds("acme: the server ended with exit code 42: stderr: no licence here")
+    check = await lab.finds("acme: the server ended with exit code 42: stderr: no license here")
     assert check.copy == str(path)  # to be run by hand
     lab.write("x", flag)
     await lab.is_well()

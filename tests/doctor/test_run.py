@@ -114,7 +114,7 @@ def test_named_file_does_not_need_trust(lab):
     assert plan_own_files(lab.environ, lab.work).targets == []
 
 
-@pytest.mark.skipif(bubblewrap.find_program() is None, reason="there is no bubblewrap here")
+@pytest.mark.skipif(bubblewrap.find_program() is None, reason="bubblewrap is not installed")
 async def test_sandboxed_server_failure_lists_hidden_paths(lab):
     lab.servers(aws={"command": "sh", "args": ["-c", "echo no credentials found >&2; exit 1"], "sandbox": "guard"})
     seen = await lab.doctor()

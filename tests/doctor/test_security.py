@@ -211,7 +211,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     # signatures
     (replace(GOOD, audit=AuditFacts()), "signed", FAILS, "audit", "toolway.audit", '"audit": true'),
     (audit(checkpoints=False), "signed", FAILS, "signatures", "checkpoints is false", '"checkpoints": true'),
-    (audit(key_id="", key_problem="there is no key"), "signed", FAILS, "key", "audit-signing.pem", "toolway audit key"),
+    (audit(key_id="", key_problem="no such file"), "signed", FAILS, "key", "audit-signing.pem", "toolway audit key"),
     (audit(key_mode=0o640), "signed", FAILS, "key", "the mode 640", "chmod 600 /home/me/audit-signing.pem"),
     (audit(key_id=""), "signed", UNKNOWN, "key", "not checked", ""),
     (audit(altered="record 7: changed"), "signed", FAILS, "log", "record 7: changed", "toolway audit verify"),

@@ -101,7 +101,7 @@ STDERR = {
         "chown",
     ),
     "a full disk": ("Error: ENOSPC: no space left on device, write", "the disk is full", "df -h"),
-    "a folder that is no repository": (
+    "a folder that is not a repository": (
         "ERROR:mcp_server_git:/srv/code is not a valid Git repository",
         "is not a Git repository",
         "git init",

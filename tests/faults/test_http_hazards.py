@@ -111,8 +111,8 @@ async def test_bad_http_answer_fails_only_its_own_call(row: Row, era: str) -> No
         await hub.wait_ready()
         stop = asyncio.Event()
         # A server that asks for a pause is given it, so only another one is a neighbour then.
-        beside = "good" if row.retry_after else "bad"
-        neighbours = [asyncio.create_task(calls(hub, beside, stop)) for _ in range(5)]
+        neighbour = "good" if row.retry_after else "bad"
+        neighbours = [asyncio.create_task(calls(hub, neighbour, stop)) for _ in range(5)]
         slow = asyncio.create_task(hub.call_tool("bad.sleep", {"seconds": 0.3, "nonce": "slow"}))
         await asyncio.sleep(0.05)
         name, *options = row.mode.split(";")
@@ -134,7 +134,7 @@ async def test_bad_http_answer_fails_only_its_own_call(row: Row, era: str) -> No
             assert error.executed == row.executed
             assert error.retry_after == row.retry_after
         assert took < within(row.within)
-        assert (await hub.call_tool(f"{beside}.echo", {"text": "after"})).text == "after"
+        assert (await hub.call_tool(f"{neighbour}.echo", {"text": "after"})).text == "after"
         assert hub.status()["bad"].state == "ready"
 
 

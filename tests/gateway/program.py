@@ -149,7 +149,7 @@ async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, 
 
 
 def with_reload(block: Mapping[str, Any]) -> Json:
-    """Settings with which new commands in the file need no review; tests/attacks covers the review."""
+    """Settings that trust new commands in the file without a review; tests/attacks covers the review."""
     return {**block, "gateway": {"reload": "all", **block.get("gateway", {})}}
 
 

@@ -113,7 +113,7 @@ class Load:
         self._dice = dice
 
     async def client(self, number: int) -> None:
-        """Call until there is no answer."""
+        """Call until a call gets no answer."""
         each = load_client(ERAS[number % 2], self._run.port, self._run.token)
         server = list(FAULTS)[number // 2 % len(FAULTS)]
         try:

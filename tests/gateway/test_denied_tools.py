@@ -450,7 +450,7 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     return await lab.executes(lab.tool(denied), lab.call(f"old__{lab.tool(denied)}"))
 
 
-@way("/mcp tools/call with the name for people")
+@way("/mcp tools/call with the dotted name")
 async def _(lab: DenyLab, denied: bool) -> bool:
     if not denied:  # endpoints accept the names that they list
         return "error" in await lab.call(f"fs.{ALLOWED}") and "result" in await lab.call(f"fs__{ALLOWED}")

@@ -83,7 +83,7 @@ async def test_openapi_document_names_every_route(tmp_path: Path):
 @pytest.mark.parametrize("in_cluster", [False, True])
 async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
     file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"a": {"url": "http://127.0.0.1:1", "colour": "red"}}}))
+    file.write_text(json.dumps({"mcpServers": {"a": {"url": "http://127.0.0.1:1", "color": "red"}}}))
     loaded = load_file(str(file))
     history = ConfigHistory(lambda: loaded, _reload, os.environ)
     async with edge(tmp_path, config_history=history, cluster=OneNode() if in_cluster else ClusterHooks()) as found:

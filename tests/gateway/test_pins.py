@@ -128,7 +128,7 @@ async def test_dashboard_accept_is_bound_to_its_digest_and_audited(tmp_path: Pat
         assert [(each["name"], each["held"], each["reason"]) for each in shown] == [
             ("weather.forecast", True, "suspicious")
         ]
-        assert "\\u200b" in shown[0]["changes"][0]["new"], "what a person does not see is shown"
+        assert "\\u200b" in shown[0]["changes"][0]["new"], "invisible characters are shown"
         assert 'toolway_definitions_deviating{server="weather",state="held"} 1.0' in await read_metrics(run)
         chosen = {name: shown[0][name] for name in ("server", "kind", "item", "digest")}
         refused, error = await run.request("POST", "/admin/pins/approve", {**chosen, "digest": "0" * 64})

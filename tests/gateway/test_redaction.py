@@ -160,7 +160,7 @@ def test_secrets_are_kept_per_server_and_bounded() -> None:
 
 def test_invalid_redact_or_label_is_rejected() -> None:
     with pytest.raises(ConfigError, match="redact"):
-        parse_entry({"command": "x", "redact": ["e-mail"]})
+        parse_entry({"command": "x", "redact": ["mail"]})
     with pytest.raises(ConfigError, match="labels"):
         parse_entry({"command": "x", "tools": {"t": {"labels": ["secret"]}}})
 

@@ -107,7 +107,7 @@ async def test_toolset_lists_shown_tools_and_search_finds_the_rest(era: str) -> 
 async def test_search_key_uses_search_everywhere_but_single_servers(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_the-token-of-this-machine")
     token, _ = keyring.create_key_sync("a model", ("some",), False, 0.0, None, True)
-    plain, _ = keyring.create_key_sync("a person", ("some",), False, 0.0)
+    plain, _ = keyring.create_key_sync("a user", ("some",), False, 0.0)
     groups = {"some": ToolFilter(("new.add", "new.echo"))}
     async with two_servers(keyring=keyring, groups=groups) as found:
         for endpoint in ("", "some", "search"):

@@ -595,7 +595,7 @@ async def test_slow_reader_applies_backpressure(client: HttpClient) -> None:
 
     async with peer(script) as server, client.send("GET", HttpTarget.parse(server.url)) as answer:
         await asyncio.sleep(0.4)
-        assert written < size / 2  # the rest is in no buffer of ours: those of the system are all that fills
+        assert written < size / 2  # our buffers hold none of the rest: only the system's buffers fill
         assert answer.unread < 1_000_000
         total = 0
         async for part in answer:

@@ -44,7 +44,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Authority:
-    """A CA of its own, and the certificates that it signs."""
+    """A private CA and the certificates it signs."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -264,7 +264,7 @@ async def test_rejected_client_certificate_is_explained(
 
 def _spoil(folder: Path, authority: Authority) -> dict[str, tuple[Tls, str]]:
     junk = folder / "junk.pem"
-    junk.write_text("this is no certificate")
+    junk.write_text("this is not a certificate")
     cert, key = (str(each) for each in authority.issue("one"))
     _, other_key = (str(each) for each in authority.issue("two"))
     _, locked = (str(each) for each in authority.issue("three", PASSWORD))

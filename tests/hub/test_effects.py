@@ -53,9 +53,9 @@ def test_only_true_counts_as_a_hint(almost) -> None:
     assert tool_effect(annotations={"readOnlyHint": almost, "idempotentHint": almost}) is UNSAFE
 
 
-@pytest.mark.parametrize(("repeatable", "honoured"), [(True, False), (False, True), (True, True)])
-def test_idempotency_lifts_only_unsafe_effect(repeatable, honoured) -> None:
-    again = partial(tool_effect, idempotent=repeatable, honours_key=honoured)
+@pytest.mark.parametrize(("repeatable", "honored"), [(True, False), (False, True), (True, True)])
+def test_idempotency_lifts_only_unsafe_effect(repeatable, honored) -> None:
+    again = partial(tool_effect, idempotent=repeatable, honours_key=honored)
     assert again() is IDEMPOTENT
     assert again(setting=UNSAFE) is IDEMPOTENT
     assert again(http_method="POST") is IDEMPOTENT

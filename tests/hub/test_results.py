@@ -26,7 +26,7 @@ def test_structured_content_overrides_text_as_data() -> None:
 
 
 @pytest.mark.parametrize(
-    "texts",
+    "blocks",
     [
         (),
         ("plain",),
@@ -43,8 +43,8 @@ def test_structured_content_overrides_text_as_data() -> None:
         ("[" + " " * (8 * 1024 * 1024) + "]",),
     ],
 )
-def test_other_text_has_no_data(texts) -> None:
-    assert result(*texts).data is None
+def test_other_text_has_no_data(blocks) -> None:
+    assert result(*blocks).data is None
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_zero_threshold_starts_no_watchdog() -> None:
 
 @pytest.fixture
 async def paused(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """A watchdog whose clock is also that of its loop."""
+    """A watchdog and an event loop with the same clock."""
     watched = Watched(monkeypatch)
     monkeypatch.setattr(watched.dog._loop, "time", watched.clock)
     monkeypatch.setattr(watched.dog._loop, "call_later", watched.later)

@@ -19,7 +19,7 @@ from toolway.testing import fake_server
 FAULTS: Final[dict[str, tuple[str, dict[str, Any], float]]] = {
     "100,000 list_changed": ("pipe.bad", {"mode": "list_changed_flood=100000"}, 5.0),
     "a line of 50 MB": ("pipe.bad", {"mode": "line_mb=50"}, 5.0),
-    "a line without an end": ("pipe.bad", {"mode": "endless_line"}, 2.0),
+    "an endless line": ("pipe.bad", {"mode": "endless_line"}, 2.0),
     "a gzip bomb of 200 MB": ("web.bad", {"mode": "gzip_bomb=200"}, 5.0),
     "a catastrophic pattern": ("regex.slow", {}, 5.0),
 }
@@ -52,7 +52,7 @@ class Report:
     rows: list[Row]
 
     def __str__(self) -> str:
-        head = f"  {'beside':24} {'times':>4}  {'without':>10}  {'with':>10}  {'added':>10}"
+        head = f"  {'neighbour of':24} {'times':>4}  {'without':>10}  {'with':>10}  {'added':>10}"
         return "\n".join([head, *map(str, self.rows)])
 
 

@@ -317,7 +317,7 @@ class KeysMachine(LoopMachine):
         if error.executed == "no":
             return
         assert story is not None and asked.print_ == story.print_
-        assert story.effects == 1, f"nothing was executed, and yet {error!r}"
+        assert story.effects == 1, f"no call ran, and yet {error!r}"
         assert not isinstance(error, OutcomeUnknown) or story.unknown, "the outcome is known"
 
     def finish(self) -> None:

@@ -50,7 +50,7 @@ async def test_changed_row_is_not_read_but_still_counted(engine: AsyncEngine, co
     with pytest.raises(DatabaseError, match="without the cluster key"):
         await a_database(engine).run(lambda db: db.lock_rows(REQUESTS, ["bad"], ROW))
     assert await a_database(engine).run(lambda db: db.delete(REQUESTS, "\"key\" = 'bad'")) == 1
-    assert await a_database(engine).run(everything) == (["good"], 1), "what is deleted is no finding any more"
+    assert await a_database(engine).run(everything) == (["good"], 1), "a deleted row is no longer reported"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def drain(home: Home) -> str:
         target=lambda: answers.append(home.toolway("call", "fake.sleep", "seconds:=4", "-q", "--timeout", "60"))
     )
     calling.start()
-    wait_until(lambda: gateway.servers()["fake"]["in_flight"], "the call is under way")
+    wait_until(lambda: gateway.servers()["fake"]["in_flight"], "the call is running")
     if IS_WINDOWS:
         assert gateway.process.stdin is not None
         gateway.process.stdin.write(b"stop\n")
@@ -156,7 +156,7 @@ def calls(home: Home) -> str:
     return "repeated with the same arguments"
 
 
-@check("Gateway", "a call waits for an approval, and `toolway approvals` gives it")
+@check("Gateway", "a call needs an approval, and `toolway approvals` gives it")
 def approvals(home: Home) -> str:
     home.serve_these(approve={"fake.echo": "operator"})
     home.start_gateway()

@@ -88,7 +88,7 @@ class Home:
         return out, err
 
     def start(self, *words: str, name: str = "toolway.cli", **options: Any) -> subprocess.Popen[bytes]:
-        """Start a module of Python, by default a command, and kill it after the check if it has not ended."""
+        """Start a module of Python, by default a command, and kill it after the check unless it has ended."""
         return self.start_program("-m", name, *words, **options)
 
     def start_program(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:

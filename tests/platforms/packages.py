@@ -23,7 +23,7 @@ def find_uv() -> str | None:
 def lock(home: Home) -> str | Message | NotRun:
     folder = find_uv()
     if folder is None:
-        return NotRun("there is no uv")
+        return NotRun("uv is not installed")
     with serving() as registry:
         programs = (folder, str(Path(sys.executable).parent), home.environ["PATH"])
         home.environ |= registry.environment() | {"PATH": os.pathsep.join(programs)}

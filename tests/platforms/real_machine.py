@@ -44,4 +44,6 @@ def access_lists(home: Home) -> NotRun:
 
 @check(GROUP, "Ctrl-C at a console ends the gateway and its servers")
 def console(home: Home) -> NotRun:
-    return NotRun("needs a console window with a person" if sys.platform == "win32" else "needs a person at a terminal")
+    return NotRun(
+        "needs a console window and someone at it" if sys.platform == "win32" else "needs someone at a terminal"
+    )

@@ -38,7 +38,7 @@ def serve_effects(home: Home) -> None:
     home.serve_these({"s": {**server, "idempotencyMetaKey": "key"}})
 
 
-@check("Workflows and agents", "a workflow asks, is approved, and goes on; another is cancelled", quick=True)
+@check("Workflows and agents", "a workflow asks, is approved, and continues; another is cancelled", quick=True)
 def workflow(home: Home) -> str:
     serve_effects(home)
     home.write("flow.yaml", FLOW)

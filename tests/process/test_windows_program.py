@@ -92,7 +92,7 @@ def npm_folder() -> Path:
         pytest.skip("npm is not installed")
     found = next((up for up in Path(program).resolve().parents if (up / "bin" / "npm-cli.js").exists()), None)
     if found is None:
-        pytest.skip("npm has no folder of its own")
+        pytest.skip("npm has no separate folder")
     return found
 
 

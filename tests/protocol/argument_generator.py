@@ -83,7 +83,7 @@ class ArgumentGenerator:
         made |= {name: "required" for name in required if name not in made}
         more = schema.get("additionalProperties", depth > 0)
         if more is not False and self._random.random() < 0.3:
-            made["further"] = self._value(more, depth + 1) if isinstance(more, dict) else "x"
+            made["additional"] = self._value(more, depth + 1) if isinstance(more, dict) else "x"
         return made
 
     def _array(self, schema: Json, depth: int) -> list[Any]:

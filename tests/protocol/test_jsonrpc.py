@@ -41,7 +41,7 @@ def test_result_keeps_unknown_fields() -> None:
         ("an object of 10,001 keys", answer(b"{" + b",".join(b'"k%d":0' % n for n in range(10_001)) + b"}")),
         ("an array of 100,001 items", answer(b'{"a":[' + b"0," * 100_000 + b"0]}")),
         ("text after the message", answer(b"{}") + b" x"),
-        ("a result that is no object", answer(b"[1]")),
+        ("a result that is not an object", answer(b"[1]")),
         ("result and error together", b'{"id":7,"result":{},"error":{"code":1,"message":"x"}}'),
         ("a truncated message", answer(b'{"a":')[:-1]),
     ],

@@ -1,7 +1,7 @@
 """Input schemas of real servers, and generated arguments for them, judged by two validators.
 
 `make long-tests ARGS=arguments` generates 10,000 valid and 10,000 spoiled arguments; here it is a few hundred. The
-schemas are those that the servers of the corpus listed, without texts (`interop/schemas.py --write` stores them).
+servers of the corpus listed the schemas; `interop/schemas.py --write` stores them without descriptions.
 """
 
 from __future__ import annotations

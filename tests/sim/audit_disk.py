@@ -161,6 +161,6 @@ class SimAuditLog:
                 is_denied = outcome["outcome"] in ("not_executed", "rejected")
                 is_known = call in begun and begun[call].key is None and not begun[call].shared
                 if is_known and is_denied and call in executed:
-                    yield Violation("audit", call, f"was executed, and recorded as {outcome['outcome']}")
+                    yield Violation("audit", call, f"ran, and was recorded as {outcome['outcome']}")
                 if is_known and outcome["outcome"] in ("ok", "tool_error") and call not in executed:
-                    yield Violation("audit", call, f"was not executed, and recorded as {outcome['outcome']}")
+                    yield Violation("audit", call, f"did not run, and was recorded as {outcome['outcome']}")

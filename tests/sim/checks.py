@@ -81,7 +81,7 @@ def _one_outcome(facts: _Facts) -> Iterator[Violation]:
             yield Violation("I1", call, f"has {len(ends)} outcomes")
         for end in ends:
             if end.outcome == "lost" and facts.done_for(begun):
-                yield Violation("I1", call, "was executed, and its answer was lost")
+                yield Violation("I1", call, "ran, and its answer was lost")
             if end.outcome == "broken":
                 yield Violation("I1", call, f"ended with {end.detail}")
             if end.at - begun.at > begun.limit + GRACE:
@@ -103,11 +103,11 @@ def _effects(facts: _Facts) -> Iterator[Violation]:
     for begun, end in facts.pairs():
         own = facts.done_for(begun)
         if begun.effect is Effect.UNSAFE and len(own) > 1:
-            yield Violation("I3", begun.call, f"is unsafe and was executed {len(own)} times")
+            yield Violation("I3", begun.call, f"is unsafe and ran {len(own)} times")
         if end.outcome != "broken" and len(own) > max(1, end.attempts) and end.executed != "unknown":
-            yield Violation("I3", begun.call, f"was executed {len(own)} times in {end.attempts} attempts")
+            yield Violation("I3", begun.call, f"ran {len(own)} times in {end.attempts} attempts")
         if end.executed == "yes" and not facts.done(begun):
-            yield Violation("I3", begun.call, f"ended with {end.outcome}, and was not executed")
+            yield Violation("I3", begun.call, f"ended with {end.outcome}, and did not run")
 
 
 def _honesty(facts: _Facts) -> Iterator[Violation]:
@@ -116,9 +116,9 @@ def _honesty(facts: _Facts) -> Iterator[Violation]:
         if end.executed != "no" or begun.shared:
             continue
         if facts.done_for(begun):
-            yield Violation("I4", begun.call, f"was executed, and ended as {end.outcome} with executed=no")
+            yield Violation("I4", begun.call, f"ran, and ended as {end.outcome} with executed=no")
         elif any(begun.at + way < done.sent < end.at - way for done in facts.done(begun)):
-            yield Violation("I4", begun.call, f"ended as {end.outcome} with executed=no beside its running twin")
+            yield Violation("I4", begun.call, f"ended as {end.outcome} with executed=no while its twin ran")
 
 
 def _as_reported(facts: _Facts) -> Iterator[Violation]:
@@ -144,7 +144,7 @@ def _as_reported(facts: _Facts) -> Iterator[Violation]:
         if end.outcome not in ("broken", report.outcome) and not left_late:
             yield Violation("I1", end.call, f"ended as {end.outcome} and was reported as {report.outcome}")
         if report.executed == "no" and not begun.shared and facts.done_for(begun):
-            yield Violation("I4", end.call, f"was executed, and was reported as {report.outcome} with executed=no")
+            yield Violation("I4", end.call, f"ran, and was reported as {report.outcome} with executed=no")
 
 
 def _neighbour(facts: _Facts) -> Iterator[Violation]:
@@ -182,7 +182,7 @@ def _keys(facts: _Facts) -> Iterator[Violation]:
 def _one_key(facts: _Facts, group: list[Begun]) -> Iterator[Violation]:
     callers = [begun.call for begun in group if facts.done_for(begun)]
     if len(callers) > 1:
-        yield Violation("key", callers[1], f"was executed under the key of {callers[0]}, which was executed too")
+        yield Violation("key", callers[1], f"ran under the key of {callers[0]}, which ran too")
     if len({begun.nonce for begun in group}) == 1:
         for begun in group:
             if any(end.outcome == "E-KEY-MISMATCH" for end in facts.ended[begun.call]):

@@ -339,7 +339,7 @@ def _failed(error: Json) -> CallOutcome:
     facts = data.get("toolway", data)
     executed = facts.get("executed", "no" if error["code"] in _NOTHING_DONE else None)
     if executed not in ("no", "unknown", "yes"):
-        return CallOutcome("broken", "unknown", detail=f"{error} does not say whether it was executed")
+        return CallOutcome("broken", "unknown", detail=f"{error} does not say whether it ran")
     return CallOutcome(
         str(facts.get("code", error["code"])), executed, facts.get("attempts", 0), detail=error["message"]
     )

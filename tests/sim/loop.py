@@ -57,10 +57,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _process_events(self, _: list[Any]) -> None:
-        """There are none."""
+        """Nothing to do: no selector reports events."""
 
     def _write_to_self(self) -> None:
-        """There is no sleeping selector to wake."""
+        """Nothing to do: no selector sleeps."""
 
 
 class _Nothing:

@@ -328,7 +328,7 @@ class Process:
         server.history.add(Done(self._loop.time(), server.name, nonce, exchange.call, exchange.sent))
         failed = server.dice.random() < server.traits.fails
         if failed and server.dice.random() < 0.3:
-            return JSONRPCError(OWN_ERROR, "the tool has an error code of its own")
+            return JSONRPCError(OWN_ERROR, "the tool has its own error code")
         result: Json = {"content": [{"type": "text", "text": nonce}], "isError": failed}
         if key is not None:
             server.done_keys[key] = result

@@ -108,7 +108,7 @@ def test_panels_do_not_overlap_and_have_unique_names() -> None:
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="there is no Prometheus here: apt-get install prometheus",
+    reason="Prometheus is not installed: apt-get install prometheus",
 )
 
 

@@ -136,7 +136,7 @@ async def test_metrics_path_is_missing_if_disabled(tmp_path: Path) -> None:
 
 
 def series_of(families: dict[str, Metric]) -> int:
-    """Lines of ours; those of the process are a handful."""
+    """Our own lines; the process adds a handful."""
     return sum(len(family.samples) for family in families.values())
 
 

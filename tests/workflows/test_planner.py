@@ -67,7 +67,7 @@ CRASH_DEFINITIONS = {
         {"name": "rep", "repeat": {"until": "index >= 2", "every": 1, "steps": [{"name": "p", "tool": "s.put"}]}},
         pay("a"),
     ],
-    "waits": [pay("a"), {"name": "w", "wait": 60}, {"name": "ok", "approve": "go on?"}, pay("b")],
+    "waits": [pay("a"), {"name": "w", "wait": 60}, {"name": "ok", "approve": "continue?"}, pay("b")],
     "caught": [{"name": "x", "tool": "s.fail", "catch": [{"steps": [pay("a")]}]}, pay("b")],
 }
 

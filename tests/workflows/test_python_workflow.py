@@ -64,7 +64,7 @@ async def branches(run: RunContext, items: list[str]) -> Any:
 async def waits(run: RunContext) -> Any:
     await run.call("s.pay", {"id": "a"})
     await run.wait("3d")
-    await run.approve("Go on?", who=["finance"])
+    await run.approve("Continue?", who=["finance"])
     answer = await run.ask("How many?", {"type": "object"})
     await run.call("s.pay", {"id": "b"}, name="second")
     return answer
@@ -233,7 +233,7 @@ async def test_run_resumes_in_another_engine_and_leaves_no_task(hub: Hub, tmp_pa
         try:
             await run.call("s.pay", {"id": order})
             found = await run.do(lambda: asyncio.sleep(0, {"n": 2}), name="count", effect="read")
-            await run.approve("Go on?")
+            await run.approve("Continue?")
             await asyncio.sleep(0.05)  # not a step
             await run.call("s.pay", {"id": f"{order}/{found['n']}"})
         except BaseException as exc:

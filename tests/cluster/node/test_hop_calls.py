@@ -99,7 +99,7 @@ async def test_progress_and_logs_reach_only_their_client(nodes: Cluster, server:
         levels = [each["params"]["level"] for each in logged if each["method"] == "notifications/message"]
         assert levels and "debug" not in levels
         quiet = await raw.call("log")
-        assert len(quiet.messages) == 1  # without a level there are no log messages
+        assert len(quiet.messages) == 1  # without a level, the server sends no log messages
 
 
 async def test_leaving_client_cancels_at_the_server(nodes: Cluster, web: FullHttp) -> None:

@@ -81,14 +81,14 @@ class Load:
         self._history = history
         self._dice = Random(seed)
 
-    async def clients(self, count: int, calls: int, meanwhile: asyncio.Event | None = None) -> None:
-        """So many calls in all; and more of them, until `meanwhile` is set."""
+    async def clients(self, count: int, calls: int, until: asyncio.Event | None = None) -> None:
+        """Make so many calls in all, and keep going until the event is set."""
         done = 0
 
         def more() -> bool:
             nonlocal done
             done += 1
-            return not self.stopped and (done <= calls or (meanwhile is not None and not meanwhile.is_set()))
+            return not self.stopped and (done <= calls or (until is not None and not until.is_set()))
 
         async def client(number: int) -> None:
             each = Client(self, number, self._replicas)

@@ -81,7 +81,7 @@ async def test_full_disk_stops_unsafe_calls_only(small_disk: Path) -> None:
         kept = calls(log)
     told = [each for each in kept if each.get("code") == "E-AUDIT"]
     assert len(told) == 2 and {each["outcome"] for each in told} == {"not_executed"}
-    assert [each["tool"] for each in kept].count("echo") >= 1, "what was read meanwhile is in the log"
+    assert [each["tool"] for each in kept].count("echo") >= 1, "reads during the failure are in the log"
     results.checked("I9")
 
 

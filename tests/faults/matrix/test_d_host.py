@@ -118,8 +118,8 @@ def allow(more):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if more is None else more, hard))
 
-async def meanwhile(hub, entry, room):
-    '''Descriptors run out while a server is to be started; a server that runs goes on, and the late one recovers.'''
+async def exhaust(hub, entry, room):
+    '''Descriptors run out while a server starts: the running server keeps working, and the late one recovers.'''
     before = used()
     allow(before + room)
     await hub.add_server("late", entry)
@@ -142,7 +142,7 @@ async def main(entry, start):
         allow(start)
     async with Hub({"good": entry}, catalog_storage=None) as hub:
         await hub.call_tool("good.counter", {"nonce": "first"})
-        print(json.dumps([await meanwhile(hub, entry, room) for room in range(0, 8)] if not start else "ok"))
+        print(json.dumps([await exhaust(hub, entry, room) for room in range(0, 8)] if not start else "ok"))
 
 asyncio.run(main(json.loads(sys.argv[1]), int(sys.argv[2])))
 """

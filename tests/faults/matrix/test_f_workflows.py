@@ -407,7 +407,7 @@ async def test_run_keeps_the_definition_it_was_started_with(hub: Hub, tmp_path: 
 @pytest.mark.row("F20")
 @pytest.mark.parametrize(("change", "code"), [("gone", "E-NOT-FOUND"), ("schema", "E-ARGUMENTS")])
 async def test_tool_changed_during_a_run_leaves_it_stuck_until_resume(tmp_path: Path, change: str, code: str) -> None:
-    body = {"steps": [pay("a"), {"name": "ok", "approve": "Go on?"}, pay("b")]}
+    body = {"steps": [pay("a"), {"name": "ok", "approve": "Continue?"}, pay("b")]}
     servers = {"s": effect_server(tmp_path)}
     async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
         run = await engine.start(body)
@@ -527,11 +527,11 @@ async def test_cancel_during_undo_lets_the_undo_finish(hub: Hub, tmp_path: Path)
 async def test_changed_python_code_stops_the_run_without_calls(hub: Hub, tmp_path: Path) -> None:
     async def first(run: RunContext) -> None:
         await run.call("s.pay", {"id": "a"})
-        await run.approve("Go on?")
+        await run.approve("Continue?")
 
     async def second(run: RunContext) -> None:
         await run.call("s.pay", {"id": "other"})
-        await run.approve("Go on?")
+        await run.approve("Continue?")
 
     second.__name__ = second.__qualname__ = "first"
     async with a_life(hub, tmp_path) as (engine, _):

@@ -47,7 +47,7 @@ from toolway.types import Call
 
 SERVER = """
 import json, sys
-TEXTS = json.loads(sys.argv[1])
+RESULTS = json.loads(sys.argv[1])
 for line in sys.stdin:
     message = json.loads(line)
     if "id" not in message:
@@ -57,12 +57,12 @@ for line in sys.stdin:
         info = {"name": "story", "version": "1"}
         result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
     elif method == "tools/list":
-        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in TEXTS]}
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in RESULTS]}
     elif method == "tools/call":
-        if TEXTS[params["name"]] == "sent":
+        if RESULTS[params["name"]] == "sent":
             with open(sys.argv[2], "a") as file:
                 file.write(json.dumps(params["arguments"]) + "\\n")
-        result = {"content": [{"type": "text", "text": TEXTS[params["name"]]}]}
+        result = {"content": [{"type": "text", "text": RESULTS[params["name"]]}]}
     else:
         result = {}
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)

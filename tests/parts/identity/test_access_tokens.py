@@ -88,18 +88,20 @@ FORGED: dict[str, Callable[[Issuer], str]] = {
     "of an algorithm that does not fit the key": lambda it: compact(it.header(alg="RS256"), it.claims(), rsa_key()),
     "of a curve that does not fit the key": lambda it: compact(it.header(alg="ES384"), it.claims(), it.key),
     "without an algorithm": lambda it: compact(it.header(alg=None), it.claims(), b"x" * 64),
-    "of an algorithm that is no text": lambda it: compact(it.header() | {"alg": ["ES256"]}, it.claims(), b"x" * 64),
+    "of an algorithm that is not a string": lambda it: compact(
+        it.header() | {"alg": ["ES256"]}, it.claims(), b"x" * 64
+    ),
     "with critical extensions": lambda it: it.token({"crit": ["exp"]}),
     "with an unencoded payload": lambda it: it.token({"b64": False}),
-    "with a key id that is no text": lambda it: compact(it.header() | {"kid": 1}, it.claims(), it.key),
+    "with a key id that is not a string": lambda it: compact(it.header() | {"kid": 1}, it.claims(), it.key),
     "whose signature is all zero": lambda it: compact(it.header(), it.claims(), bytes(64)),
     # time
     "that has expired": lambda it: it.token(exp=int(it.now) - 61),
     "that expired long ago": lambda it: it.token(exp=1),
-    "without an end": lambda it: it.token(exp=None),
-    "with an end that is text": lambda it: it.token(exp="9999999999"),
-    "with an end that is true": lambda it: it.token(exp=True),
-    "with an end that is no date": lambda it: it.token(exp=1e300),
+    "that never expires": lambda it: it.token(exp=None),
+    "with an expiry that is a string": lambda it: it.token(exp="9999999999"),
+    "with an expiry that is true": lambda it: it.token(exp=True),
+    "with an expiry that is not a date": lambda it: it.token(exp=1e300),
     "that is not valid yet": lambda it: it.token(nbf=int(it.now) + 61),
     "that was issued in the future": lambda it: it.token(iat=int(it.now) + 3600),
     # issuer and audience
@@ -115,7 +117,7 @@ FORGED: dict[str, Callable[[Issuer], str]] = {
     "for no audience": lambda it: it.token(aud=None),
     "for an empty list": lambda it: it.token(aud=[]),
     "for an audience in an object": lambda it: it.token(aud={AUDIENCE: True}),
-    "for ours and for what is no text": lambda it: it.token(aud=[AUDIENCE, 1]),
+    "for our audience and one that is not a string": lambda it: it.token(aud=[AUDIENCE, 1]),
     # kind
     "that is an ID token": lambda it: it.token({"typ": "JWT"}, nonce="n", scope=None, client_id=None, azp="claude"),
     "that is an ID token with a hash of an access token": lambda it: it.token({"typ": "JWT"}, at_hash="x"),
@@ -128,7 +130,7 @@ FORGED: dict[str, Callable[[Issuer], str]] = {
     "that is bound to a key of its client": lambda it: it.token(cnf={"jkt": "thumbprint"}),
     "that names no subject": lambda it: it.token(sub=None),
     "that names an empty subject": lambda it: it.token(sub=""),
-    "that names a subject that is no text": lambda it: it.token(sub=["alice"]),
+    "that names a subject that is not a string": lambda it: it.token(sub=["alice"]),
     "that names a subject with a line break": lambda it: it.token(sub="alice\nbob"),
     # form
     "that is encrypted": lambda it: f"{it.token()}.x.y",

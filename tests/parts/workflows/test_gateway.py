@@ -289,7 +289,7 @@ async def metrics(run: Program) -> str:
 async def test_workflow_files_reload_and_broken_file_affects_no_other(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_flow(folder, PLAIN)
-    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
+    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Continue?"}]})
     (folder / "flows" / "broken.yaml").write_text("steps: 7\n")
     async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
         await run.until_ready("workflows")
@@ -317,7 +317,7 @@ async def test_workflow_files_reload_and_broken_file_affects_no_other(tmp_path: 
 
 async def test_terminal_approvals_show_and_answer_runs(tmp_path: Path) -> None:
     folder = tmp_path / "one"
-    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
+    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Continue?"}]})
     async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
         await run.until_ready("workflows")
         called = {"server": "workflows", "tool": "asking", "arguments": {}}
@@ -328,7 +328,7 @@ async def test_terminal_approvals_show_and_answer_runs(tmp_path: Path) -> None:
         assert {each["id"] for each in waiting} == set(ids)
         assert waiting[0]["gateway"].endswith(f":{run.port}")
         shown = await toolway(run, "approvals", "show", ids[0])
-        assert [(each["step"], each["title"]) for each in shown["questions"]] == [("ok", "Go on?")]
+        assert [(each["step"], each["title"]) for each in shown["questions"]] == [("ok", "Continue?")]
         assert await toolway(run, "approvals", "approve", ids[0]) == {"run": ids[0], "stored": True}
         assert await toolway(run, "approvals", "deny", ids[1], "no") == {"run": ids[1], "stored": True}
         async with asyncio.timeout(30):

@@ -18,7 +18,7 @@ ROWS = {"A": 29, "B": 30, "C": 14, "D": 18, "E": 8, "F": 30, "W": 13}
 
 @pytest.fixture(scope="module")
 def listed() -> dict[str, Any]:
-    with open(ROOT / "tests" / "behaviours.toml", "rb") as file:
+    with open(ROOT / "tests" / "behaviors.toml", "rb") as file:
         return tomllib.load(file)
 
 
