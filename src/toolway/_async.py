@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run_at_once(steps: Generator[None, None, T]) -> T:
-    """Run a generator, which yields after each part of its work, to its end without pauses; return its result."""
+    """Run a generator that yields after each piece of work, without pausing; return its result."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,7 @@ def run_at_once(steps: Generator[None, None, T]) -> T:
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Run a generator, which yields after each part of its work; other tasks run between the parts.
+    """Run a generator that yields after each piece of work, letting other tasks run in between.
 
     Return its result.
     """
@@ -41,7 +41,7 @@ async def run_in_slices(steps: Generator[None, None, T]) -> T:
 async def gather_all(work: Iterable[Awaitable[None]]) -> None:
     """Wait for all awaitables, even if the caller is cancelled.
 
-    None is cancelled, so each awaitable must end by itself. Their exceptions are ignored.
+    Nothing is cancelled, so each awaitable must end by itself. Their exceptions are ignored.
     """
     gathered = asyncio.gather(*work, return_exceptions=True)
     try:
@@ -60,7 +60,7 @@ async def wait_all(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 async def with_timeout(timeout: float | None, work: Awaitable[Any], subject: str) -> None:
-    """Wait for `work`, at most `timeout` seconds; None means without limit.
+    """Wait for `work`, at most `timeout` seconds; None means no limit.
 
     After that, `work` is cancelled and `CallTimeout` is raised, with `subject` in its message.
     """
@@ -91,7 +91,7 @@ def _consume_exception(done: asyncio.Future[None]) -> None:
 
 
 class SharedTask:
-    """One task at a time: who wants its work while it runs waits for it, instead of starting another."""
+    """Runs one task at a time. Callers who want its work while it runs share its result."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -132,7 +132,7 @@ class SharedTask:
 
 
 class LightEvent:
-    """Event like `asyncio.Event`, but cheaper: it has no collection of waiters until a task waits."""
+    """Like `asyncio.Event`, but cheaper: it only collects waiters once a task waits."""
 
     __slots__ = ("_set", "_waiters")
 
@@ -169,7 +169,7 @@ class LightEvent:
     def future(self) -> asyncio.Future[None]:
         """Return a future that is done when the event is set, for code that waits without a task.
 
-        Cancel it if it is not needed.
+        Cancel it when you no longer need it.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._set:
@@ -251,7 +251,7 @@ MAX_CANCELLED: Final = 100  # cancelled timers that may stay in the heap, regard
 
 
 class Timer:
-    """Context manager that raises `TimeoutError` if the timer expires before its work is done.
+    """Context manager that raises `TimeoutError` when time runs out before its block is done.
 
     It cancels the work of its task at the deadline, like `asyncio.timeout_at`.
     """
@@ -267,7 +267,7 @@ class Timer:
         self._granted_seconds = 0.0
 
     def extra_time(self, now: float) -> float:
-        """Return the seconds of pauses by which the timer must still be extended, and count them as granted."""
+        """Return the pause time, in seconds, not yet granted to the timer, and mark it as granted."""
         if self._paused_seconds is None:
             return 0.0
         extra = self._paused_seconds(now) - self._granted_seconds
@@ -303,9 +303,9 @@ class Timers:
         self._fires_at = 0.0
 
     def start(self, when: float, paused_seconds: PausedSeconds | None = None) -> Timer:
-        """Start a timer that expires at the event loop time `when`; use it in a `with` statement at once.
+        """Start a timer for the event loop time `when`. Enter it with `with` at once.
 
-        The timer expires later by the seconds that `paused_seconds` returns.
+        Expiry is delayed by the seconds that `paused_seconds` returns.
         """
         # Finding the running loop costs a system call, and it is nearly always the same loop.
         task = asyncio.current_task(self._loop) if self._loop is not None else None

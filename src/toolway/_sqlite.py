@@ -1,4 +1,4 @@
-"""Opening of SQLite files that Toolway writes."""
+"""Open the SQLite files that Toolway writes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sqlite3
 
 
 def open_database(path: str | os.PathLike[str], timeout: float) -> sqlite3.Connection:
-    """Open a SQLite file, whose commits are on the disk. Several threads may use the connection, one at a time.
+    """Open a SQLite file with durable commits. Threads may share the connection, one at a time.
 
-    `timeout` is in seconds: the wait for another process that writes. Raises `sqlite3.Error`.
+    `timeout` is how many seconds to wait for another process's write. Raises `sqlite3.Error`.
     """
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=timeout)
     db.text_factory = _decode_text
@@ -23,5 +23,5 @@ def open_database(path: str | os.PathLike[str], timeout: float) -> sqlite3.Conne
 
 
 def _decode_text(data: bytes) -> str:
-    """Return a stored text. Unlike SQLite's own decoder it never fails, so one bad row does not end a query."""
+    """Decode stored text. Never fails, unlike SQLite's decoder, so one bad row does not end a query."""
     return data.decode("utf-8", "surrogateescape")

@@ -1,8 +1,7 @@
-"""Threads that do the blocking work of a process, one job after the other: the audit log, the journal, SQLite files.
+"""Worker threads for blocking work, one job at a time: the audit log, the journal, SQLite files.
 
-The error of a job goes to the caller who asked for it, and the thread continues. If the thread itself ends, that is
-never silent: it is logged with a code, every job that waits fails at once, later jobs fail at once too, and the process
-is no longer ready for traffic (`dead_workers`, which `/readyz` asks).
+A job's error goes to its caller, and the thread continues. A thread never dies silently: its death is logged with a
+code, all queued and later jobs fail at once, and `/readyz` reports not ready (`dead_workers`).
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ _log = logging.getLogger("toolway")
 
 
 class WorkerDied(ToolwayError):
-    """Raised for a job whose worker thread has ended. The job may have run in part."""
+    """Raised for a job whose worker thread has died. The job may have run in part."""
 
     code = WORKER_CODE
 
 
 class Job(Protocol):
-    """Work for a worker thread. Each job is either run in the thread, or failed in any thread."""
+    """Work for a worker thread: it is either run in that thread, or failed from any thread."""
 
     def run(self) -> None:
-        """Do the work. What it raises ends the thread: a job reports its errors itself."""
+        """Do the work. Handle errors here: an exception ends the thread."""
         ...
 
     def fail(self, error: WorkerDied) -> None:
-        """Report that the job will not be run, or that it ended the thread. Nothing happens if it has ended."""
+        """Report that the job will not run, or that it killed the thread. No-op once it has finished."""
         ...
 
 
 class WorkerThread:
     """Daemon thread that runs jobs one after the other.
 
-    Not an executor: the interpreter waits for executor threads on exit, and a disk may never respond. The loss of an
-    executor's thread is also silent.
+    Not an executor: the interpreter waits for executor threads on exit, and a disk may never respond. An executor
+    also loses threads silently.
     """
 
     def __init__(self, name: str) -> None:
@@ -70,7 +69,7 @@ class WorkerThread:
             self._fail_queued(self._death)
 
     def submit(self, work: Callable[[], T], on_done: OnDone[T]) -> None:
-        """Queue the function `work`. `on_done` is called in the running event loop with its result or its error."""
+        """Queue the function `work`. `on_done` gets its result or error in the running event loop."""
         self.put(_FunctionJob(work, on_done, asyncio.get_running_loop()))
 
     async def run(self, work: Callable[[], T], timeout: float | None = None) -> T:
@@ -94,7 +93,7 @@ class WorkerThread:
             return await future
 
     def take_queued(self, limit: int) -> list[Job]:
-        """Return at most `limit` jobs that wait, for a job that does their work too. Call it in the running job."""
+        """Take at most `limit` queued jobs, to do their work in the running job. Call it from that job."""
         taken: list[Job] = []
         for job in itertools.islice(self._jobs.copy(), 1, limit + 1):
             if job is None:
@@ -104,13 +103,13 @@ class WorkerThread:
         return taken
 
     def stop(self) -> None:
-        """Stop the thread after it has run all queued jobs. Does not wait for it."""
+        """Stop the thread after all queued jobs have run. Does not wait."""
         self._jobs.append(None)
         self._wake.put(None)
         _dead.pop(self, None)  # its owner is closed, so nothing depends on it any more
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the thread has ended. Return False if it has not ended after `timeout` seconds."""
+        """Wait until the thread has ended. Return False on timeout."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -154,12 +153,12 @@ class WorkerThread:
 
 
 def dead_workers() -> list[str]:
-    """Return the names of the worker threads of this process that have ended by themselves, in order of time."""
+    """Return the names of the worker threads that died in this process, oldest first."""
     return [worker.name for worker in list(_dead)]
 
 
 class _FunctionJob:
-    """Function that a worker thread calls, and the callback that gets its result in the event loop."""
+    """A function for the worker thread, with a callback for its result in the event loop."""
 
     def __init__(self, work: Callable[[], Any], on_done: OnDone[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._work = work

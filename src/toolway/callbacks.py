@@ -21,7 +21,7 @@ Roots: TypeAlias = Sequence[str | Path | Mapping[str, Any]] | Callback
 
 
 class ToolSamplingCallback(Protocol):
-    """Sampling callback that passes the tools which a server offers to its model."""
+    """Sampling callback that also accepts the tools a server offers to its model."""
 
     def __call__(self, server: str, params: Json, /, *, tools: list[Json]) -> Json | Awaitable[Json]:
         """Return the model's answer, which may contain `tool_use` blocks if there are `tools`."""
@@ -36,7 +36,7 @@ _INVALID_PARAMS: Final = -32602
 
 
 class FunctionCallbacks:
-    """`ClientCallbacks` that answer each server request with a function of the user: elicitation, sampling or roots."""
+    """`ClientCallbacks` that answer server requests with user functions."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def _with_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
 
 
 def _without_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
-    """Return a callback that rejects a sampling with tools: a server may only send one if they are declared."""
+    """Wrap a callback to reject sampling with tools, which servers may only request if declared."""
 
     def answer(server: str, params: Json) -> Json | Awaitable[Json]:
         if "tools" in params:
@@ -101,7 +101,7 @@ def _without_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
 
 
 def _static_roots(roots: Sequence[str | Path | Mapping[str, Any]]) -> Callback:
-    """Return a callback that answers with these roots. Raises `ConfigError` if one of them is not a root."""
+    """Return a callback that answers with fixed roots. Raises `ConfigError` for an invalid root."""
     if isinstance(roots, str | bytes | Mapping) or not isinstance(roots, Sequence):
         raise _roots_error(roots)
     result: Json = {"roots": [_root(root) for root in roots]}

@@ -26,7 +26,7 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Certainty(enum.IntEnum):
-    """Certainty that a server executed a request. When in doubt, the higher value is used.
+    """How certain it is that the server executed a request. When in doubt, the higher value wins.
 
     Example:
         raise TransportError("the socket was closed", Certainty.UNKNOWN)
@@ -44,12 +44,12 @@ class Certainty(enum.IntEnum):
 
     @property
     def code(self) -> str:
-        """Return the code of this certainty on the wire and in the audit log: "C0" (not sent) to "C3" (executed)."""
+        """Return the code for the wire and the audit log: "C0" (not sent) to "C3" (executed)."""
         return f"C{self.value}"
 
     @classmethod
     def from_code(cls, code: object) -> Certainty | None:
-        """Return the certainty with this code, "C0" to "C3", or None for any other value."""
+        """Return the certainty for a code "C0" to "C3", or None for any other value."""
         return next((each for each in cls if each.code == code), None)
 
 
@@ -86,12 +86,12 @@ class ToolwayError(Exception):
 
 
 def closed_error(problem: str = "the hub is not open") -> ToolwayError:
-    """Return the error for the use of a hub that is closed, or not open yet."""
+    """Return the error for using a hub that is closed or not open yet."""
     return ToolwayError(problem, hint="use it inside `async with Hub(…) as hub`", code="E-CLOSED")
 
 
 class ConfigError(ToolwayError):
-    """Raised if a configuration cannot be used; no server was started.
+    """Raised when a configuration cannot be used. No server was started.
 
     Example:
         try:
@@ -114,12 +114,12 @@ PLATFORM_CODE: Final = "E-PLATFORM"  # this operating system lacks what was aske
 
 
 def platform_error(message: str, detail: str, hint: str) -> ConfigError:
-    """Return the error for a command or a setting that this operating system lacks. Nothing was started."""
+    """Return the error for a command or setting that this operating system does not support."""
     return ConfigError(message, detail=detail, hint=hint, code=PLATFORM_CODE)
 
 
 class CallError(ToolwayError):
-    """Raised if a call ends without a result. `executed` is "no", "unknown" or "yes".
+    """Raised when a call ends without a result. `executed` is "no", "unknown" or "yes".
 
     Example:
         try:
@@ -162,7 +162,7 @@ class CallError(ToolwayError):
 
 
 class NotFound(CallError):
-    """Raised if no server, tool, prompt or resource has the given name.
+    """Raised when no server, tool, prompt or resource has the given name.
 
     Example:
         try:
@@ -175,7 +175,7 @@ class NotFound(CallError):
 
 
 class ArgumentViolation(NamedTuple):
-    """One position in the arguments of a call that does not match the schema of the tool.
+    """One place where a call's arguments do not match the tool's schema.
 
     It contains names and types, never the values of arguments.
 
@@ -203,7 +203,7 @@ class ArgumentViolation(NamedTuple):
 
 
 class InvalidArguments(CallError):
-    """Raised if the arguments of a call do not match the tool's `inputSchema`. Nothing was sent.
+    """Raised when a call's arguments do not match the tool's `inputSchema`. Nothing was sent.
 
     `violations` lists at most 20 positions; `omitted` is the number of positions left out.
 
@@ -229,7 +229,7 @@ class InvalidArguments(CallError):
 def invalid_arguments(
     server: str, tool: str, violations: tuple[ArgumentViolation, ...], omitted: int = 0, hint: str = ""
 ) -> InvalidArguments:
-    """Return the `InvalidArguments` error for a call that was not sent because of these violations."""
+    """Return the error for a call that was not sent because of these violations."""
     more = f"; and {omitted} more" if omitted else ""
     return InvalidArguments(
         f"invalid arguments for {server}.{tool}",
@@ -244,7 +244,7 @@ def invalid_arguments(
 
 
 class AccessDenied(CallError):
-    """Raised if a call is not allowed, for example without a login. It did not run.
+    """Raised when a call is not allowed, for example without a login. It did not run.
 
     Example:
         try:
@@ -257,11 +257,11 @@ class AccessDenied(CallError):
 
 
 class CallRefused(AccessDenied):
-    """Raised if a rule of the gateway refuses a call. No login helps, so a client must not be asked for one."""
+    """Raised when a gateway rule rejects a call. Logging in would not help, so clients are not asked to."""
 
 
 class ServerUnavailable(CallError):
-    """Raised if the server could not be reached or started.
+    """Raised when a server could not be reached or started.
 
     Example:
         try:
@@ -274,11 +274,11 @@ class ServerUnavailable(CallError):
 
 
 class StoreUnavailable(ServerUnavailable):
-    """Raised if a store of the gateway that decides about a call cannot be used."""
+    """Raised when a gateway store that decides about a call is unavailable."""
 
 
 class Overloaded(CallError):
-    """Raised if too many calls to a server are running or queued. The call did not run.
+    """Raised when too many calls to a server are running or queued. The call did not run.
 
     Example:
         try:
@@ -291,7 +291,7 @@ class Overloaded(CallError):
 
 
 class CallTimeout(CallError, TimeoutError):
-    """Raised if the deadline of a call passed. Also a `TimeoutError`.
+    """Raised when a call's deadline passes. Also a `TimeoutError`.
 
     `phase` names the phase in which the call waited: queue (for a concurrency slot), pause (requested by the server),
     turn (the server serves one caller at a time), start, connect, auth, send, server (no response yet), stream
@@ -312,7 +312,7 @@ class CallTimeout(CallError, TimeoutError):
 
 
 class OutcomeUnknown(CallError):
-    """Raised if the connection was lost after the request was sent.
+    """Raised when the connection was lost after the request was sent.
 
     The server may have executed the request: check that before you repeat the call.
 
@@ -327,7 +327,7 @@ class OutcomeUnknown(CallError):
 
 
 class ProtocolError(CallError):
-    """Raised if the server replied with a JSON-RPC error (`.rpc_code`) or an invalid message.
+    """Raised when the server replied with a JSON-RPC error (`.rpc_code`) or an invalid message.
 
     Example:
         try:
@@ -345,7 +345,7 @@ class ProtocolError(CallError):
 
 
 class ToolError(CallError):
-    """Raised if the tool ran and reported a failure (`isError`). `result` is its result.
+    """Raised when the tool ran and reported a failure (`isError`). `result` is its result.
 
     `call_tool(…, raise_on_error=False)` returns the result instead.
 

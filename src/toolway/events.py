@@ -1,4 +1,4 @@
-"""Events that a hub reports about servers, calls and its catalog.
+"""Events that a hub emits about its servers, calls and catalog.
 
 Read them with `async for event in hub.events()`, or receive them with `hub.add_sink(sink)`.
 
@@ -34,7 +34,7 @@ ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Base class of all events. `server` is the name of the server concerned, or empty.
+    """Base class of all events. `server` is the server it is about, or empty.
 
     Example:
         async for event in hub.events():
@@ -45,7 +45,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class StateChanged(Event, frozen=True):
-    """The lifecycle of a server changed, such as from `starting` to `ready`.
+    """The lifecycle state of a server changed, such as from `starting` to `ready`.
 
     `old` and `new` are states in detail, as in `ServerStatus.lifecycle`; `state` is the word for users.
 
@@ -63,7 +63,7 @@ class StateChanged(Event, frozen=True):
 
 
 class Connected(Event, frozen=True):
-    """A server is connected, and its protocol era and version are negotiated."""
+    """A server connected, and its protocol era and version were negotiated."""
 
     era: str
     protocol: str
@@ -81,7 +81,7 @@ class Disconnected(Event, frozen=True):
 
 
 class HealthChanged(Event, frozen=True):
-    """A server that is ready failed its health check, or passed it again.
+    """A ready server failed its health check, or passed it again.
 
     Example:
         async for event in hub.events(HealthChanged):
@@ -131,7 +131,7 @@ class TaskChanged(Event, frozen=True):
 
 
 class ServerLog(Event, frozen=True):
-    """A log message that a server sent, unchanged, or a warning of Toolway about one of the server's lists.
+    """A log message from a server, unchanged, or a Toolway warning about one of the server's lists.
 
     Example:
         async for log in hub.events(ServerLog):
@@ -180,7 +180,7 @@ class AttemptFinished(Event, frozen=True):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return what became of the attempt, in one word, as in `CallFinished`."""
+        """Return the outcome of the attempt in one word, as in `CallFinished`."""
         return outcome_of(self.code, self.executed).word
 
 
@@ -204,7 +204,7 @@ class AttemptTiming(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return what became of the attempt, in one word, as in `CallFinished`."""
+        """Return the outcome of the attempt in one word, as in `CallFinished`."""
         return outcome_of(self.code, self.certainty.executed).word
 
 
@@ -245,17 +245,17 @@ class CallFinished(Event, frozen=True, gc=False):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return what became of the call, in one word: ok, tool error, not run, unknown, or waiting."""
+        """Return the outcome of the call: ok, tool error, not run, unknown, or waiting."""
         return outcome_of(self.code, self.executed).word
 
     @property
     def failed(self) -> bool:
-        """Return True unless the call has its result, or needs approval or input."""
+        """Return True unless the call succeeded or is waiting for approval or input."""
         return outcome_of(self.code, self.executed).is_failure
 
     @property
     def attempt_timings(self) -> tuple[AttemptTiming, ...]:
-        """Return outcome and phases of each attempt. Computed on demand, to keep calls fast."""
+        """Return the outcome and phases of each attempt. Computed on demand to keep calls fast."""
         return tuple(_split_attempts(self))
 
 
@@ -289,7 +289,7 @@ def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
 
 
 class LoopStalled(Event, frozen=True):
-    """The event loop is blocked, or was blocked and this was noticed later. `server` is empty."""
+    """The event loop is blocked, or a past blockage was only noticed now. `server` is empty."""
 
     seconds: float  # so far
     stack: str  # the stack of the loop's thread
@@ -328,7 +328,7 @@ class AccessEvent(Event, frozen=True):
 
 
 class PolicyDecision(Event, frozen=True):
-    """A rule of the gateway allowed or denied an action, such as a call or the addition of a server.
+    """A gateway rule allowed or denied an action, such as a call or adding a server.
 
     The rule `admission` is about the addition of a server. A rule that begins with `policy` is of the policy file of
     the gateway, and denied a call.
@@ -355,7 +355,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class PartCondition(Event, frozen=True):
-    """A part's condition that a user must resolve began or has ended. An open one becomes an `Alert`."""
+    """A condition in a part that needs a user began or ended. While open, it is an `Alert`."""
 
     kind: str  # such as policy-rejected
     is_open: bool = True
@@ -368,7 +368,7 @@ class PartCondition(Event, frozen=True):
 
 
 class DefinitionReviewed(Event, frozen=True):
-    """A definition that a server sent differs from the pinned one, is the pinned one again, or was approved."""
+    """A tool definition changed from its pin, matches it again, or was accepted."""
 
     action: str  # held, noted (it is used), released (it is as pinned again, or gone) or approved
     kind: str  # tools, prompts, templates or instructions
@@ -381,7 +381,7 @@ class DefinitionReviewed(Event, frozen=True):
 
 
 class ApprovalChanged(Event, frozen=True):
-    """A call's approval changed: someone was asked or has answered, or the call was made with the answer."""
+    """A call's approval changed: someone was asked or has decided, or the call used the answer."""
 
     action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
     by: str  # client or operator
@@ -410,17 +410,17 @@ class AuditResumed(Event, frozen=True):
 
 
 class ClusterDatabaseRefused(Event, frozen=True):
-    """The cluster database contains data that no node has written, or that is older than data seen before."""
+    """The cluster database contains data that no node wrote, or has been rolled back."""
 
     reason: str
 
 
 class ClusterDatabaseAccepted(Event, frozen=True):
-    """Nothing in the cluster database is refused any more. `server` is empty."""
+    """The cluster database is fully accepted again. `server` is empty."""
 
 
 class CallRecovered(Event, frozen=True):
-    """The audit log of an earlier run contains a call that never finished. Its outcome is unknown."""
+    """The audit log from an earlier run contains a call that never finished. Its outcome is unknown."""
 
     id: str
     tool: str
@@ -440,7 +440,7 @@ class RunChanged(Event, frozen=True):
 
 
 class RunStepEnded(Event, frozen=True):
-    """A tool call of a workflow step ended, with this outcome."""
+    """A tool call in a workflow step ended with this outcome."""
 
     run: str
     workflow: str
@@ -460,7 +460,7 @@ class RunAction(Event, frozen=True):
 
 
 class RunAsks(Event, frozen=True):
-    """A workflow run has waited for a user's answer for a long time."""
+    """A workflow run has been waiting a long time for a user's answer."""
 
     run: str
     workflow: str
@@ -489,13 +489,13 @@ class Alert(Event, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the name of the condition: kind, server and call id. Equal for repeated alerts about it."""
+        """Return the identity of the condition: kind, server and call id. Repeated alerts share it."""
         parts = [self.kind, self.server, self.call]
         return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word)[:80] for word in parts if word)
 
 
 class AlertResolved(Event, frozen=True):
-    """The condition of an alert ended by itself, for example because the server is connected again.
+    """An alert's condition cleared by itself, for example because the server reconnected.
 
     Example:
         async for alert in hub.events(Alert, AlertResolved):
@@ -520,7 +520,7 @@ class EventsMissed(Event, frozen=True):
 
 
 class EventSink(Protocol):
-    """Receiver of events, called synchronously while a call runs.
+    """Receives events, synchronously, while a call runs.
 
     It must return quickly and never block. An exception it raises is logged and has no other effect.
 
@@ -557,7 +557,7 @@ class EventSink(Protocol):
 
 
 class BatchSink(EventSink, Protocol):
-    """Event sink that receives finished calls in batches, which costs a call less than `on_call`.
+    """Event sink that receives finished calls in batches, which is cheaper per call than `on_call`.
 
     A call arrives at most 30 calls or a second late. Its large arguments and long strings are left out.
     """
@@ -565,5 +565,5 @@ class BatchSink(EventSink, Protocol):
     take_waiting: Callable[[], None]  # set by the hub; delivers all waiting calls. Call it before counts are read
 
     def on_calls(self, calls: Sequence[CallFinished]) -> None:
-        """Receive finished calls, in the order in which they ended. `on_call` is not called then."""
+        """Receive finished calls, in the order they ended. `on_call` is not called for them."""
         ...

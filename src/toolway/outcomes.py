@@ -7,7 +7,7 @@
     unknown      yes      unknown       call may have run     unknown
     waiting      no       waiting       call is waiting       input_required, task
 
-`calls`, the dashboard, metrics, traces, the log, and the audit log ask this module; none of them has its own rule.
+`calls`, the dashboard, metrics, traces, the log, and the audit log all use this module, so they agree.
 A call that needs an approval or input, or that became a task, has not failed: it is `waiting`.
 """
 
@@ -63,24 +63,24 @@ def outcome_of(code: str, executed: Executed) -> CallOutcome:
 
 
 def deserves_warning(code: str, executed: Executed) -> bool:
-    """Return True if the log line of a call is a warning. It is not if the caller made it end like this."""
+    """Return True if the call deserves a warning in the log, unless the caller caused this end."""
     return outcome_of(code, executed).is_warning and code not in _CALLER_CODES
 
 
 def error_code(code: str) -> str:
-    """Return the code of the error that a call ended with, or `cancelled`; "" if it has a result."""
+    """Return the error code a call ended with, `cancelled`, or "" if it has a result."""
     return "" if code in _RESULT_CODES else code
 
 
 def code_of_result(result_type: object, *, is_error: bool) -> str:
-    """Return the code of a call with a result of this `resultType`. A type that nobody knows counts as complete."""
+    """Return the code for a result of this `resultType`. Unknown types count as complete."""
     if is_error:
         return TOOL_ERROR_CODE
     return result_type if result_type in (INPUT_REQUIRED_CODE, TASK_CODE) else OK_CODE
 
 
 def audit_value(code: str, executed: Executed, *, from_server: bool, is_rejected: bool) -> str:
-    """Return the exact value that the audit log has for a call.
+    """Return the audit log's exact value for a call.
 
     `from_server`: the server answered with a JSON-RPC error. `is_rejected`: Toolway turned the call down, for its name,
     its arguments, or missing rights.

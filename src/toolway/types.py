@@ -100,7 +100,7 @@ class CallState(msgspec.Struct, eq=False):
     _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones
 
     def spawn(self) -> CallState:
-        """Return a new call state of the same class, for an execution that several calls share.
+        """Return a new state of the same class, for an execution that several calls share.
 
         It may outlive this call.
         """
@@ -111,15 +111,15 @@ class CallState(msgspec.Struct, eq=False):
         self.phase = "connect"
 
     def record_failed_attempt(self, code: str, certainty: Certainty) -> None:
-        """Record the error code of a failed attempt. Does nothing here; `TimedCallState` stores it."""
+        """Record the error code of a failed attempt. A no-op here; `TimedCallState` stores it."""
 
     def mark_sent(self) -> None:
-        """Record that the first byte of the request was sent: the server may execute it from now on."""
+        """Record that the first byte of the request was sent. From now on the server may execute it."""
         self.certainty = Certainty.UNKNOWN
         self.phase = "server"
 
     def begin_attempt(self) -> None:
-        """Begin a new attempt; `highest_certainty` keeps the certainty of the earlier attempts."""
+        """Begin a new attempt. `highest_certainty` keeps the certainty of earlier attempts."""
         if self.certainty is not Certainty.NOT_SENT:
             self.highest_certainty = max(self.highest_certainty, self.certainty)
             self.certainty = Certainty.NOT_SENT
@@ -136,7 +136,7 @@ class CallState(msgspec.Struct, eq=False):
         return own if self.shared_with is None else max(own, self.shared_with.overall_certainty())
 
     def begin_user_wait(self, now: float) -> None:
-        """Record that the server waits for the caller to answer a server request.
+        """Record that the server is waiting for the caller to answer a server request.
 
         Releases the concurrency slot. The waiting time does not count toward the call's deadline.
         """
@@ -152,7 +152,7 @@ class CallState(msgspec.Struct, eq=False):
             self._user_wait_total += now - self._user_wait_since
 
     def user_wait_seconds(self, now: float) -> float:
-        """Return the seconds that the server has waited for the caller to answer its requests."""
+        """Return how many seconds the server has spent waiting for the caller's answers."""
         own = self._user_wait_total + (now - self._user_wait_since if self._open_user_waits else 0.0)
         return own if self.shared_with is None else max(own, self.shared_with.user_wait_seconds(now))
 
@@ -167,7 +167,7 @@ class CallState(msgspec.Struct, eq=False):
         return self._open_user_waits > 0 or self._user_wait_total > 0
 
     def release_slot(self) -> None:
-        """Release the concurrency slot of the server if this call holds one."""
+        """Release the call's concurrency slot, if it holds one."""
         release, self.on_release_slot = self.on_release_slot, None
         if release is not None:
             release()
@@ -187,7 +187,7 @@ class CallState(msgspec.Struct, eq=False):
 
 
 class TimedCallState(CallState, eq=False):
-    """Call state with the start time of each phase; used if events or traces observe calls."""
+    """Call state that also records when each phase started, for events and traces."""
 
     phase_marks: list[tuple[str, float]] = msgspec.field(default_factory=lambda: [("queue", phase_clock())])
     failed_attempts: FailedAttempts = ()
@@ -235,7 +235,7 @@ class ClientCallbacks(Protocol):
 
     @property
     def capabilities(self) -> Json:
-        """Return the client capabilities to declare to servers: only those that can be answered."""
+        """Return the client capabilities to declare to servers: only what can be answered."""
         ...
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
@@ -247,7 +247,7 @@ class ClientCallbacks(Protocol):
 
 
 class CallbackError(Exception):
-    """Raised if the client answers a server request with an error, which the server then gets."""
+    """Raised to answer a server request with an error, which is sent to the server."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -258,7 +258,7 @@ class CallbackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AuthChallenge:
-    """A server's 401 or 403 response to a request with a rejected credential or without one."""
+    """A server's 401 or 403 response to a request with a missing or rejected credential."""
 
     status: int  # 401 or 403
     www_authenticate: str  # the WWW-Authenticate header; may be empty
@@ -267,7 +267,7 @@ class AuthChallenge:
 
 
 class Authorizer(Protocol):
-    """Provider of the Authorization header for one server, sent to the origin of its URL only."""
+    """Supplies the Authorization header for one server. It is only sent to the origin of its URL."""
 
     @property
     def is_inactive(self) -> bool:
@@ -282,12 +282,12 @@ class Authorizer(Protocol):
         ...
 
     def allows(self, caller: str) -> bool:
-        """Return True if the credential may be used for `caller`, a caller id; "" is the hub itself."""
+        """Return True if the credential may be used for this caller id; "" is the hub itself."""
         ...
 
     @property
     def is_interactive(self) -> bool:
-        """Return True if obtaining a credential may wait for a user to log in, for minutes."""
+        """Return True if getting a credential may involve a user logging in, which can take minutes."""
         ...
 
     async def authorization_header(self) -> str:
@@ -298,7 +298,7 @@ class Authorizer(Protocol):
         ...
 
     async def on_challenge(self, challenge: AuthChallenge) -> bool:
-        """Obtain another credential after the server rejected the one that was sent.
+        """Get another credential after the server rejected the one that was sent.
 
         Return True if the request should be sent again. All requests that were rejected with the same credential share
         one new credential. Raises `AuthError` if none can be obtained.
@@ -306,12 +306,12 @@ class Authorizer(Protocol):
         ...
 
     def on_rejected(self, challenge: AuthChallenge) -> None:
-        """Record that the server rejected the new credential as well. The caller then fails the request."""
+        """Record that the server rejected the new credential too. The caller then fails the request."""
         ...
 
 
 class AuthError(Exception):
-    """Raised if a server has no credential and none could be obtained.
+    """Raised when a server has no credential and none could be obtained.
 
     Never contains a secret.
     """
@@ -397,7 +397,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """Result of a call with any MCP method. `raw` is the server's result, unchanged.
+    """Result of a call, for any MCP method. `raw` is the server's result, unchanged.
 
     Calls of a `Hub` return a subclass: `ToolResult`, `ResourceResult` or `PromptResult`. Their properties are views of
     `raw`.
@@ -429,10 +429,10 @@ class CallResult(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return the text of all content blocks, resource contents or prompt messages.
+        """Return the text of all content blocks, resource contents or prompt messages, joined by newlines.
 
-        The strings are joined by newlines. An embedded resource counts with its text, a link with its name and URI as
-        in Markdown. Images, sound and other binary content have no text.
+        Embedded resources contribute their text, and links become Markdown links. Images, sound and other binary
+        content have no text.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
         blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]
@@ -441,7 +441,7 @@ class CallResult(msgspec.Struct, frozen=True):
 
 
 class ToolResult(CallResult, frozen=True):
-    """Result of a tool call: the server's `CallToolResult`, and how the call went.
+    """Result of a tool call: the server's `CallToolResult` plus call details.
 
     Attributes:
         server: Name of the server.
@@ -470,15 +470,15 @@ class ToolResult(CallResult, frozen=True):
     def structured_content(self) -> JsonValue:
         """Return the structured content of the tool result, or None if it has none.
 
-        An object, or any other JSON value: the tool's `outputSchema` defines its type.
+        Usually an object, but any JSON value is possible: the tool's `outputSchema` defines its type.
         """
         return self.raw.get("structuredContent")
 
     @property
     def data(self) -> Any:
-        """Return the structured content; if there is none, the object or list in a single JSON text.
+        """Return the structured content, or else the object or list in a single text block of JSON.
 
-        None if the result has neither. The text is parsed at each access, up to 8 MiB.
+        None if the result has neither. The text is parsed on each access, up to 8 MiB.
         """
         structured = self.raw.get("structuredContent")
         return structured if structured is not None else _parse_json_text(self.raw.get("content"))
@@ -503,7 +503,7 @@ class ToolResult(CallResult, frozen=True):
 
 
 class ResourceResult(CallResult, frozen=True):
-    """Contents of a resource: the server's `ReadResourceResult`, and how the call went.
+    """Contents of a resource: the server's `ReadResourceResult` plus call details.
 
     Example:
         notes = await hub.read_resource("file:///notes.md", server="files")
@@ -522,7 +522,7 @@ class ResourceResult(CallResult, frozen=True):
 
 
 class PromptResult(CallResult, frozen=True):
-    """Messages of a prompt: the server's `GetPromptResult`, and how the call went.
+    """Messages of a prompt: the server's `GetPromptResult` plus call details.
 
     Example:
         prompt = await hub.get_prompt("docs.summarize", {"topic": "leases"})
@@ -553,7 +553,7 @@ def result_type(method: str) -> type[CallResult]:
 
 
 def _parse_json_text(content: Any) -> Any:
-    """Return the object or list that the only content block contains as strict JSON text, or None."""
+    """Return the object or list if the only content block is strict JSON text, else None."""
     block = content[0] if isinstance(content, list) and len(content) == 1 else None
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     if not isinstance(text, str) or len(text) > MAX_JSON_TEXT_CHARS or not text.lstrip().startswith(("{", "[")):
@@ -565,7 +565,7 @@ def _parse_json_text(content: Any) -> Any:
 
 
 def _text_of(block: Json) -> str | None:
-    """Return the text of a content block; None if it has none."""
+    """Return the text of a content block, or None."""
     if block.get("type") == "resource_link" and isinstance(uri := block.get("uri"), str):
         name = block.get("name")
         return f"[{name}]({uri})" if isinstance(name, str) and name else f"[{uri}]({uri})"

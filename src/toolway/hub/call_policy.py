@@ -1,4 +1,4 @@
-"""Call policies: effect class, timeout, retries and keys of each call, from server settings and tool definitions.
+"""Call policies: each call's effect class, timeout, retries and keys, from server settings and tools.
 
 The middleware asks them how to treat a call.
 """
@@ -60,7 +60,7 @@ def tool_effect(
     idempotent: bool = False,
     honours_key: bool = False,
 ) -> Effect:
-    """Return the effect class of a tool: from the setting, else the HTTP method, else annotations.
+    """Return a tool's effect class: from the setting, else the HTTP method, else annotations.
 
     An UNSAFE tool is IDEMPOTENT if `idempotent` is True (the caller or operator says that a call may run again), or if
     `honors_key` is True (the server itself detects repeated calls by their idempotency key).
@@ -76,7 +76,7 @@ def tool_effect(
 
 
 def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
-    """Return the effect class of a tool by the annotations that its server sent.
+    """Return a tool's effect class according to its server's annotations.
 
     That is enough to allow retries, because wrong annotations only repeat effects of the same server. It is never
     enough to cache or share results.
@@ -103,7 +103,7 @@ def _removed_server() -> Server:
 
 
 class ToolPolicy:
-    """Rules for all calls of one tool: its settings, timeout, retries, rate limits and effect class.
+    """Rules for all calls of one tool: settings, timeout, retries, rate limits and effect class.
 
     They are computed once, and again when the definition of the tool or the settings of its server change.
     """
@@ -134,7 +134,7 @@ class ToolPolicy:
         )
 
     def terms(self) -> CallTerms:
-        """Return effect class, timeout and idempotency `_meta` key for a call of the tool that sets no options."""
+        """Return effect class, timeout and idempotency `_meta` key for a call that sets no options."""
         if self.settings.effect is not None or self.settings.idempotent is not None or self.server.idempotent:
             source = "setting"
         else:
@@ -153,7 +153,7 @@ class ToolPolicy:
 
 
 class CallTerms(msgspec.Struct, frozen=True):
-    """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition.
+    """The hub's rules for calls of one tool: effect class and its source, timeout, definition hash.
 
     Attributes:
         effect: READ, IDEMPOTENT or UNSAFE, for a call that sets no options itself.
@@ -161,7 +161,7 @@ class CallTerms(msgspec.Struct, frozen=True):
         timeout: Seconds for a call.
         definition_hash: Hash of the tool's definition, "" if it is not known.
         idempotency_meta_key: `_meta` key by which the server detects repeated calls; None if it does not.
-        is_local: The server is a process of the hub, or in its process, and ends with it.
+        is_local: The server is a child of the hub's process, or runs in it, and ends with it.
         untrusted: Results may contain untrusted content.
     """
 
@@ -205,7 +205,7 @@ class CallPolicies:
         return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)
 
     def update(self, call: Call) -> Call:
-        """Return the call with the policy of its tool, if the tool was unknown when `attach` ran and is listed now.
+        """Return the call with its tool's policy, if the tool was unknown when `attach` ran but is listed now.
 
         Otherwise return the call unchanged.
         """
@@ -234,11 +234,11 @@ class CallPolicies:
         return call.timeout if call.timeout is not None else self._policy_for(call).timeout
 
     def validates_arguments(self, server: str) -> bool:
-        """Return True if arguments of calls are checked against the tool's schema before they are sent to a server."""
+        """Return True if arguments are checked against the tool's schema before they are sent."""
         return self._server_settings(server).validate_arguments
 
     def ignores_null(self, server: str) -> bool:
-        """Return True if arguments with the value null are not sent to this server: it is an HTTP API (OpenAPI)."""
+        """Return True if null arguments are not sent to this server, because it is an HTTP API (OpenAPI)."""
         return self._server_settings(server).openapi is not None
 
     def queue_timeout(self, server: str) -> float:
@@ -258,7 +258,7 @@ class CallPolicies:
         return policy if call.max_attempts is None else msgspec.structs.replace(policy, max_attempts=call.max_attempts)
 
     def rate_limits(self, call: Call) -> Sequence[tuple[str, str]]:
-        """Return the rate limits of a call as (tool, rate); the tool is "" for the limit of the whole server."""
+        """Return a call's rate limits as (tool, rate) pairs; the tool is "" for a server-wide limit."""
         return self._policy_for(call).rate_limits
 
     def definition_hash(self, call: Call) -> str:

@@ -1,7 +1,7 @@
-"""Lists of servers that are called on behalf of users: each user sees what their own connection received.
+"""Per-user lists for servers called on behalf of users: each user sees their own connection's lists.
 
 Such a server is called with a token that was exchanged for the user's token, and may send each user a different
-list of tools. The catalog has all their definitions. This module has the names that each caller may see. A
+list of tools. The catalog holds all definitions; this module tracks which names each caller may see. A
 caller sees none until their own connection has received the list.
 """
 
@@ -33,7 +33,7 @@ NAME_FIELDS: Final[Mapping[ListKind, str]] = {
 
 
 def is_on_behalf(server: Server | None) -> bool:
-    """Return True if the hub calls this server only with tokens that are exchanged for the tokens of its callers.
+    """Return True if the hub only calls this server with tokens exchanged for its callers' tokens.
 
     Without a caller, the hub cannot fetch the lists of such a server.
     """
@@ -41,19 +41,19 @@ def is_on_behalf(server: Server | None) -> bool:
 
 
 def has_own_lists(server: Server | None) -> bool:
-    """Return True if each caller gets its own lists from this server, because the server is called on its behalf."""
+    """Return True if each caller gets its own lists from this server, which is called on its behalf."""
     return server is not None and server.auth is not None and server.auth.is_on_behalf and not server.auth.shared_lists
 
 
 class CallerLists:
-    """Tools, prompts and resources that servers list for single callers, on connections with the caller's login."""
+    """Tools, prompts and resources that servers list for individual callers, on their own connections."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ListKind], dict[str, frozenset[str]]] = {}
         self._items: dict[tuple[str, ListKind], dict[str, Any]] = {}
 
     def record(self, server: str, kind: ListKind, caller: str, items: Iterable[Any]) -> list[Any]:
-        """Store the list that a caller's connection received. Return the definitions in the lists of all callers.
+        """Store the list that a caller's connection received. Return the definitions from all callers' lists.
 
         If two callers have received different definitions under one name, the first one is kept.
         """
@@ -70,21 +70,21 @@ class CallerLists:
         return list(self._items[key].values())
 
     def names(self, server: str, kind: ListKind, caller: str) -> frozenset[str] | None:
-        """Return the names of the items (tools, prompts …) in the list that a caller received from a server.
+        """Return the names of the tools, prompts … that a server listed for a caller.
 
         None if the caller has not received that list yet.
         """
         return self._names.get((server, kind), {}).get(caller)
 
     def forget(self, server: str) -> None:
-        """Delete the stored lists of all callers for a server, because the definition of the server has changed."""
+        """Delete all callers' stored lists for a server, because its definition changed."""
         for key in [key for key in self._names if key[0] == server]:
             del self._names[key]
             self._items.pop(key, None)
 
 
 class OwnLists:
-    """Filter for the tools, prompts and resources that one caller sees of servers that are called on its behalf.
+    """Filters what one caller sees of servers that are called on its behalf.
 
     The caller's endpoints use it.
     """
@@ -101,7 +101,7 @@ class OwnLists:
         """Create the filter of one caller.
 
         `has_list` returns True if the catalog has a list of a server. `has_token` returns True if the caller is a
-        person with a token that can be exchanged. `start(server, caller)` starts the caller's own upstream and returns
+        user with a token that can be exchanged. `start(server, caller)` starts the caller's own upstream and returns
         it.
         """
         self._caller = caller
@@ -119,7 +119,7 @@ class OwnLists:
         return names is not None and item.name in names
 
     def is_missing(self, server: str, kind: ListKind) -> bool:
-        """Return True if the caller's own connection must fetch the list of a server, and has not fetched it yet."""
+        """Return True if the caller's own connection still has to fetch a server's list."""
         found = self._servers.get(server)
         if not is_on_behalf(found):
             return False
@@ -128,13 +128,13 @@ class OwnLists:
         return not self._has_list(server, kind) and self._has_token()
 
     def lists(self, server: str) -> bool:
-        """Return True if only callers' own connections can fetch the lists of this server."""
+        """Return True if only the callers' own connections can fetch this server's lists."""
         return is_on_behalf(self._servers.get(server))
 
     async def wait(self, servers: Iterable[str], kind: ListKind) -> None:
-        """Fetch the missing lists of these servers over the caller's own connections, which are started first.
+        """Fetch missing lists of these servers over the caller's own connections, starting them first.
 
-        Wait until each connection has fetched its list or failed, or the time is over.
+        Wait until each connection has fetched its list or failed, or time runs out.
         """
         missing = [server for server in servers if self.is_missing(server, kind)]
         if missing:
@@ -143,7 +143,7 @@ class OwnLists:
                     await asyncio.gather(*(self._fetch(server, kind) for server in missing))
 
     async def error(self, server: str, kind: ListKind) -> CallError | None:
-        """Fetch a list of a server over the caller's own connection, if it was not fetched yet. Return why that failed.
+        """Fetch a server's list over the caller's own connection if it is missing. Return why that failed.
 
         None if the list was fetched, if it did not arrive in time, or if the server is not called on behalf of callers.
         """

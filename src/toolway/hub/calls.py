@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class HubCalls:
-    """Makes the calls of a hub. `flights` are the calls in progress that no coroutine waits for."""
+    """Makes a hub's calls. `flights` are calls in progress that no coroutine waits for."""
 
     flights: Flights  # set by `open`
 
@@ -102,7 +102,7 @@ class HubCalls:
         )
 
     def open(self, audit: AuditMiddleware | None) -> None:
-        """Build the middleware chain. Call this method in the running event loop, before the servers are started."""
+        """Build the middleware chain. Call this in the running event loop, before servers start."""
         self._loop = asyncio.get_running_loop()
         middleware = self._build_middleware(self._idempotency_store, self._loop.time, audit).stages
         self._chain = compose(middleware, self._dispatcher.dispatch)
@@ -185,14 +185,14 @@ class HubCalls:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call without the middleware chain; return an object whose `wait()` returns the result.
+        """Send a tool call without the middleware chain. Await `wait()` on the returned object for the result.
 
         None, with nothing sent, if the call must be sent with `request`.
         """
         return self._library_flights.begin(name, arguments, meta, timeout) if self._upstreams.is_open else None
 
     def request(self, call: Call) -> Coroutine[Any, Any, CallResult]:
-        """Send a prepared call with any MCP method through the middleware chain.
+        """Send a prepared call, with any MCP method, through the middleware chain.
 
         Returns a coroutine of the result. It raises `CallError` if the call has no result.
         """
@@ -214,7 +214,7 @@ class HubCalls:
         return replace(reply, duration=self._loop.time() - began)
 
     def _may_repeat(self, call: Call, exc: CallError) -> bool:
-        """Return True if it does no harm to make a failed call again, whether it ran or not."""
+        """Return True if a failed call can be made again without harm, whether or not it ran."""
         if call.method != "tools/call":
             return True  # it reads
         tool = self._catalog.find_tool(exc.server, exc.tool)
@@ -227,7 +227,7 @@ class HubCalls:
         return await self._report_end(self.instrumentation.on_start(call), self._chain, began)
 
     async def _report_end(self, call: Call, handler: CallHandler, began: float) -> CallResult:
-        """Run `handler` to get the result of a call, and report the end of the call to sinks, subscribers and tracer.
+        """Run `handler` to get a call's result, and report its end to sinks, subscribers and tracer.
 
         `began` is the time when the call began. Raises the `CallError` of a call without a result.
         """
@@ -255,7 +255,7 @@ class HubCalls:
         return [*self.instrumentation.running_calls.values(), *self.flights.calls()]
 
     def new_call_state(self, *, keep_raw: bool, forwarded: bool = False) -> CallState:
-        """Create the state of a new call; it records phase timings if calls are observed."""
+        """Create the state for a new call, with phase timings if calls are observed."""
         instrumentation = self.instrumentation
         return (instrumentation.state_type if not forwarded or instrumentation.enabled_for_forwarded else CallState)(
             keep_raw=keep_raw
@@ -264,12 +264,12 @@ class HubCalls:
     # -- redaction and approvals --------------------------------------------------------------------------------------
 
     def redact_results(self) -> None:
-        """Remove each server's secrets, and the kinds of text in its setting `redact`, from its results from now on."""
+        """From now on, remove each server's secrets, and what its `redact` setting lists, from its results."""
         self._dispatcher.redaction = ResultRedaction(lambda: self._servers.entries)
         self.planner.redacts = True
 
     def use_gate(self, gate: CallGate) -> None:
-        """Let `gate` decide about every call before it is sent; the gate may ask an administrator or the user.
+        """Let `gate` decide about every call before it is sent. It may ask an administrator or the user.
 
         Call this method before the hub is opened.
         """
@@ -278,7 +278,7 @@ class HubCalls:
         self.on_approval_rules_changed()
 
     def on_approval_rules_changed(self) -> None:
-        """Apply the changed approval rules from the next call of every tool on."""
+        """Apply changed approval rules, starting with the next call of every tool."""
         self.policies.on_rules_changed()
         self.planner.approval_rules += 1
 

@@ -1,4 +1,4 @@
-"""Servers of a hub as its configuration defines them."""
+"""The servers of a hub, as configured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolway.network.policy import NetworkPolicy
 
 
 class ConfiguredServers:
-    """The configuration of a hub as it was last loaded, and the defaults for its servers."""
+    """A hub's configuration as last loaded, and the defaults for its servers."""
 
     servers: Mapping[str, Server]  # without later changes
     issues: tuple[ConfigIssue, ...]  # warnings about the entries
@@ -29,13 +29,13 @@ class ConfiguredServers:
         self.load(config)
 
     def load(self, config: ConfigSource) -> None:
-        """Load a configuration. Raises `ConfigError` if it cannot be used; then nothing changes."""
+        """Load a configuration. If it cannot be used, nothing changes and `ConfigError` is raised."""
         self.servers, self.issues, self.network_policy, self.model_urls = load_servers(
             config, self._timeout, self._retry, self._base_network_policy
         )
 
     def complete(self, name: str, server: ServerLike) -> Server:
-        """Return the definition of a server, with the hub's defaults for settings that it lacks.
+        """Return a server's definition, with the hub's defaults for missing settings.
 
         Warnings about the definition are logged and added to `issues`.
         """

@@ -1,4 +1,4 @@
-"""Engine of a hub: builds, opens and closes what keeps the servers, lists what they offer, and calls them.
+"""The engine of a hub: it builds, opens and closes everything behind `Hub`.
 
 Used by `Hub` and by the gateway. `HubCore` builds the parts in `__init__` and starts them in `__aenter__`.
 """
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 class HubCore:
-    """Engine of a hub: `servers` keeps them supervised, `lists` has what they offer, `calls` calls them.
+    """Engine of a hub: `servers` supervises them, `lists` knows what they offer, `calls` calls them.
 
     Programs use `Hub`, which has a smaller interface with examples. The arguments mean the same as those of `Hub`,
     except:
@@ -241,7 +241,7 @@ class HubCore:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers concurrently and wait until all have ended, at most about 6 s.
+        """Stop all servers at once and wait for them to end, at most about 6 s.
 
         A process that does not end by itself is killed.
         """
@@ -270,9 +270,9 @@ class HubCore:
     # -- observation --------------------------------------------------------------------------------------------------
 
     def events(self, *types: type[Event], masked: bool = False) -> AsyncIterator[Event]:
-        """Iterate over events from now on, of these types or of all; `masked` hides secrets in their strings.
+        """Iterate over events from now on, of these types or all; `masked` hides secrets in their strings.
 
-        A consumer that is too slow loses events and gets an `EventsMissed` with their number.
+        A slow consumer loses events and gets an `EventsMissed` with the count.
         """
         return self._broadcaster.subscribe(*types, mask=self.mask if masked else None)
 
@@ -281,7 +281,7 @@ class HubCore:
 
         Args:
             provider: Tracer provider; None uses the global one of the program.
-            sample_ratio: Share of calls to record if the caller sent no trace; None lets the provider decide.
+            sample_ratio: Share of calls to record if the caller sent no trace context. None: the provider decides.
         """
         from opentelemetry.trace import get_tracer
 
@@ -298,16 +298,16 @@ class HubCore:
 
     @property
     def audit_writer(self) -> AuditWriter | None:
-        """Return the writer of the audit log, or None if no log is written."""
+        """Return the audit log writer, or None without an audit log."""
         return self._audit_log.writer if self._audit_log is not None else None
 
     def use_alert_links(self, link_of: Callable[[Alert], str]) -> None:
-        """Send a URL with each alert to the webhook: a page about the alert, or "" if it has none."""
+        """Add a URL to each alert sent to the webhook: a page about the alert, or "" if there is none."""
         if self._alert_delivery is not None:
             self._alert_delivery.link_of = link_of
 
     async def resolve_setting(self, text: str, key: str) -> str:
-        """Return the text of a setting with its variables and secret references replaced by their values.
+        """Return a setting's text with its variables and secret references replaced by their values.
 
         `key` is the name of the setting in errors. Raises `ConfigError` if a value is not available.
         """
@@ -319,7 +319,7 @@ class HubCore:
 
     @property
     def tool_search(self) -> ToolSearch:
-        """Return the search over the known tools of this hub. It is created at the first use."""
+        """Return the search over this hub's known tools, created on first use."""
         if self._tool_search is None:
             from toolway.search.tool_search import ToolSearch
 
@@ -335,18 +335,18 @@ class HubCore:
         return self._tool_search
 
     async def open_tool_search(self) -> ToolSearch:
-        """Return the search over the known tools of this hub, as `tool_search` does, without blocking the event loop.
+        """Return what `tool_search` does, without blocking the event loop.
 
-        Its modules are imported in a thread: that takes 10 ms and more.
+        Its modules are imported in a thread, because that takes 10 ms or more.
         """
         if self._tool_search is None:
             await asyncio.to_thread(importlib.import_module, "toolway.search.tool_search")
         return self.tool_search
 
     def store_search_history(self, path: Path) -> None:
-        """Store what the tool search learns from calls in the file `path`, so it survives a restart.
+        """Store what tool search learns from calls in `path`, so it survives a restart.
 
-        The file is deleted if learning is switched off in the settings.
+        The file is deleted if learning is turned off in the settings.
         """
         if not self._search_settings.learn:
             with contextlib.suppress(OSError):
@@ -363,7 +363,7 @@ class HubCore:
             self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
 
     def apply_search_settings(self, settings: SearchSettings) -> None:
-        """Use these settings for the tool search from now on."""
+        """Use these tool search settings from now on."""
         previous, self._search_settings = self._search_settings, settings
         if self._tool_search is not None:
             self._tool_search.set_learning(settings.learn)
@@ -372,16 +372,16 @@ class HubCore:
 
     @property
     def search_vectors(self) -> Vectors | None:
-        """Return the embedding search of this hub; None if none is configured, or nothing was searched yet."""
+        """Return this hub's embedding search; None if not configured, or not used yet."""
         return self._search_vectors
 
     @property
     def search_model(self) -> str:
-        """Return the name of the model that the search uses; "" if it ranks by words alone."""
+        """Return the name of the search's embedding model; "" if it ranks by words alone."""
         return self._search_settings.model
 
     def _open_search_vectors(self) -> None:
-        """Let the tool search use the embedding model or endpoint of the settings, in place of the previous one."""
+        """Give tool search the embedding model or endpoint in the settings, replacing the previous one."""
         from toolway.search.meaning import open_vectors
 
         assert self._tool_search is not None
@@ -396,7 +396,7 @@ class HubCore:
         self._tool_search.set_vectors(self._search_vectors)
 
     def _drop_search_vectors(self) -> None:
-        """Close the embedding search of this hub in the background."""
+        """Close this hub's embedding search in the background."""
         if self._search_vectors is not None:
             task = asyncio.get_running_loop().create_task(self._search_vectors.close())
             self._closing_vectors.add(task)
@@ -404,7 +404,7 @@ class HubCore:
             self._search_vectors = None
 
     def _server_facts(self) -> Mapping[str, ServerFacts]:
-        """Return facts for the tool search about each server: description, failure, number of unapproved tools."""
+        """Return what tool search needs to know about each server: description, failure, unreviewed tools."""
         from toolway.search.tool_search import LazyFacts, ServerFacts
 
         def facts_of(upstream: Upstream) -> ServerFacts:

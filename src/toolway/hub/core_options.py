@@ -1,4 +1,4 @@
-"""Options of a hub that belong together: what `HubCore` takes besides the servers."""
+"""Groups of related hub options: everything `HubCore` takes besides servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ServerDefaults(msgspec.Struct, frozen=True):
-    """What a server gets if its entry doesn't say, and the addresses that all servers may use."""
+    """What a server gets if its entry doesn't say otherwise, and the addresses that all may use."""
 
     timeout: float | Timeout | None = None
     retry: RetryPolicy | None = None
@@ -33,7 +33,7 @@ class LoginOptions(msgspec.Struct, frozen=True):
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Where a hub reports what happens: audit log, alerts, log messages of servers."""
+    """Where a hub reports what happens: audit log, alerts, and server log messages."""
 
     audit_log: str | os.PathLike[str] | AuditSettings | None = None
     alerts: str | os.PathLike[str] | AlertSettings | None = None

@@ -1,4 +1,4 @@
-"""End of the middleware chain: select an upstream, send the call and validate its output."""
+"""End of the middleware chain: pick an upstream, send the call and validate its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PINS_TIMEOUT_S: Final = 5.0  # seconds that a call waits until the cluster has s
 
 
 class OutputValidator:
-    """Validates structured results; compiles each output schema on first use and after a change."""
+    """Validates structured results. Compiles each output schema on first use and after changes."""
 
     def __init__(self) -> None:
         self._compiled: dict[tuple[str, str], tuple[Json, SchemaValidator]] = {}
@@ -57,7 +57,7 @@ class OutputValidator:
 
 
 class SentCall(NamedTuple):
-    """A call that was sent: its connection, session, request and tool, which are needed to wait for its result."""
+    """A call that was sent, with everything needed to wait for its result."""
 
     upstream: Upstream
     session: Session
@@ -102,7 +102,7 @@ class Dispatcher:
         self.redaction: ResultRedaction | None = None  # of a gateway
 
     async def resume(self, call: Call, sent: SentCall) -> CallResult:
-        """Wait for the result of a call that was sent already, and return it.
+        """Wait for the result of a call that was already sent.
 
         If the call did not run because the upstream was replaced, it is sent to the new upstream. Raises
         `CallError` if the call has no result.
@@ -127,7 +127,7 @@ class Dispatcher:
     async def _exchange(
         self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, RequestExchange] | None = None
     ) -> CallResult:
-        """Send a tool call and return its result, with the output validated and secrets removed.
+        """Send a tool call and return its result, validated and without secrets.
 
         If `sent` is given, the call was sent before: only wait for its result.
         """
@@ -146,13 +146,13 @@ class Dispatcher:
         return found if redactor is None else await redactor.redact(found)
 
     def find_redactor(self, server: str) -> ResultRedactor | None:
-        """Return what removes secrets from results of a server; None if its results pass as they are."""
+        """Return the redactor for a server's results; None if they need none."""
         return self.redaction.find(server) if self.redaction is not None else None
 
     async def dispatch(self, call: Call) -> CallResult:
-        """Send the call to the upstream (supervised connection) of its server; return the result.
+        """Send the call to its server's upstream (supervised connection) and return the result.
 
-        If the upstream was replaced before it executed the call, its successor gets the call. Raises `CallError` if the
+        If the upstream is replaced before the call ran, the new one gets the call. Raises `CallError` if the
         call has no result.
         """
         if self._instrumentation.enabled:
@@ -197,7 +197,7 @@ class Dispatcher:
         return await self.dispatch(call)
 
     def _may_send(self, call: Call, upstream: Upstream) -> bool:
-        """Return True if the tool is still listed and its definition approved.
+        """Return True if the tool is still listed and its definition is accepted.
 
         Called right before the first byte is sent. The server may have been restarted, or have changed its list, while
         the call waited.
@@ -207,7 +207,7 @@ class Dispatcher:
         return call.may_send is None or call.may_send()
 
     async def _retry_with_new_schema(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
-        """Send a call once more if it was rejected because the tool's definition has changed.
+        """Send a call once more if it was rejected because the tool's definition changed.
 
         The new tool list is fetched first. Raises `exc` if it is any other error, and `CallError` if the second attempt
         fails.
@@ -222,12 +222,12 @@ class Dispatcher:
         return tool, await upstream.call(call, tool.input_schema)
 
     def _is_shared(self, call: Call) -> bool:
-        """Return True if all callers use one connection to the server of a call, whatever its era."""
+        """Return True if all callers share one connection to the call's server, whatever its era."""
         server = self._upstreams.servers[call.server]
         return server.share_connection or server.transport == "memory"
 
     async def _upstream_for_caller(self, call: Call, upstream: Upstream) -> Upstream:
-        """Return the shared upstream, or the caller's own if era or credentials require it.
+        """Return the shared upstream, or the caller's own if the era or credentials require it.
 
         Legacy servers (before 2026-07-28) and per-user logins need one connection per caller.
         """
@@ -246,7 +246,7 @@ class Dispatcher:
         return upstreams.per_caller.get_or_start(call.server, server, call.caller)
 
     async def _require_listed_tool(self, call: Call, upstream: Upstream) -> Tool:
-        """Return the definition of the called tool. Wait for the first tool list of the server if it is not known.
+        """Return the called tool's definition, waiting for the server's first tool list if necessary.
 
         Raises `NotFound` if the list lacks the tool, `AccessDenied` if an allow or deny list or a pin denies it, and
         `ServerUnavailable` if the server does not start.
@@ -262,7 +262,7 @@ class Dispatcher:
         return require_tool(self._catalog, ref)
 
     async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:
-        """Check the arguments of a call against the current definition of its tool, and return that definition.
+        """Check a call's arguments against the tool's current definition, and return that definition.
 
         Called if the tool was unknown when the call began, or known only from the storage of an earlier run. In the
         second case, wait for the current definition first. Raises `InvalidArguments`.
@@ -277,7 +277,7 @@ class Dispatcher:
         return tool
 
     def _inject_idempotency_key(self, call: Call, key: str) -> Call:
-        """Return the call with its idempotency key in `_meta` if the server supports such keys."""
+        """Return the call with its idempotency key in `_meta`, if the server supports that."""
         meta_key = self._policies.idempotency_meta_key(call.server)
         if meta_key is None:
             return call

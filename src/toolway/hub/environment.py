@@ -1,4 +1,4 @@
-"""Injectable environment of a hub: randomness, sleep, environment variables, transports.
+"""What a hub needs from the outside world, injectable: randomness, sleep, variables, transports.
 
 The clock is the event loop's. A test with a simulated loop, random source and transports is reproducible from one
 seed.
@@ -37,7 +37,7 @@ def _create_real_transport(
 
 
 class HubEnvironment(msgspec.Struct, frozen=True):
-    """Dependencies of a hub on the outside world, replaceable in tests; the defaults are real."""
+    """A hub's dependencies on the outside world. Tests replace them; the defaults are real."""
 
     random: Callable[[], float] = random.random  # uniform in [0, 1)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -56,5 +56,5 @@ class HubEnvironment(msgspec.Struct, frozen=True):
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations
 
     def describe_time(self, seconds: float) -> str:
-        """Return the clock time in so many seconds, for messages."""
+        """Return the clock time `seconds` from now, for messages."""
         return describe_time(seconds, self.wall_clock())

@@ -1,6 +1,6 @@
-"""Streams of events for `hub.events()`, and the watchdog of the event loop.
+"""Event streams for `hub.events()`, and the event loop watchdog.
 
-Each subscriber has a bounded queue. A slow subscriber loses events and gets their number; it delays nothing.
+Each subscriber has a bounded queue. A slow subscriber loses events and gets a count of them; it never delays anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Subscription:
 
 
 class EventBroadcaster:
-    """Delivers each event to all subscriptions that selected its type."""
+    """Delivers each event to every subscription to its type."""
 
     def __init__(self) -> None:
         self._subscriptions: set[_Subscription] = set()
@@ -52,7 +52,7 @@ class EventBroadcaster:
         self.on_subscriptions_changed: Callable[[], None] = lambda: None  # called when a subscription begins or ends
 
     def has_subscribers(self, event_type: type[Event]) -> bool:
-        """Return True if a subscription selects events of this type."""
+        """Return True if any subscription wants events of this type."""
         known = self._subscribed_types.get(event_type)  # cached: needed at the end of every call
         if known is None:
             known = self._subscribed_types[event_type] = any(
@@ -71,7 +71,7 @@ class EventBroadcaster:
             subscription.available.set()
 
     def subscribe(self, *event_types: type[Event], mask: Mask | None = None) -> AsyncIterator[Event]:
-        """Iterate over events of these types, or of all types, from now on until `close`.
+        """Iterate over events of these types (or all) from now until `close`.
 
         `mask` hides secrets in strings from servers. It runs when the subscriber takes an event, so it delays no call.
         """
@@ -101,7 +101,7 @@ class EventBroadcaster:
 
 
 def mask_event(event: Event, mask: Mask) -> Event:
-    """Return an event with the secrets in its strings masked; the event itself if it holds none."""
+    """Return an event with the secrets in its strings masked; the same object if it has none."""
     found = {name: getattr(event, name) for name in event.__struct_fields__ if name in _TEXT_FIELDS}
     masked = {name: _mask_value(value, mask) for name, value in found.items() if value}
     changed = {name: value for name, value in masked.items() if value != found[name]}
@@ -135,9 +135,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Thread that detects a blocked event loop: one that did not run for `stall_threshold` seconds.
+    """Detects, in a thread, when the event loop is blocked for `stall_threshold` seconds.
 
-    It reports this by `emit`, which is called in the loop. The threshold 0 disables the watchdog.
+    Reports through `emit`, called in the loop. A threshold of 0 disables the watchdog.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Watchdog:
         self.calm_until = math.inf
 
     def start(self) -> None:
-        """Start the thread that detects a blocked event loop, unless `stall_threshold` is 0. Call it in that loop."""
+        """Start the watchdog thread, unless `stall_threshold` is 0. Call it from the loop to watch."""
         if self._stall_threshold:
             self._loop = asyncio.get_running_loop()
             self._loop_thread = threading.get_ident()
@@ -176,10 +176,10 @@ class Watchdog:
     # -- in the loop --------------------------------------------------------------------------------------------------
 
     def pause_before(self, now: float) -> float:
-        """Return for how many seconds the loop did not run until the loop time `now`; 0 if it did.
+        """Return how long the loop was blocked before the loop time `now`; 0 if it was not.
 
-        It may run again for a few rounds. A request that is read in them may have arrived at the start of the pause, so
-        its client may have waited since then.
+        The pause includes a few rounds after it: a request read in them may have arrived when the pause began, so its
+        client may have waited since then.
         """
         return now - self._silent_since if now >= self.calm_until else 0.0
 
@@ -203,7 +203,7 @@ class Watchdog:
         self._timer = self._loop.call_later(self._stall_threshold / _BEATS_PER_THRESHOLD, self._beat)
 
     def _start_rounds(self, number: int) -> None:
-        """Wait for this number of rounds of the loop, however long each takes; then the pause is over."""
+        """Wait for this many rounds of the loop, however long they take. Then the pause is over."""
         if number:
             self._round_timer = self._loop.call_later(_ROUND_S, self._start_rounds, number - 1)
         else:
@@ -223,10 +223,10 @@ class Watchdog:
             pause, checked_at = self.check(late=late), self._clock()
 
     def check(self, *, late: bool = False) -> float:
-        """Report the event loop as blocked if its heartbeat is overdue.
+        """Report a blocked event loop if its heartbeat is overdue.
 
-        Return the seconds until the next check. `late` means that this thread itself did not run in time, perhaps
-        because the process was suspended. Then nothing is reported.
+        Return the seconds until the next check. `late` means that this thread itself ran late, perhaps because the
+        process was suspended. Then nothing is reported.
         """
         overdue = self._clock() - self._last_beat - self._stall_threshold
         if overdue < 0:

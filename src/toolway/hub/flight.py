@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallOrigin(NamedTuple):
-    """Client, endpoint and timeout of a call: data for the node of the cluster that the call is forwarded to."""
+    """Client, endpoint and timeout of a call, for the cluster node it may be forwarded to."""
 
     principal: str  # id
     principal_name: str
@@ -74,7 +74,7 @@ class CallOrigin(NamedTuple):
 
 
 class Flight(ABC):
-    """One call in flight that is driven by callbacks; no coroutine waits for its result."""
+    """One call in flight, driven by callbacks. No coroutine waits for its result."""
 
     __slots__ = (
         "_began",
@@ -115,33 +115,33 @@ class Flight(ABC):
 
     @abstractmethod
     def build_call(self) -> Call:
-        """Return this call as a `Call`, the form in which the middleware chain gets calls, with a new state.
+        """Return this call as a `Call` with a new state, as the middleware chain needs it.
 
         Its `name` is the tool name that the server uses.
         """
 
     @abstractmethod
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
-        """Pass the result of the call on to the caller.
+        """Deliver the call's result to the caller.
 
         `frame` is the whole response as received; it is empty if the response contains more than a result.
         """
 
     @abstractmethod
     def hand_over(self, taken: TakenOverCall) -> None:
-        """Pass the call to a coroutine of the caller, which must await `taken.resume()` for the result.
+        """Hand the call over to a coroutine of the caller, which must await `taken.resume()`.
 
         If that coroutine never starts, `taken.discard()` must be called.
         """
 
     def origin(self) -> CallOrigin | None:
-        """Return the client data to forward with the call in a cluster; None if the middleware chain must do that."""
+        """Return the client data to forward in a cluster; None if the middleware chain has to forward it."""
         return None
 
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
-        """Send the call. If the audit log must announce it first, queue that record; `on_intent` then sends the call.
+        """Send the call. If the audit log needs a record first, queue that; `on_intent` then sends the call.
 
         Return False, with nothing done, if the call needs the middleware chain.
         """
@@ -180,10 +180,10 @@ class Flight(ABC):
         return True
 
     def on_intent(self, error: Exception | None) -> None:
-        """Send the call, because its intent (the audit record that announces it) is on disk.
+        """Send the call now that its intent (the audit record announcing it) is on disk.
 
-        If the call cannot be sent, pass it to a coroutine. `error` says that the intent could not be written. The audit
-        log calls this method.
+        If the call cannot be sent, pass it to a coroutine. `error` is set if the intent could not be written. Called
+        by the audit log.
         """
         if self._intent is None and error is None:
             try:
@@ -199,7 +199,7 @@ class Flight(ABC):
         settle_future(self._intent, error)
 
     def _send_request(self, now: float) -> bool:
-        """Take one of the server's slots for concurrent calls, and send the call.
+        """Take one of the server's concurrency slots and send the call.
 
         Return False, with nothing sent and no slot taken, if the call would have to wait.
         """
@@ -249,7 +249,7 @@ class Flight(ABC):
         return True
 
     def arrived(self, result: Json, frame: bytes) -> None:
-        """Pass a complete, valid result on to the caller; pass a call with any other result to a coroutine.
+        """Deliver a plain result to the caller, or hand any other result over to a coroutine.
 
         Called by the transport when the result has arrived.
         """
@@ -286,14 +286,14 @@ class Flight(ABC):
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
-        """Pass the call to a coroutine, which finds out its outcome.
+        """Hand the call over to a coroutine, which finds out how it ended.
 
-        The transport calls this method if something else than a plain result has arrived, or nothing.
+        Called by the transport when no plain result arrived.
         """
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """Stop the callbacks' work on this call, so a coroutine can continue it in the middleware chain.
+        """Stop handling this call with callbacks, so a coroutine can continue it in the middleware chain.
 
         Return what the coroutine needs to send the call, or to wait for its result if it was sent. Return None if the
         call has ended, or if a coroutine continues it already.
@@ -319,7 +319,7 @@ class Flight(ABC):
 
     @property
     def params(self) -> Json:
-        """Return the parameters of the request to the server, without the `_meta` that is sent with every request."""
+        """Return the request's parameters, without the `_meta` that every request gets."""
         params: Json = {"name": self.plan.tool.name, "arguments": self.arguments}
         if self.meta:
             params["_meta"] = self.meta
@@ -332,7 +332,7 @@ class Flight(ABC):
 
     @property
     def is_sent(self) -> bool:
-        """Return True if the call was sent; False if it waits for its record in the audit log."""
+        """Return True if the call was sent; False if it waits for its audit record."""
         return self._exchange is not None
 
     def is_long(self, now: float) -> bool:
@@ -373,7 +373,7 @@ class Flight(ABC):
 
 
 def _may_have_secret(secrets: ServerSecrets, frame: bytes, exchange: RequestExchange) -> bool:
-    """Return True if a result may contain a secret of its server, or cannot be searched quickly."""
+    """Return True if a result may contain one of its server's secrets, or is too complex to check fast."""
     encoded = frame or exchange.received
     if not encoded or len(encoded) > THREAD_BYTES:
         return True
@@ -388,7 +388,7 @@ def _find(middleware: Sequence[Middleware], kind: type[T]) -> T:
 
 
 class Flights:
-    """Running calls of a hub that callbacks process (flights), and the ways in which coroutines take them over."""
+    """A hub's running calls that callbacks drive (flights), and how coroutines take them over."""
 
     def __init__(
         self,
@@ -427,7 +427,7 @@ class Flights:
         return len(self.flying)
 
     def calls(self) -> list[Call]:
-        """Return the calls in flight that callbacks drive, without a task."""
+        """Return the calls that callbacks currently drive."""
         return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:
@@ -438,7 +438,7 @@ class Flights:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _before_message(self, session: Session, is_request: bool) -> None:
-        """Pass calls to coroutines before a message of their server is handled, because only these can handle it.
+        """Hand calls over to coroutines before a server message arrives that only those can handle.
 
         A log message may belong to any call that wants log messages, a request to any call of the session.
         """
@@ -447,18 +447,18 @@ class Flights:
                 flight.take_over()
 
     def _sweep(self) -> None:
-        """Hand the calls that have run for a second or more over to coroutines, which watch their deadlines."""
+        """Hand calls that have run for a second or more over to coroutines, which watch the deadlines."""
         now = self.now()
         for flight in [each for each in self.flying if each.is_long(now)]:
             flight.take_over()
         self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep) if self.flying else None
 
     def has_valid_output(self, plan: Plan, result: Json) -> bool:
-        """Return True if the structured content of a result matches the schema of its tool."""
+        """Return True if a result's structured content matches its tool's schema."""
         return self._output_validator.validate(plan.tool, result) is None
 
     async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
-        """Wait for the result of a call that was sent, with its deadline, retries and slot, and return it.
+        """Wait for the result of a call that was sent, respecting its deadline, retries and slot.
 
         Checks that could reject the call do not run.
         """
@@ -482,10 +482,10 @@ class Flights:
         return await self._observe(call, lambda call: self._deadline.resume(call, began, below_deadline), began)
 
     async def send(self, call: Call, intent: asyncio.Future[None], began: float) -> CallResult:
-        """Send a call as soon as its intent (the audit record that announces it) is on disk, and wait for its result.
+        """Send a call once its intent (the audit record announcing it) is on disk, and wait for its result.
 
         The call was accepted and its arguments were checked before. It passes the stages of the middleware chain that
-        follow the audit log. It isn't sent if its time is over by then, because the process was paused.
+        follow the audit log. It isn't sent if its deadline has passed by then, because the process was paused.
         """
 
         def in_time(call: Call) -> Awaitable[CallResult]:
@@ -498,7 +498,7 @@ class Flights:
         return await self._observe(call, lambda call: self._deadline.resume(call, began, recorded), began)
 
     def require_audit(self) -> AuditMiddleware:
-        """Return the middleware of the audit log.
+        """Return the audit log middleware.
 
         Call it only if the call has an intent, because then there is an audit log.
         """

@@ -1,4 +1,4 @@
-"""Hub: calls tools of many MCP servers. The public class, nothing else.
+"""Hub, the public class: calls tools of many MCP servers.
 
     async with Hub("mcp.json") as hub:
         result = await hub.call_tool("github.search_issues", {"query": "is:open"})
@@ -79,12 +79,12 @@ class Hub:
         idempotency_store: Store for results of calls with an idempotency key. None keeps them in memory.
         catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
         audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
-        alerts: Folder, webhook URL or `AlertSettings` that gets a message when something needs attention: a rejected
+        alerts: Folder, webhook URL or `AlertSettings` that is notified when something needs attention: a rejected
             token, a login that expired, an unknown outcome, a long rate limit, a failed server; see
             docs/howto/monitoring.md. None writes none.
         middleware: Functions that run before and after each call, the first one outermost; see
             docs/howto/middleware.md.
-        network_policy: Addresses that URLs may lead to in addition to public ones, for example
+        network_policy: Non-public addresses that URLs may lead to, for example
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
         log_callback: Function or coroutine function that gets each log message of a server, as a `ServerLog`.
         log_level: Lowest level of the log messages that servers send during calls, such as "warning". None asks for
@@ -136,7 +136,7 @@ class Hub:
 
     @classmethod
     def _from_core(cls, core: HubCore) -> Self:
-        """Return a hub over an existing engine. For the project's own programs and tests."""
+        """Return a hub over an existing engine. For internal use and tests."""
         hub = cls.__new__(cls)
         hub._core = core
         return hub
@@ -151,7 +151,7 @@ class Hub:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers concurrently and wait until all have ended, at most about 6 s.
+        """Stop all servers at once and wait for them to end, at most about 6 s.
 
         A process that does not end by itself is killed.
 
@@ -348,7 +348,7 @@ class Hub:
             server: Return only tools of this server.
 
         Returns:
-            Tools of the last known lists, also of servers that are not running.
+            Tools from the last known lists, including those of servers that are not running.
 
         Example:
             names = [tool.qualified_name for tool in hub.known_tools(server="github")]
@@ -358,17 +358,17 @@ class Hub:
     async def search_tools(
         self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None
     ) -> list[ToolMatch]:
-        """Return the known tools that fit a task best, in the order of their scores. Starts no server.
+        """Return the known tools that fit a task best, highest score first. Starts no server.
 
         If servers are starting, waits for their tools as `list_tools` does.
 
         Args:
-            query: The task in a few words, or a list with one text per step of the task.
-            limit: Number of tools, at most 50.
+            query: The task in a few words, or a list with one string per step.
+            limit: How many tools to return, at most 50.
             server: Search only tools of this server.
 
         Returns:
-            Tools with scores and reasons. If nothing fits well, the nearest tools; empty only if no tool is known.
+            Tools with scores and reasons. If nothing fits well, the closest ones; empty only if no tools are known.
 
         Example:
             for match in await hub.search_tools("make an issue from this mail"):
@@ -379,7 +379,7 @@ class Hub:
         return list((await search.search_async(query, limit=limit, server=server)).matches)
 
     async def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]:
-        """Return the tools of all servers. The log names each server that has not sent its tools in time.
+        """Return the tools of all servers. Servers that did not answer in time are named in the log.
 
         Args:
             server: Return only tools of this server.
@@ -387,7 +387,7 @@ class Hub:
                 servers it waits 2 s, and a quarter of a second for those that were late in the last 5 minutes.
 
         Returns:
-            The tools of each server that has sent them in time, or else in an earlier run.
+            Each server's tools, from an earlier run if it has not sent them in time.
 
         Raises:
             NotFound: No such server.
@@ -410,8 +410,8 @@ class Hub:
             The tool, with its server.
 
         Raises:
-            NotFound: No such tool, or several servers have one (`E-TOOL-AMBIGUOUS`; `detail` lists them).
-            AccessDenied: The allow or deny list of the server denies the tool (`E-TOOL-DENIED`).
+            NotFound: No server has the tool, or several servers have one (`E-TOOL-AMBIGUOUS`; `detail` lists them).
+            AccessDenied: The server's allow or deny list blocks the tool (`E-TOOL-DENIED`).
 
         Example:
             tool = await hub.find_tool("search_issues")
@@ -428,7 +428,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            The items of each server that has sent them in time, or else in an earlier run.
+            Each server's prompts, from an earlier run if it has not sent them in time.
 
         Raises:
             NotFound: No such server.
@@ -447,7 +447,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            The items of each server that has sent them in time, or else in an earlier run.
+            Each server's resources, from an earlier run if it has not sent them in time.
 
         Raises:
             NotFound: No such server.
@@ -466,7 +466,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            The items of each server that has sent them in time, or else in an earlier run.
+            Each server's templates, from an earlier run if it has not sent them in time.
 
         Raises:
             NotFound: No such server.
@@ -481,10 +481,10 @@ class Hub:
 
     @property
     def config_issues(self) -> tuple[ConfigIssue, ...]:
-        """Return the non-fatal problems of the configuration.
+        """Return the configuration's non-fatal problems.
 
         Returns:
-            Each problem with server, severity, message, detail and hint.
+            Problems, each with server, severity, message, detail and hint.
 
         Example:
             for issue in hub.config_issues:
@@ -493,7 +493,7 @@ class Hub:
         return self._core.servers.config.issues
 
     async def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
-        """Add a server while the hub runs, or replace one. A new server starts by itself; the method does not wait.
+        """Add a server while the hub runs, or replace one. Does not wait for a new server to start.
 
         Use `wait_ready(name)` to wait until it is ready and its tools are known. If a server is replaced, new calls use
         the new definition at once, and the method returns when the old server has stopped. Its running calls may finish
@@ -518,7 +518,7 @@ class Hub:
             await self._core.servers.add(name, server)
 
     async def remove_server(self, name: str) -> None:
-        """Remove a server and wait until it has stopped.
+        """Remove a server and wait for it to stop.
 
         Running calls may finish first; after 30 s the server is stopped anyway.
 
@@ -553,14 +553,14 @@ class Hub:
         return await self._core.servers.reload(config)
 
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
-        """Replace the deny list of a server, at once and without a restart.
+        """Replace a server's deny list, effective at once and without a restart.
 
-        A denied tool is not listed, and calling it fails with `AccessDenied` before anything is sent. Calls that are
-        running may finish. The list still applies after the configuration is reloaded, until the server is removed.
+        A denied tool is not listed, and calling it raises `AccessDenied` before anything is sent. Running calls may
+        finish. The list survives config reloads, until the server is removed.
 
         Args:
             server: Name of the server.
-            names: Names or patterns (`*`, `?`) of tools. None restores the deny list of the configuration.
+            names: Tool names or patterns (`*`, `?`). None restores the configured deny list.
 
         Raises:
             NotFound: No such server.
@@ -596,7 +596,7 @@ class Hub:
         return self._core.servers.status()
 
     def server_info(self, name: str) -> ServerInfo | None:
-        """Return what a server says about itself: name, version, protocol version, capabilities and instructions.
+        """Return a server's self-description: name, version, protocol version, capabilities, instructions.
 
         Args:
             name: Name of the server.
@@ -624,9 +624,9 @@ class Hub:
     async def check_health(
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
     ) -> HealthResult | dict[str, HealthResult]:
-        """Check now if servers respond: by a ping, and by the health URL if one is configured.
+        """Check right now whether servers respond: by ping, and by their health URL if configured.
 
-        `status()` returns what was last known; this method asks. All servers are checked at once.
+        `status()` returns what was last known; this method asks. All servers are checked concurrently.
 
         Args:
             server: Server to check; None checks all.
@@ -653,8 +653,8 @@ class Hub:
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            ServerUnavailable: A server failed; raised as soon as one fails.
-            CallTimeout: The time is over.
+            ServerUnavailable: A server failed. Raised as soon as one fails.
+            CallTimeout: Time ran out.
 
         Example:
             await hub.wait_ready("github", timeout=10)
@@ -665,16 +665,16 @@ class Hub:
     # -- logins -------------------------------------------------------------------------------------------------------
 
     async def login(self, server: str, callback: LoginCallback, *, redirect_uri: str | None = None) -> None:
-        """Let a user log in to a server and store the token, even if one is stored already.
+        """Log a user in to a server and store the token, even if one is already stored.
 
         Args:
             server: Name of the server.
-            callback: Sends the user to the login page and returns the redirect of the browser.
-            redirect_uri: Replaces the redirect URI of the config entry.
+            callback: Sends the user to the login page and returns the URL that the browser is redirected to.
+            redirect_uri: Overrides the redirect URI in the config entry.
 
         Raises:
             NotFound: No such server.
-            AccessDenied: The login failed or the server has none.
+            AccessDenied: The login failed, or the server does not support logins.
 
         Example:
             await hub.login("notion", open_browser)
@@ -693,7 +693,7 @@ class Hub:
 
         Raises:
             NotFound: No such server.
-            AccessDenied: The server has no logins.
+            AccessDenied: The server does not support logins.
 
         Example:
             await hub.logout("notion")
@@ -704,10 +704,10 @@ class Hub:
     # -- observation --------------------------------------------------------------------------------------------------
 
     def events(self, *types: type[Event]) -> AsyncIterator[Event]:
-        """Iterate over events from now on, of these types or of all.
+        """Iterate over events from now on, of these types or all.
 
-        A consumer that is too slow loses events and gets an `EventsMissed` that counts them. Secrets of the server
-        entries are masked in strings from servers, but not in the arguments of calls (`CallFinished.params`).
+        A slow consumer loses events and gets an `EventsMissed` with the count. Secrets from server entries are masked
+        in strings sent by servers, but not in call arguments (`CallFinished.params`).
 
         Args:
             types: Event types to receive; none means all.
@@ -743,7 +743,7 @@ class Hub:
 
         Args:
             provider: Tracer provider; None uses the global one of the program.
-            sample_ratio: Share of calls to record if the caller sent no trace; None lets the provider decide.
+            sample_ratio: Share of calls to record if the caller sent no trace context. None: the provider decides.
 
         Example:
             hub.enable_tracing(sample_ratio=0.1)
@@ -758,7 +758,7 @@ def _only(item_type: type[T], items: Iterable[Item]) -> list[T]:
 def _collect_progress(
     callback: AnyProgressCallback | None,
 ) -> tuple[ProgressCallback | None, list[asyncio.Future[None]]]:
-    """Return a synchronous wrapper of a progress callback, and the list of tasks that it starts.
+    """Wrap a progress callback in a synchronous function; return that and the list of tasks it starts.
 
     The list stays empty if `callback` is a plain function.
     """
@@ -775,7 +775,7 @@ def _collect_progress(
 
 
 async def _after(previous: asyncio.Future[None] | None, report: Awaitable[None]) -> None:
-    """Await one progress report after the previous one, so reports stay in order."""
+    """Await one progress report after the previous one, to keep them in order."""
     if previous is not None:
         await asyncio.wait([previous])
     await report

@@ -1,4 +1,4 @@
-"""Instrumentation of calls: events and traces. A call that is not observed skips all of it."""
+"""Events and traces for calls. A call that nobody observes skips all of it."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class WorkflowTrace(Protocol):
 
 
 class Tracer(Protocol):
-    """Factory of the traces of calls and workflow runs. It returns None for those that are not traced."""
+    """Factory for traces of calls and workflow runs. Returns None for untraced ones."""
 
     def start_trace(self, call: Call) -> Trace | None: ...
 
     def start_run(
         self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
     ) -> WorkflowTrace | None:
-        """Start the trace of a workflow run, or return None if it is not traced.
+        """Start a workflow run's trace, or return None if it is not traced.
 
         `parent` is the `traceparent` of the call or the run that started it.
         """
@@ -92,19 +92,19 @@ class Tracer(Protocol):
 
     @property
     def may_skip(self) -> bool:
-        """Return True if `skip_trace` may exclude calls, because only a sample of the calls is recorded."""
+        """Return True if `skip_trace` may exclude calls, because only a sample is recorded."""
         ...
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Return the `traceparent` of a new call if the call is left out of the sample of recorded calls.
+        """Return the `traceparent` for a new call that sampling leaves out, or None if it may be recorded.
 
-        None if the call may be recorded: then `start_trace` decides. `in_library` means that a program makes the call,
-        which may have a current trace.
+        If it may be recorded, `start_trace` decides. `in_library` means that the call comes from a program, which may
+        have a current trace.
         """
         ...
 
     def skipped(self) -> Trace:
-        """Return a trace that records nothing, for a call that `skip_trace` left out of the sample."""
+        """Return a trace that records nothing, for a call that `skip_trace` excluded."""
         ...
 
 
@@ -139,7 +139,7 @@ class Instrumentation:
         self._update_flags()
 
     def add_sink(self, sink: EventSink) -> None:
-        """Deliver events to `sink` from now on. Do nothing if it is added already."""
+        """Deliver events to `sink` from now on. No-op if it was already added."""
         if not any(each is sink for each in self._sinks):
             self._batch.deliver()
             self._sinks = (*self._sinks, sink)
@@ -151,7 +151,7 @@ class Instrumentation:
         self._update_flags()
 
     def close(self) -> None:
-        """Deliver the finished calls that still wait in a batch to their sinks."""
+        """Deliver finished calls that are still waiting in a batch."""
         self._batch.close()
 
     def start_run(
@@ -166,11 +166,11 @@ class Instrumentation:
 
     @property
     def allows_flights(self) -> bool:
-        """Return True if calls may skip the middleware chain: no tracer is set, or it records only a sample."""
+        """Return True if calls may skip the middleware chain: no tracer is set, or it only samples."""
         return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Return the `traceparent` of a new call if the tracer leaves the call out of its sample.
+        """Return the `traceparent` for a new call that sampling leaves out.
 
         None if the call may be recorded, or if no tracer is set (`is_tracing`).
         """
@@ -196,7 +196,7 @@ class Instrumentation:
         )
 
     def emit(self, event: Event, *, forwarded: bool = False) -> None:
-        """Deliver an event other than `CallFinished` to sinks and subscribers.
+        """Deliver an event (not `CallFinished`) to sinks and subscribers.
 
         An event that a sink emits is delivered after the event that caused it. `forwarded` means that another node
         forwarded the call; only sinks with `wants_forwarded` get the event then.
@@ -224,7 +224,7 @@ class Instrumentation:
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def on_start(self, call: Call) -> Call:
-        """Record the start of a call and return the call with an id.
+        """Record that a call started. Return it with an id.
 
         Its end must be recorded by `on_result`, `on_error` or `on_cancelled`.
         """
@@ -243,7 +243,7 @@ class Instrumentation:
         return call
 
     def adopt(self, call: Call) -> Call:
-        """Record a call as running that was sent without the middleware chain, and return it with an id.
+        """Record a call as running that skipped the middleware chain. Return it with an id.
 
         The call keeps its state. The function that calls `adopt` must record the end of the call too.
         """
@@ -255,7 +255,7 @@ class Instrumentation:
         return call
 
     def on_sent(self, call: Call) -> None:
-        """Emit `CallStarted` for a call that was sent without the middleware chain.
+        """Emit `CallStarted` for a call that skipped the middleware chain.
 
         Call it only if `wants_attempts`.
         """
@@ -274,7 +274,6 @@ class Instrumentation:
         return call
 
     def on_result(self, call: Call, reply: CallResult, seconds: float) -> None:
-        """Record that a call ended with a result."""
         code = code_of_result(reply.raw.get("resultType"), is_error=reply.is_error)
         source = "cache" if reply.from_cache else "replay" if reply.replayed else ""
         if self.wants_attempts:
@@ -297,7 +296,7 @@ class Instrumentation:
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
         """Record a failed attempt of a call.
 
-        The next attempt follows after `retry_delay` seconds; None means that there is none.
+        The next attempt follows after `retry_delay` seconds; None means there won't be one.
         """
         certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
         call.state.record_failed_attempt(exc.code, certainty)
@@ -395,7 +394,7 @@ class Instrumentation:
 
 
 def _server_name(call: Call) -> str:
-    """Return the server name of a call: as resolved, else the part of the target before its first dot."""
+    """Return a call's server name: as resolved, else the target's part before the first dot."""
     return call.server or call.target.partition(".")[0]
 
 

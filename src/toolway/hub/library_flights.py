@@ -1,4 +1,4 @@
-"""Tool calls of a program (`Hub.call_tool`) that skip the middleware chain, because they need none of its stages.
+"""A program's tool calls (`Hub.call_tool`) that can skip the middleware chain.
 
 Such a call is a flight (hub/flight.py): callbacks of the connection process it. Only the caller's task waits for it.
 """
@@ -24,7 +24,7 @@ MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
-    """Sends tool calls of `Hub.call_tool` as flights: callbacks drive them, without a task for each call.
+    """Sends `Hub.call_tool` calls as flights: driven by callbacks, without a task per call.
 
     It keeps a plan (hub/plan.py) for each tool name, so each decision is made once for all calls of a tool.
     """
@@ -38,7 +38,7 @@ class LibraryFlights:
         self._without_plan: dict[str, float] = {}  # until when
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call as a flight, without the middleware chain, and return the flight; await its `wait()`.
+        """Send a tool call as a flight, without the middleware chain; await the flight's `wait()`.
 
         None, with nothing sent, if the call needs the middleware chain.
         """
@@ -75,7 +75,7 @@ class LibraryFlights:
 
 
 class LibraryFlight(Flight):
-    """Tool call of a program that is driven by callbacks. The task of the caller waits for its result."""
+    """A program's tool call, driven by callbacks. The caller's task waits for the result."""
 
     __slots__ = ("_calls", "_future", "_taken", "_timeout")
     in_library = True
@@ -89,7 +89,7 @@ class LibraryFlight(Flight):
         self._taken: TakenOverCall | None = None
 
     async def wait(self) -> CallResult:
-        """Wait for the result. Raises `CallError` if the call has none."""
+        """Wait for the result. Raises `CallError` if there is none."""
         try:
             result = await self._future
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Waiting for the lists (tools, prompts, resources) that servers send after their start."""
+"""Waiting for the lists (tools, prompts, resources) that servers send after starting."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NAMED_LIST_WAIT_S: Final = 30.0  # seconds that the list of one server waits for
 
 
 class ListWaits:
-    """Waits for lists of servers, and starts the servers for it."""
+    """Waits for servers' lists, starting servers if necessary."""
 
     def __init__(self, upstreams: UpstreamManager) -> None:
         self._upstreams = upstreams
         self._catalog = upstreams.catalog
 
     async def wait_fetched(self, kind: ListKind, server: str, timeout: float) -> None:
-        """Wait until `server` has sent its list of this kind.
+        """Wait until `server` has sent this list.
 
         Raises `ServerUnavailable` if it fails and `CallTimeout` after `timeout` seconds.
         """
@@ -36,23 +36,23 @@ class ListWaits:
     async def wait_known(
         self, servers: Iterable[str], kind: ListKind, wait: float | None = None, *, urgent: bool = False
     ) -> None:
-        """Wait up to `wait` seconds until each server's list of this kind is known, or the server failed to start.
+        """Wait up to `wait` seconds until this list is known for each server, or the server failed to start.
 
         A list stored by an earlier run counts as known. None waits as long as `wait_sent`. If `urgent`, these servers
-        start at once, even if many servers are starting. Returns without an error after the time.
+        start at once, even if many others are starting. Does not raise when time runs out.
         """
         unlisted = [name for name in servers if not self._catalog.has_list(name, kind)]
         await self.wait_sent(kind, unlisted, wait, urgent=urgent)
 
     async def wait_for_starting(self) -> None:
-        """Wait for the tools of servers that are starting, but not long for those that do not answer."""
+        """Wait for the tools of servers that are starting, but not for long if they do not answer."""
         starting = [name for name, each in self._upstreams.upstreams.items() if each.is_starting]
         await self.wait_known(starting, "tools")
 
     async def wait_all_tools_known(self, timeout: float | None) -> Collection[str]:
-        """Wait until the tools of all enabled servers are known, or the time is over. Return these servers.
+        """Wait until all enabled servers' tools are known, or time runs out. Return these servers.
 
-        None waits as long as a list does, which one bad server delays only once.
+        None waits as long as listing does, so a bad server only causes one delay.
         """
         servers = self._upstreams.upstreams.keys()
         await self.wait_known(servers, "tools", timeout, urgent=True)
@@ -61,10 +61,10 @@ class ListWaits:
     async def wait_sent(
         self, kind: ListKind, servers: Iterable[str], wait: float | None, *, urgent: bool = False
     ) -> list[str]:
-        """Wait until these servers have sent their lists of this kind or have failed. Return those that have not sent.
+        """Wait until these servers have sent this list or failed. Return those that have not sent it.
 
-        A server that is down is started for it. Waits at most `wait` seconds. None waits 2 s, and hardly for servers
-        that kept a list waiting in the last minutes: so one server that does not answer delays lists once.
+        Starts servers that are down. Waits at most `wait` seconds; None waits 2 s, and much less for servers that
+        were late in the last minutes, so a server that does not answer only delays lists once.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -96,7 +96,7 @@ class ListWaits:
         return waiting.exception() is None if waiting.done() else self._catalog.is_complete(name, kind)
 
     def is_late(self, name: str) -> bool:
-        """Return True if a server kept a list waiting in the last minutes."""
+        """Return True if a list had to wait for this server in the last few minutes."""
         return asyncio.get_running_loop().time() < self._upstreams.late.get(name, 0.0)
 
     async def _wait_for_list(self, upstream: Upstream, kind: ListKind, *, urgent: bool = True) -> None:

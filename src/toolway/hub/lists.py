@@ -1,4 +1,4 @@
-"""Lists of a hub: the tools, prompts and resources of its servers, their approved definitions, and subscriptions."""
+"""A hub's lists: tools, prompts and resources, their pinned definitions, and subscriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("toolway.hub")
 
 
 class HubLists:
-    """Lists what the servers of a hub offer. `catalog` has all that is known, `waits` waits for the rest."""
+    """Lists what a hub's servers offer. `catalog` has what is known, `waits` waits for the rest."""
 
     def __init__(self, servers: HubServers, environment: HubEnvironment, mask: Mask) -> None:
         self._servers = servers
@@ -42,7 +42,7 @@ class HubLists:
         self.pins: Pins | None = None  # None: definitions are not compared
 
     async def find_tool(self, name: str, timeout: float) -> Tool:
-        """Return the tool called `name`: `server.tool`, `server__tool`, or the name alone if only one server has it.
+        """Find a tool by `server.tool`, `server__tool`, or its name alone if only one server has it.
 
         Waits up to `timeout` seconds for the tools of the server; of all servers, if the name has no server. Raises
         `NotFound`, `AccessDenied` if the tool is denied, `ServerUnavailable` and `CallTimeout`.
@@ -59,8 +59,8 @@ class HubLists:
     async def list_items(self, kind: ListKind, server: str | None, wait: float | None) -> list[Item]:
         """Return the tools, prompts, resources or templates of `server`, or of all servers.
 
-        Waits up to `wait` seconds for lists that were not sent yet, and logs which servers are missing. None waits 30 s
-        for one server, 2 s for all, and hardly for a server that was late before. If `server` is given, raises
+        Waits up to `wait` seconds for lists that were not sent yet, and logs which servers are missing. None waits 30
+        s for one server, 2 s for all, and much less for a server that was late before. If `server` is given, raises
         `NotFound` if it is unknown, `ServerUnavailable` if it fails and `CallTimeout` after the wait.
         """
         self._upstreams.require_open()
@@ -74,11 +74,11 @@ class HubLists:
         return list(self.catalog.items(kind, server))
 
     def share_late_servers(self) -> None:
-        """Remember for other programs which servers kept a list waiting. Call this method before the hub is opened."""
+        """Let other programs know which servers were late with a list. Call this before opening the hub."""
         self._upstreams.persister.shares_late = True
 
     def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the known tools, prompts and resources of a server by the lists that another node has fetched."""
+        """Replace a server's known tools, prompts and resources with lists that another node fetched."""
         if name not in self._servers.entries:
             return
         for kind in LIST_KINDS:
@@ -94,7 +94,7 @@ class HubLists:
         mode_of: Callable[[str], PinMode],
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """Compare the definitions that servers send with the pins (approved definitions) in `folder`, from now on.
+        """From now on, compare the definitions that servers send with the pins in `folder`.
 
         `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared. Call
         this method before the servers are started.
@@ -115,7 +115,7 @@ class HubLists:
         )
 
     def set_pins(self, pins: Pins) -> None:
-        """Compare the definitions that servers send with these pins (approved definitions) from now on.
+        """From now on, compare the definitions that servers send with these pins.
 
         Call this method before the servers are started.
         """
@@ -123,19 +123,19 @@ class HubLists:
         self._context.on_ready = self._servers.instructions  # reviews them
 
     def apply_pin_mode(self) -> None:
-        """Compare all lists with the pins (approved definitions) again, after the setting `pins` changed."""
+        """Compare all lists with the pins again, after the setting `pins` changed."""
         for server in self.catalog.servers():
             self.review_again(server)
 
     def review_again(self, server: str) -> None:
-        """Compare the received items of a server with its pins (approved definitions) again, after the pins changed."""
+        """Compare a server's items with its pins again, after the pins changed."""
         for change in self.catalog.review_again(server):
             self._context.emit(change)
 
     # -- lists and subscriptions of single callers --------------------------------------------------------------------
 
     def own_lists(self, caller: str) -> OwnLists | None:
-        """Return the filter for the items that a caller sees of servers called on its behalf.
+        """Return the filter for what a caller sees of servers called on its behalf.
 
         None if no server is called on behalf of callers.
         """
@@ -156,7 +156,7 @@ class HubLists:
         return self._upstreams.per_caller.get_or_start(name, self._servers.entries[name], caller)
 
     def subscription_owner(self, server: str, caller: str) -> str:
-        """Return the caller id if the caller's subscriptions use a per-caller connection, else ""."""
+        """Return the caller id if the caller's subscriptions use its own connection, else ""."""
         upstreams = self._upstreams
         if upstreams.uses_per_caller_connections(server, upstreams.require_upstream(server)):
             return caller
@@ -167,7 +167,7 @@ class HubLists:
         return caller if is_per_caller else ""
 
     async def subscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
-        """Subscribe to changes of a resource or a task of a server.
+        """Subscribe to changes of a server's resource or task.
 
         They arrive as `ResourceUpdated` and `TaskChanged` events. `owner` selects the connection; see
         `subscription_owner`. Raises `CallError` if the server is unknown, unavailable or rejects the subscription.

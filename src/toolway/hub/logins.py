@@ -1,4 +1,4 @@
-"""Logins of a hub at its servers."""
+"""A hub's logins at its servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoginService:
     async def login(
         self, server: str, callback: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
     ) -> None:
-        """Let a user log in to a server and store the token, even if one is stored already.
+        """Log a user in to a server and store the token, even if one is already stored.
 
         `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` if the server is unknown,
         `AccessDenied` if the login fails or the server has no logins.
@@ -40,7 +40,7 @@ class LoginService:
         self.on_login(server, caller)
 
     async def logout(self, server: str, *, caller: str = "") -> bool:
-        """Delete a caller's stored login for a server; revoke it if its issuer supports that.
+        """Delete a caller's stored login at a server, and revoke it if the issuer supports that.
 
         Return True if there was one. Raises `NotFound` if the server is unknown, `AccessDenied` if it has no logins.
         """
@@ -51,7 +51,7 @@ class LoginService:
         return existed
 
     async def logout_everywhere(self, caller: str) -> None:
-        """Delete the stored logins of a caller for all servers, because the caller no longer exists."""
+        """Delete a caller's stored logins at all servers, because the caller no longer exists."""
         for name in list(self._upstreams.servers):
             with suppress(ToolwayError):  # servers without logins raise
                 await self.logout(name, caller=caller)
@@ -61,7 +61,7 @@ class LoginService:
         return await self._context.resolve_secrets(self._upstreams.servers[name])
 
     def on_login(self, name: str, caller: str) -> None:
-        """Let a server's connection use a login that was just stored or deleted.
+        """Let a server's connection pick up a login that was just stored or deleted.
 
         If the connection is ready, fetch its tool list again. Otherwise start it, even if earlier starts failed. A
         caller without its own connection gets one only if the tool list is missing.
@@ -86,12 +86,12 @@ class LoginService:
             upstreams.reset_failures(name)
 
     def has_on_behalf_servers(self) -> bool:
-        """Return True if a server is called with tokens that are exchanged for the tokens of its callers."""
+        """Return True if any server is called with tokens exchanged for its callers' tokens."""
         return any(each.auth is not None and each.auth.is_on_behalf for each in self._upstreams.servers.values())
 
     def use_subject_tokens(self, source: SubjectTokens) -> None:
-        """Set the source of callers' tokens.
+        """Set where callers' tokens come from, to exchange them for on-behalf calls.
 
-        They are exchanged for tokens of the servers that are called on their behalf.
+        The tokens are exchanged for tokens of the servers called on the callers' behalf.
         """
         self._auth.subject_tokens = source

@@ -1,8 +1,8 @@
-"""Plans: all decisions about the calls of one caller to one tool that do not depend on arguments, made once.
+"""Plans: decisions about one caller's calls to one tool that do not depend on arguments, made once.
 
-A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the middleware
-chain. `Planner.find` returns the plan that is valid now. `Plan.is_valid` is the only check of that, and names all that
-may change: session, catalog, settings, credentials, circuit breakers, observers, rules for approvals.
+A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the
+middleware chain. `Planner.find` returns the current plan. `Plan.is_valid` is the only check of that, and lists
+everything that may change: session, catalog, settings, credentials, circuit breakers, observers, rules for approvals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Decisions, settings and objects that all calls of one caller to one tool share, so each is found once.
+    """Decisions, settings and objects that all of a caller's calls to one tool share.
 
     A plan is valid until one of them changes.
     """
@@ -122,7 +122,7 @@ class Plan:
         self.params_start = b'{"name":%b,"arguments":' % encode_json(tool.name)  # of the params, encoded
 
     def is_valid(self) -> bool:
-        """Return True if nothing has changed that this plan depends on, such as session, catalog or settings."""
+        """Return True if nothing this plan depends on has changed, such as session, catalog or settings."""
         planner, name = self._planner, self.tool.server
         return (
             planner.catalog.generation == self._catalog_generation
@@ -137,7 +137,7 @@ class Plan:
         )
 
     def meta_for(self, capabilities: Json, extra: Json | None, log_level: str | None) -> msgspec.Raw | Json | None:
-        """Return the `_meta` of a request, for a client with these capabilities that wants this log level.
+        """Return a request's `_meta` for a client with these capabilities and log level.
 
         `extra` is what the caller adds. A legacy server gets only `extra`.
         """
@@ -158,14 +158,14 @@ class Plan:
 
 
 def add_trace_context(meta: msgspec.Raw | Json | None, traceparent: str) -> msgspec.Raw | Json:
-    """Return the `_meta` of a request (encoded or not, as given) with `traceparent` added."""
+    """Return a request's `_meta` with `traceparent` added, encoded or not, as given."""
     if meta is None or isinstance(meta, dict):
         return {"traceparent": traceparent, **(meta or {})}
     return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
 
 
 class Planner:
-    """Creates plans and keeps them, by caller and tool. A plan allows calls that skip the middleware chain."""
+    """Creates and caches plans by caller and tool. With a plan, calls skip the middleware chain."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Planner:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the valid plan for calls of `caller` to `tool`; create it if there is none.
+        """Return the valid plan for `caller` and `tool`, creating it if necessary.
 
         None if these calls must use the middleware chain.
         """
@@ -211,7 +211,7 @@ class Planner:
         return plan
 
     def upstream_for(self, name: str, caller: str) -> Upstream | None:
-        """Return the upstream for the calls of `caller` to a server: the shared one, or the caller's own.
+        """Return the upstream for a caller's calls to a server: the shared one, or the caller's own.
 
         None if that upstream is not running: the middleware chain starts it. `Dispatcher` selects by the same rules.
         """

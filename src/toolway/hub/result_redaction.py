@@ -1,8 +1,8 @@
-"""Redaction of results: secrets of a server, and the kinds of text that the operator names, are removed.
+"""Redaction of results: removes a server's secrets, and the kinds of data named in the config.
 
-The bytes of a result are searched for the known values. If none is there, the bytes pass as they are. Otherwise the
-result is decoded, and each value in a text or a key is replaced by `***`. Images, audio and blobs are not inspected.
-If the redaction fails, the result is withheld.
+A result's bytes are searched for the known values. If there are none, the bytes pass unchanged. Otherwise the result
+is decoded, and each value in a string or key is replaced by `***`. Images, audio and blobs are not inspected. If the
+redaction fails, the result is withheld.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Replace = Callable[[str], str]
 
 
 class ResultRedactor:
-    """Redacts the results of one server: its own secrets, and the kinds of text in its setting `redact`."""
+    """Redacts one server's results: its own secrets, and the kinds of data in its `redact` setting."""
 
     def __init__(self, server: str, kinds: Iterable[str] = ()) -> None:
         self.secrets: ServerSecrets = secrets_of(server)
@@ -42,7 +42,7 @@ class ResultRedactor:
 
     @property
     def is_active(self) -> bool:
-        """True if the server has known secrets or a setting `redact`, so its results must be searched."""
+        """Return True if results must be searched: the server has known secrets or a `redact` setting."""
         return bool(self.secrets.forms or self._replacers)
 
     async def redact(self, result: CallResult) -> CallResult:
@@ -81,7 +81,7 @@ class ResultRedactor:
         return bool(self._replacers)  # the size is not known, and patterns are slow
 
     def _redact_value(self, value: Any) -> Any:
-        """Return a JSON value with the secrets in its strings and keys masked; the same object if it has none."""
+        """Return a JSON value with secrets in its strings and keys masked; the same object if it has none."""
         if isinstance(value, str):
             return self._redact_text(value)
         if isinstance(value, list):
@@ -107,14 +107,14 @@ class ResultRedactor:
 
 
 class ResultRedaction:
-    """Redactors of all servers of a hub, by name."""
+    """The redactors of all of a hub's servers, by name."""
 
     def __init__(self, servers: Callable[[], Mapping[str, Server]]) -> None:
         self._servers = servers
         self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
 
     def find(self, name: str) -> ResultRedactor | None:
-        """Return the redactor for results of the server `name`; None if they are passed on unredacted."""
+        """Return a server's redactor; None if its results are passed on unredacted."""
         server, known = self._servers().get(name), self._redactors.get(name)
         if server is None:
             return None
@@ -124,7 +124,7 @@ class ResultRedaction:
 
 
 def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
-    """Return middleware that redacts stored results, from a cache or an idempotency key.
+    """Return middleware that redacts stored results, from the cache or an idempotency key.
 
     They were redacted when they arrived; since then the server may have received another secret, or its entry another
     setting. `find` returns the redactor of a server, or None.
@@ -142,7 +142,7 @@ def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
 
 
 def _binary_key(value: Mapping[str, Any]) -> str:
-    """Return the key of an image, sound or resource under which it has bytes in base64; "" for other objects."""
+    """Return the key under which an image, sound or resource stores base64 data; "" for other objects."""
     if value.get("type") in ("image", "audio"):
         return "data"
     return "blob" if "uri" in value else ""
@@ -159,14 +159,14 @@ def _substitute(pattern: re.Pattern[str], mask: Replace = lambda found: MASK) ->
 
 
 def _mask_card(text: str) -> str:
-    """Return the mask if `text` is the number of a payment card (by its Luhn check digit), else `text`."""
+    """Return the mask if `text` is a payment card number (by its Luhn digit), else `text`."""
     digits = [int(each) for each in text if each.isdigit()]
     doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
     return MASK if sum(digits[-1::-2] + doubled) % 10 == 0 and len(set(digits)) > 1 else text
 
 
 def _mask_iban(text: str) -> str:
-    """Replace the IBAN at the start of `text` by the mask, if its check digits are right. Words after it may remain."""
+    """Mask the IBAN at the start of `text`, if its check digits are right. Words after it may remain."""
     for end in [len(text), *(place for place in range(len(text) - 1, 0, -1) if text[place] == " ")]:
         compact = text[:end].replace(" ", "")
         digits = "".join(str(int(each, 36)) for each in compact[4:] + compact[:4])

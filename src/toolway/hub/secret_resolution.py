@@ -1,4 +1,4 @@
-"""Resolution of secret references and unset variables when a server starts, for that server only.
+"""Resolves secret references and unset variables when a server starts, for that server only.
 
 `DeferredTransport` replaces the real transport until then. A fetched secret is registered for masking
 (`secrets/detection.py`) and put into the definition of this one transport. It is stored nowhere else: the next start
@@ -45,7 +45,7 @@ async def resolve_secrets(
     spawner: Spawner,
     on_secret: Callable[[str], None] = lambda value: None,
 ) -> Server:
-    """Return the server definition with its variables and secret references replaced by their values.
+    """Return the server's definition with variables and secret references replaced by their values.
 
     `on_secret` is called with the value of each reference.
     Raises `ToolwayError` if one is not available. The error contains no secret.
@@ -60,7 +60,7 @@ async def resolve_secrets(
 
 
 async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner: Spawner) -> str:
-    """Return a text of the configuration with its variables and secret references replaced by their values.
+    """Return a config string with its variables and secret references replaced by their values.
 
     `key` is the name of the setting, for messages. From now on the result is masked in output. Raises `ToolwayError` if
     a value is not available.
@@ -77,7 +77,7 @@ async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner:
 
 
 async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Server:
-    """Return the server definition with the variables of its `env_file` added, and with all variables replaced.
+    """Return the server's definition with its `env_file` loaded and all variables replaced.
 
     The environment is read again, because a variable may have been set since the configuration was loaded. Raises
     `ConfigError` if the file is not usable or a variable is still not set.
@@ -131,7 +131,7 @@ def _read_from_store(reference: SecretRef, environ: Mapping[str, str]) -> str:
 
 
 def _read_from_file(reference: SecretRef, environ: Mapping[str, str]) -> str:
-    """Read a secret from a file, without the line break at its end."""
+    """Read a secret from a file, without the final line break."""
     path = expand_home(reference.target, environ)
     try:
         with open(os.open(path, os.O_RDONLY | O_NONBLOCK), "rb") as file:
@@ -143,7 +143,7 @@ def _read_from_file(reference: SecretRef, environ: Mapping[str, str]) -> str:
 
 
 async def _run_secret_command(reference: SecretRef, environ: Mapping[str, str], spawner: Spawner) -> str:
-    """Run the command of a secret reference and return its stdout, which is the secret.
+    """Run a secret reference's command and return its stdout, which is the secret.
 
     It runs through the reaper like a server, so it cannot outlive this process. Its output is never shown, because it
     may be the secret. Raises `ConfigError` if the command fails or runs longer than 10 s.
@@ -220,7 +220,7 @@ def _secret_error(reference: SecretRef, detail: str, hint: str = "") -> ConfigEr
 
 
 class DeferredTransport:
-    """Transport of a server with secret references; it creates the real transport in `open()`.
+    """Transport of a server with secret references. Creates the real transport in `open()`.
 
     After that, requests go directly to the real transport.
     """

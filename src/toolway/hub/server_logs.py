@@ -1,4 +1,4 @@
-"""Log messages that servers send during calls: the `log_callback` of a program, and the level to ask servers for."""
+"""Log messages that servers send during calls: who gets them, and which level to ask for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_log_level(level: str | None) -> str | None:
-    """Return the level. Raises `ConfigError` if the protocol has no such level."""
+    """Return the level. Raises `ConfigError` if MCP has no such level."""
     if level is None or level in LOG_LEVELS:
         return level
     levels = ", ".join(LOG_LEVELS)
@@ -29,7 +29,7 @@ def check_log_level(level: str | None) -> str | None:
 
 
 class LogCallbackSink:
-    """Event sink that passes log messages of servers to a function or coroutine function of the program.
+    """Event sink that passes servers' log messages to a function or coroutine function.
 
     A server decides what it sends, so messages below `level` are left out here. An exception of the callback is logged.
     """
@@ -62,7 +62,7 @@ class LogCallbackSink:
             task.add_done_callback(self._waiting.discard)
 
     async def close(self) -> None:
-        """Wait for the coroutines of the callback, at most a second; then cancel them."""
+        """Wait up to a second for the callback's coroutines, then cancel them."""
         if self._waiting:
             _, late = await asyncio.wait(self._waiting, timeout=1.0)
             for task in late:
@@ -70,7 +70,7 @@ class LogCallbackSink:
 
 
 class LogReaders:
-    """Who reads the log messages of servers: the callback of the program (in `sink`), and subscribers."""
+    """Who reads servers' log messages: the program's callback (in `sink`), and subscribers."""
 
     def __init__(self, broadcaster: EventBroadcaster, callback: LogListener | None, level: str | None, mask: Mask):
         self._broadcaster = broadcaster
@@ -79,7 +79,7 @@ class LogReaders:
 
     @property
     def level(self) -> str | None:
-        """Return the lowest level of log messages to ask servers for, in calls of the program.
+        """Return the lowest log level to request from servers in the program's calls.
 
         None if nobody reads them: a modern server then sends none.
         """

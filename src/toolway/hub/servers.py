@@ -1,4 +1,4 @@
-"""Servers of a hub: adding, changing and restarting them, and what state they are in."""
+"""A hub's servers: adding, changing and restarting them, and their state."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus, mask
 
 
 class HubServers:
-    """Keeps the servers of a hub.
+    """Manages the servers of a hub.
 
-    `entries` has the definition of every server by name. `mask` hides secrets in what is returned; None: nothing is
-    hidden.
+    `entries` has each server's definition by name. `mask` hides secrets in what is returned; None hides nothing.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class HubServers:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def add(self, name: str, server: ServerLike) -> None:
-        """Add a server while the hub runs. Raises `ConfigError` if the name is in use."""
+        """Add a server while the hub runs. Raises `ConfigError` if the name is taken."""
         if name in self.entries:
             raise ConfigError(
                 f"duplicate server {name!r}", hint=f"use add_server({name!r}, …, replace=True)", code="E-CONFIG-NAME"
@@ -72,9 +71,9 @@ class HubServers:
         await wait_all(drain_tasks)
 
     async def replace(self, name: str, server: ServerLike) -> None:
-        """Change the definition of a server. An equal definition changes nothing.
+        """Change a server's definition. An equal definition changes nothing.
 
-        The new definition gets new calls at once. Returns when the old server has stopped. Its running calls may finish
+        New calls use the new definition at once. Returns when the old server has stopped. Its running calls may finish
         first; after 30 s it is stopped anyway. Raises `NotFound` if the server is unknown.
         """
         new_server = self.config.complete(name, server)
@@ -102,9 +101,9 @@ class HubServers:
         return changes
 
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
-        """Replace the deny list of a server until it is removed, at once and without a restart.
+        """Replace a server's deny list until it is removed, effective at once and without a restart.
 
-        None restores the configured one. Calls that are running may finish. Raises `NotFound` if the server is unknown,
+        None restores the configured one. Running calls may finish. Raises `NotFound` if the server is unknown,
         `ConfigError` if `names` is not a list of strings.
         """
         require_server(self.entries, server)
@@ -120,7 +119,7 @@ class HubServers:
         self.upstreams.reset_failures(name)
 
     def ensure_started(self, name: str) -> None:
-        """Start a lazy server, even if earlier starts failed. An unknown server is ignored."""
+        """Start a lazy server, even if earlier starts failed. Unknown servers are ignored."""
         upstream = self.upstreams.upstreams.get(name)
         if upstream is not None:
             upstream.ensure_started()
@@ -139,7 +138,7 @@ class HubServers:
         await with_timeout(timeout, waiting, name or "not every server")
 
     async def wait_first_starts(self, timeout: float | None = None) -> None:
-        """Wait until the first start of each non-lazy server has succeeded or failed.
+        """Wait until each non-lazy server's first start has succeeded or failed.
 
         Returns without an error after `timeout` seconds.
         """
@@ -170,7 +169,7 @@ class HubServers:
         return {name: mask_status(each, mask) for name, each in results.items()} if mask is not None else results
 
     def info(self, server: str) -> ServerInfo | None:
-        """Return what a server says about itself; None if it is not connected. Raises `NotFound` if it is unknown."""
+        """Return a server's self-description; None if not connected. Raises `NotFound` if unknown."""
         require_server(self.entries, server)
         negotiated = self.negotiated(server)
         if negotiated is None:
@@ -193,19 +192,19 @@ class HubServers:
         return upstream.negotiated if upstream is not None else None
 
     def instructions(self, server: str) -> str:
-        """Return the instructions of a server; "" if it has none, is not ready, or they need approval."""
+        """Return a server's instructions; "" if it has none, is not ready, or they need review."""
         negotiated = self.negotiated(server)
         if negotiated is None:
             return ""
         return self.upstreams.catalog.usable_instructions(server, negotiated.instructions)
 
     def era(self, server: str) -> Era | None:
-        """Return the protocol era of a server, or the last known one if it is not ready."""
+        """Return a server's protocol era: the last known one if it is not ready."""
         upstream = self.upstreams.upstreams.get(server)
         return upstream.era if upstream is not None else None
 
     def is_with_peer(self, server: str) -> bool:
-        """Return True if the present session of a server is with a peer that answers for it, such as another node."""
+        """Return True if a server's current session is with a peer that stands in for it, such as a node."""
         upstream = self.upstreams.upstreams.get(server)
         return upstream is not None and upstream.is_with_peer
 
@@ -216,11 +215,11 @@ class HubServers:
 
     @property
     def changes(self) -> int:
-        """Return a number that grows whenever a server or its state changes, to find out if anything has changed."""
+        """Return a number that grows whenever a server or its state changes."""
         return self.upstreams.context.state_changes + self.upstreams.changes
 
     def unavailable_error(self, server: str) -> CallError | None:
-        """Return the error of a call to a server that is not ready; None if it is ready, or its tools are known."""
+        """Return the error for calling a server that is not ready; None if it is, or its tools are known."""
         try:
             upstream = self.upstreams.require_upstream(server)
         except ServerUnavailable as exc:
@@ -230,7 +229,7 @@ class HubServers:
         return upstream.create_unavailable_error()
 
     def load(self, server: str) -> tuple[int, int, int]:
-        """Return counts of a server: queued calls, running retries, retries denied by the budget."""
+        """Return a server's counters: queued calls, running retries, retries denied by the budget."""
         limiter, budget = self.upstreams.limiters.get(server), self.upstreams.retry_budgets.get(server)
         return (limiter.queued if limiter else 0, budget.active if budget else 0, budget.denied if budget else 0)
 

@@ -1,4 +1,4 @@
-"""Config source of a hub (file, mapping or default files) and its default folders."""
+"""Where a hub's config comes from (file, mapping or default files), and its default folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 def load_servers(
     config: ConfigSource, timeout: Timeout | None, retry: RetryPolicy | None, network_policy: NetworkPolicy
 ) -> tuple[dict[str, Server], tuple[ConfigIssue, ...], NetworkPolicy, tuple[str, ...]]:
-    """Load the config of a hub: servers, config issues, a network policy, and the addresses of `toolway.modelUrls`.
+    """Load a hub's config: servers, issues, network policy, and the addresses in `toolway.modelUrls`.
 
     The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
     """
@@ -77,7 +77,7 @@ def load_servers(
 def _parse_servers(
     config: Mapping[str, ServerLike] | Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Server], tuple[ConfigIssue, ...]]:
-    """Return the servers of a mapping or list, and the warnings about their keys.
+    """Return the servers in a mapping or list, and warnings about their keys.
 
     A mapping may have the form of a file: `{"mcpServers": {…}}`. Raises `ConfigError` if an entry is invalid.
     """
@@ -98,7 +98,7 @@ def _parse_servers(
 
 
 def parse_server(name: str, value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
-    """Return the server for any value that `Hub` accepts, and the warnings about its keys.
+    """Return the server for any value that `Hub` accepts, and warnings about its keys.
 
     Raises `ConfigError`, which names the entry, if the value is invalid.
     """
@@ -127,7 +127,7 @@ def _parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
 
 
 def _is_server_object(value: object) -> bool:
-    """Return True for an SDK server object, and for an object that creates its own transport."""
+    """Return True for an SDK server object or an object that creates its own transport."""
     if isinstance(value, type):
         return False
     if isinstance(value, InProcessServer):
@@ -149,7 +149,7 @@ def _type_error(value: object) -> ConfigError:
 
 
 def log_issues(issues: Iterable[ConfigIssue]) -> None:
-    """Log each error and warning about the configuration, but no notes."""
+    """Log each config error and warning, but no notes."""
     for issue in issues:
         if issue.severity != "note":
             _log.warning("%s%s", f"{issue.server}: " if issue.server and issue.location else "", issue)
@@ -190,7 +190,7 @@ def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the storage of tool lists in `folder`; None without a state folder.
+    """Open the store for tool lists in `folder`; None without a state folder.
 
     The key that authenticates the stored lists is in the state folder.
     """
@@ -199,7 +199,7 @@ def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogSto
 
 
 def open_vector_store(environ: Mapping[str, str], identity: str) -> VectorStore:
-    """Open the store for the vectors of a search model, in this user's cache folder.
+    """Open the store for a search model's vectors, in this user's cache folder.
 
     Without a home directory, the store keeps nothing.
     """
@@ -213,7 +213,7 @@ def open_vector_store(environ: Mapping[str, str], identity: str) -> VectorStore:
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the private folder for pid files of the reaper, the parent process of servers.
+    """Return the private folder for pid files of the reaper (the servers' parent process).
 
     None without a runtime directory and a home directory.
     """

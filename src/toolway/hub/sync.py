@@ -52,10 +52,9 @@ _open_hubs: set[SyncHub] = set()  # closed when the interpreter exits
 class SyncHub:
     """Blocking client for the tools of many MCP servers, with the arguments, methods and errors of `Hub`.
 
-    It opens at the first call, or with `with`. It closes at the end of the `with` block, with `close()`, or when the
-    program exits. Any thread may use it. A call raises `ToolwayError` if the hub is closed. It raises `RuntimeError` if
-    another process opened the hub (a fork has no thread of it), or if a callback makes it: callbacks run in the thread
-    of the event loop.
+    It opens on the first call, or with `with`. It closes at the end of the `with` block, with `close()`, or when the
+    program exits. Any thread may use it. A call raises `ToolwayError` if the hub is closed, and `RuntimeError` after
+    a fork (the child lacks the hub's thread) or inside a callback (callbacks run in the event loop's thread).
 
     Example:
         with SyncHub("mcp.json") as hub:
@@ -140,7 +139,7 @@ class SyncHub:
     # -- the thread of the event loop ---------------------------------------------------------------------------------
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-        """Return the event loop and its thread; start them and open the hub first, if it is not open.
+        """Return the event loop and its thread, starting them and opening the hub if necessary.
 
         Raises `ToolwayError` if the hub is closed, and `RuntimeError` if this thread or process cannot use it.
         """
@@ -175,7 +174,7 @@ class SyncHub:
 
     @staticmethod
     def _wait(future: ThreadFuture[T], thread: threading.Thread, limit: float | None = None) -> T:
-        """Wait for a coroutine that runs in the event loop, at most `limit` seconds (None: without limit).
+        """Wait up to `limit` seconds (None: no limit) for a coroutine that runs in the event loop.
 
         Return its result. Raises `ToolwayError` if the limit is reached, or if the thread of the event loop ends before
         the coroutine.
@@ -326,7 +325,7 @@ class SyncHub:
     def check_health(
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
     ) -> HealthResult | dict[str, HealthResult]:
-        """Check now if servers respond. See `Hub.check_health`."""
+        """Check right now whether servers respond. See `Hub.check_health`."""
         results = self._run(self._hub._core.servers.check_health(server, timeout=timeout, start=start))
         return results if server is None else results[server]
 
@@ -337,7 +336,7 @@ class SyncHub:
     # -- logins -------------------------------------------------------------------------------------------------------
 
     def login(self, server: str, callback: LoginCallback, *, redirect_uri: str | None = None) -> None:
-        """Let a user log in to a server and store the token. See `Hub.login`."""
+        """Log a user in to a server and store the token. See `Hub.login`."""
         self._run(self._hub.login(server, callback, redirect_uri=redirect_uri))
 
     def logout(self, server: str) -> bool:
@@ -347,7 +346,7 @@ class SyncHub:
     # -- observation --------------------------------------------------------------------------------------------------
 
     def events(self, *types: type[Event]) -> Iterator[Event]:
-        """Iterate over events from now on, of these types or of all. See `Hub.events`."""
+        """Iterate over events from now on, of these types or all. See `Hub.events`."""
         return self._iterate(self._in_loop(lambda: self._hub.events(*types)))
 
     def add_sink(self, sink: EventSink) -> Callable[[], None]:
@@ -385,7 +384,7 @@ class SyncHub:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the event loop of a hub until it is stopped; then cancel what still runs and close the loop."""
+    """Run a hub's event loop until it is stopped; then cancel what still runs and close the loop."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -405,10 +404,10 @@ def _close_open_hubs() -> None:
 
 
 class _ForkPause:
-    """Pause of the event loops of the open hubs during a fork.
+    """Pauses the event loops of open hubs during a fork.
 
-    A child process has only the thread that forked. A lock that another thread holds, such as the one of a module that
-    it imports, would stay locked in the child for ever. An event loop holds no lock between two callbacks.
+    A child process only has the thread that forked. A lock held by another thread, such as an import lock, would stay
+    locked in the child forever. An event loop holds no lock between two callbacks.
     """
 
     def __init__(self) -> None:

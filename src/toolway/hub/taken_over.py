@@ -1,4 +1,4 @@
-"""Calls that callbacks began (hub/flight.py) and that a coroutine of the middleware chain has taken over.
+"""Calls that callbacks began (hub/flight.py) and a middleware-chain coroutine took over.
 
 They come in two kinds, so neither can be taken for the other. A `SentFlight` was sent: the coroutine can only wait for
 its result. An `UnsentFlight` was not sent, because its intent (the record of a call before it is sent) was not in the
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class TakenOverCall(ABC):
-    """A call that callbacks began and that a coroutine now waits for."""
+    """A call that callbacks began and a coroutine now waits for."""
 
     __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "task")
 
     def __init__(self, flights: Flights, call: Call, plan: Plan, began: float, started_at: float) -> None:
         """Take over a call from callbacks, and record it as running.
 
-        `began` and `started_at` are the time when the call began: by the clock of the event loop, and by `phase_clock`.
+        `began` and `started_at` both say when the call began: by the event loop's clock, and by `phase_clock`.
         """
         self._flights = flights
         self._plan = plan
@@ -49,12 +49,12 @@ class TakenOverCall(ABC):
             flights.require_audit().adopt(self.call)
 
     async def resume(self) -> CallResult:
-        """Wait for the result of the call. Raises `CallError` if it has none."""
+        """Wait for the call's result. Raises `CallError` if there is none."""
         self._resumed = True
         return await self._wait()
 
     def discard(self) -> None:
-        """Give the call up and record it as cancelled; do nothing if `resume` was awaited.
+        """Give up the call and record it as cancelled. No-op if `resume` was awaited.
 
         Called if the caller was cancelled before it could await `resume`.
         """
@@ -72,11 +72,11 @@ class TakenOverCall(ABC):
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Release the concurrency slot of the call, and send its server a cancellation."""
+        """Release the call's concurrency slot, and send its server a cancellation."""
 
 
 class SentFlight(TakenOverCall):
-    """A call that callbacks have sent. It keeps its concurrency slot. The coroutine can only wait for its result."""
+    """A call that callbacks sent. It keeps its concurrency slot; the coroutine can only wait for it."""
 
     __slots__ = ("_sent",)
 
@@ -109,9 +109,9 @@ class SentFlight(TakenOverCall):
 
 
 class UnsentFlight(TakenOverCall):
-    """A call that callbacks began and did not send.
+    """A call that callbacks began but did not send.
 
-    It may be sent when `intent` is done: its audit record is on disk.
+    It may be sent once `intent` is done, which means that its audit record is on disk.
     """
 
     __slots__ = ("_intent",)

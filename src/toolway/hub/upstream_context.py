@@ -1,4 +1,4 @@
-"""Context that a hub gives its upstreams (server connections): opens transports, receives their events and lists."""
+"""What a hub gives its upstreams (server connections): transports, and places for events and lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from toolway.upstream.transport import Transport
 
 
 class HubUpstreamContext:
-    """Implementation of `UpstreamContext`: what all upstreams (server connections) of a hub need from the hub."""
+    """Everything that a hub's upstreams (server connections) need from it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class HubUpstreamContext:
         return DeferredTransport(create_with_secrets)
 
     async def resolve_secrets(self, server: Server) -> Server:
-        """Return the server definition with the values of its secret references and variables.
+        """Return the server's definition with secret references and variables replaced by their values.
 
         Raises `ToolwayError` if a secret or variable is not available.
         """
@@ -155,5 +155,5 @@ class HubUpstreamContext:
 
 
 def _check_header_params(tool: Json) -> str | None:
-    """Return why the arguments that the tool's schema assigns to HTTP headers cannot be sent; None if they can."""
+    """Return why the arguments mapped to HTTP headers cannot be sent; None if they can."""
     return check_header_schema(tool["inputSchema"])

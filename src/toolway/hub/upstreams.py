@@ -1,6 +1,6 @@
-"""Set of upstreams of a hub: the configured servers and their running upstreams (supervised connections).
+"""A hub's upstreams: the configured servers and their running, supervised connections.
 
-Changes are synchronous: none awaits anything, so each sees the complete result of the previous one.
+Changes are synchronous: nothing is awaited, so each sees the complete result of the one before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DrainingUpstreams:
         await upstream.stop()
 
     def pending(self, name: str) -> asyncio.Task[None] | None:
-        """Return the task that stops the previous upstream of a server, if that has no running calls; else None.
+        """Return the task that stops a server's previous upstream, if that has no running calls; else None.
 
         The new upstream of the server awaits this task before it starts.
         """
@@ -91,7 +91,7 @@ class UpstreamManager:
     """Starts, replaces and drains the upstreams (supervised connections) of all servers.
 
     `on_definition_changed` is called with the name of every changed or removed server. `describe_time` returns the
-    clock time in so many seconds.
+    clock time a number of seconds from now.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class UpstreamManager:
         return drain_tasks
 
     def reconcile(self, desired: Mapping[str, Server]) -> dict[str, str]:
-        """Add, remove and replace servers until the configured servers are `desired`.
+        """Add, remove and replace servers to match `desired`.
 
         Return "added", "removed" or "changed" by server name.
         """
@@ -178,7 +178,7 @@ class UpstreamManager:
         return changes
 
     def set_denied_tools(self, name: str, names: tuple[str, ...] | None) -> None:
-        """Replace the deny list of a server until it is removed. None restores the configured one."""
+        """Replace a server's deny list until it is removed. None restores the configured one."""
         if names is None:
             self._run_time_denied.pop(name, None)
         else:
@@ -191,7 +191,7 @@ class UpstreamManager:
         return new == replace(old, allowed_tools=new.allowed_tools, denied_tools=new.denied_tools)
 
     def _apply_tool_lists(self, name: str) -> None:
-        """Apply the changed allow and deny lists of a server without a restart.
+        """Apply a server's changed allow and deny lists without a restart.
 
         Emit an event if its visible tools change.
         """
@@ -222,7 +222,7 @@ class UpstreamManager:
             upstream.start(after=self._draining.pending(name))
 
     def _retire(self, name: str) -> DrainTasks:
-        """Remove the upstreams of a server. They stop after their running calls, at most 30 s.
+        """Remove a server's upstreams. They stop after their running calls, or after 30 s.
 
         Return one task per upstream, which ends when it has stopped.
         """
@@ -234,20 +234,20 @@ class UpstreamManager:
         return self._draining.add([*shared, *self.per_caller.remove(name)])
 
     def reset_failures(self, name: str) -> None:
-        """Forget the failures of a server: reset its circuit breakers, rate-limit pauses and failed logins."""
+        """Reset a server's circuit breakers, rate-limit pauses and failed logins."""
         self.breakers.remove_server(name)
         self.limiters[name].paused_until = 0.0
         self.auth.reset_failures(name)
 
     def require_open(self) -> None:
-        """Raise the error of a closed hub unless the hub is open."""
+        """Raise the closed-hub error unless the hub is open."""
         if not self.is_open:
             raise closed_error()
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 
     def require_upstream(self, name: str) -> Upstream:
-        """Return the upstream of a server that all callers share.
+        """Return a server's upstream that all callers share.
 
         Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
         """
@@ -287,9 +287,9 @@ class UpstreamManager:
         )
 
     async def check_health(self, names: Iterable[str], timeout: float, *, start: bool) -> dict[str, HealthResult]:
-        """Check now if these servers respond, all at once, each within `timeout` seconds.
+        """Check concurrently whether these servers respond, each within `timeout` seconds.
 
-        `start` starts those that do not run.
+        `start` starts those that are not running.
         """
         found = {name: HealthResult(name, None, self.status(name).state) for name in names}
         upstreams = [upstream for name in found if (upstream := self.upstreams.get(name)) is not None]

@@ -1,4 +1,4 @@
-"""Classes of IP addresses: public, or one of the non-public classes. Pure.
+"""Classes of IP addresses: public, or one of several non-public classes. No I/O.
 
 The tables are our own for two reasons. `ipaddress` does not inspect an address that embeds another one: it calls
 64:ff9b::7f00:1 and 2002:7f00:1:: global, and both can reach 127.0.0.1. Nor does it know the metadata addresses of
@@ -127,7 +127,7 @@ def classify_address(ip: IPAddress) -> AddressClass | None:
 
 
 def _embedded_ipv4(ip: IPv6Address) -> Iterator[tuple[str, tuple[IPv4Address, ...]]]:
-    """Yield the encoding (such as NAT64) of `ip` and the IPv4 addresses that it embeds, if any."""
+    """Yield the encoding (such as NAT64) of `ip` and the IPv4 addresses it embeds, if any."""
     bits = int(ip)
     last = _low_ipv4(bits)
     if ip in _MAPPED:

@@ -23,7 +23,7 @@ _NO_KEEPALIVE = httpx2.Limits(max_keepalive_connections=0)
 class PinnedTransport(httpx2.AsyncBaseTransport):
     """httpx2 transport that resolves the host itself and connects only to allowed addresses.
 
-    A request raises `AddressError`, in addition to httpx2 errors, if its host is not found or denied.
+    Besides httpx2 errors, a request raises `AddressError` if its host is not found or not allowed.
     """
 
     def __init__(self, policy: NetworkPolicy, ssl_context: ssl.SSLContext) -> None:

@@ -1,4 +1,4 @@
-"""Addresses that may get the API key of a model provider: comparison of a URL with those in `toolway.modelUrls`."""
+"""Which addresses may get a model provider's API key: compares URLs with `toolway.modelUrls`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class ModelAddress(NamedTuple):
-    """Parts of a URL that decide who gets a request, in normal form."""
+    """The parts of a URL that decide who gets a request, normalized."""
 
     scheme: str
     host: str
@@ -20,14 +20,14 @@ class ModelAddress(NamedTuple):
     path: tuple[str, ...]
 
     def covers(self, other: ModelAddress) -> bool:
-        """Return True if `other` is this address or one below its path."""
+        """Return True if `other` is this address or below its path."""
         return self[:3] == other[:3] and other.path[: len(self.path)] == self.path
 
 
 def parse_model_url(url: str) -> ModelAddress | None:
     """Return the address of an http or https URL.
 
-    None if it is another kind of URL, or has what could hide where it leads: a user, a query, a fragment, `..`.
+    None for other URLs, and for anything that could hide where it leads: a user, query, fragment, or `..`.
     """
     try:
         parts = urlsplit(url)
@@ -44,7 +44,7 @@ def parse_model_url(url: str) -> ModelAddress | None:
 
 
 def is_listed(url: str, listed: Iterable[str]) -> bool:
-    """Return True if a URL is one of the listed ones, or below one of them."""
+    """Return True if a URL is listed, or is below a listed one."""
     address = parse_model_url(url)
     found = (parse_model_url(each) for each in listed)
     return address is not None and any(each is not None and each.covers(address) for each in found)

@@ -1,4 +1,4 @@
-"""Network policy: the non-public hosts and networks that may be connected to.
+"""The network policy: which non-public hosts and networks may be connected to.
 
 Public addresses are always allowed.
 """
@@ -110,12 +110,12 @@ class NetworkPolicy:
         return any("*." + ".".join(labels[at:]) in self._names for at in range(1, len(labels)))
 
     def _allows_ip(self, ip: IPAddress, address_class: AddressClass) -> bool:
-        """Return True if allowed networks contain `ip` and every non-public address it embeds."""
+        """Return True if the allowed networks contain `ip` and every non-public address it embeds."""
         embedded = (each for each in address_class.embedded if classify_address(each) is not None)
         return all(any(each in network for network in self._networks) for each in (ip, *embedded))
 
     def _is_from_entry(self, host: str, ip: IPAddress, address_class: AddressClass) -> bool:
-        """Return True if the address is allowed because a URL in the server's configuration entry names it literally.
+        """Return True if a URL in the server's entry names this address literally.
 
         An entry that names this machine may use any of its names: with a URL at 127.0.0.1, localhost is allowed too.
         """
@@ -142,7 +142,7 @@ def canonical_host(host: str) -> str:
 
 
 def is_private_host(host: str) -> bool:
-    """Return True if `host` is a typical name in an internal network.
+    """Return True if `host` looks like a name on an internal network.
 
     Such a name is a single word, or ends with a suffix such as `.local` or `.corp`. IP addresses and localhost do not
     count.

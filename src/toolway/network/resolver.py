@@ -30,7 +30,7 @@ _pending_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _PendingLookups] 
 
 
 class ResolvedAddress(NamedTuple):
-    """IP address that the network policy allows, as `family` and `sockaddr` for a socket."""
+    """An IP address that the network policy allows, as `family` and `sockaddr` for a socket."""
 
     family: int
     sockaddr: Any
@@ -41,7 +41,7 @@ class ResolvedAddress(NamedTuple):
 
 
 class AddressError(Exception):
-    """Raised if a host has no address or must not be connected to. Nothing was sent."""
+    """Raised when a host has no address or must not be connected to. Nothing was sent."""
 
     code = "E-HTTP-ADDRESS"
 
@@ -52,13 +52,13 @@ class AddressError(Exception):
 
 
 class NameNotFound(AddressError):
-    """Raised if a host name has no address, or its lookup failed or took too long."""
+    """Raised when a host name has no address, or its lookup failed or took too long."""
 
     code = "E-HTTP-DNS"
 
 
 class AddressDenied(AddressError):
-    """Raised if the network policy denies all addresses of a host; all are non-public."""
+    """Raised when the network policy denies all of a host's addresses, which are all non-public."""
 
 
 async def resolve_host(
@@ -74,7 +74,7 @@ async def resolve_host(
 
 
 def resolve_host_blocking(host: str, port: int, policy: NetworkPolicy) -> tuple[ResolvedAddress, ...]:
-    """Resolve `host` as `resolve_host` does, in a thread of a client that blocks. Raises the same errors."""
+    """Resolve `host` like `resolve_host`, but blocking the thread. Raises the same errors."""
     try:
         found = parse_ip_literal(host) or _lookup_addresses(policy.lookup or system_lookup, host)
     except (OSError, ValueError) as exc:
@@ -117,7 +117,7 @@ def parse_ip_literal(host: str) -> list[str]:
 
 
 def system_lookup(host: str, flags: int = 0) -> list[str]:
-    """Return the IP addresses of a host by the system's resolver.
+    """Look up a host's IP addresses with the system resolver.
 
     Blocks the thread. Raises `OSError` if the name is invalid or cannot be resolved.
     """
@@ -169,7 +169,7 @@ def _to_resolved(text: str, port: int) -> ResolvedAddress:
 
 
 def _interleave_families(found: list[ResolvedAddress]) -> tuple[ResolvedAddress, ...]:
-    """Return the addresses with IPv4 and IPv6 alternating, so an unreachable family costs only one attempt."""
+    """Alternate IPv4 and IPv6 addresses, so an unreachable family costs only one attempt."""
     first = [each for each in found if each.family == found[0].family]
     other = [each for each in found if each.family != found[0].family]
     return tuple(each for each in chain.from_iterable(zip_longest(first, other)) if each is not None)
@@ -199,7 +199,7 @@ def _denied(host: str, ip: str, address_class: AddressClass) -> AddressDenied:
 
 
 def env_proxy_url(scheme: str, host: str, port: int) -> str | None:
-    """Return the proxy URL that the environment sets for an origin; None if no proxy applies.
+    """Return the environment's proxy URL for an origin; None if no proxy applies.
 
     Reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`. A loopback host never uses a proxy.
     """

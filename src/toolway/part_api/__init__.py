@@ -1,7 +1,7 @@
-"""Interface between the core and its parts: what a part declares, what it gets, and where it stores data.
+"""The interface between the core and its parts: what a part declares, what it gets, and its storage.
 
-A part is a feature in one folder. The core finds it by its name (`registry.py`), and imports its modules when they are
-used. Parts of other distributions register with the entry point `toolway.parts`; they import all names from here. The
+A part is a feature in one folder. The core finds it by name (`registry.py`) and imports its modules on first use.
+Parts of other distributions register with the entry point `toolway.parts`; they import all names from here. The
 interface is unstable: it may change with each minor version.
 """
 
@@ -148,7 +148,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: `toolway --help` imports the declarations of parts, and nothing else."""
+    """Import a name on first use: `toolway --help` should load nothing but part declarations."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

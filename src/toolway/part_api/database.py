@@ -1,7 +1,7 @@
-"""Tables of a part, written once: they work in a SQLite file of one machine and in the database of a cluster.
+"""Tables of a part, written once: they work in SQLite on one machine and in a cluster's database.
 
 The work of a transaction is a plain function. It runs in the thread of the file, or in a greenlet of the cluster's
-database engine, so the event loop never waits. SQL is what both databases know, with `:name` for values.
+database engine, so the event loop never waits. Use only SQL that both databases understand, with `:name` for values.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MAX_KEYS: Final = 500  # of one statement
 
 
 class DatabaseError(Exception):
-    """Raised if the database of a part cannot be read or written."""
+    """Raised when a part's database cannot be read or written."""
 
 
 class TablesTooNew(DatabaseError):
-    """Raised if a newer version of a part wrote its tables."""
+    """Raised when the tables were written by a newer version of the part."""
 
 
 def upgrade_statements(part: Part, stored: int) -> list[str]:
-    """Return what changes the tables of a part from the stored version to its own. Raises `TablesTooNew`."""
+    """Return the SQL that upgrades a part's tables from the stored version. Raises `TablesTooNew`."""
     if stored > part.table_version:
         known = part.table_version
         raise TablesTooNew(f"the tables of the part {part.name} have version {stored}; this version knows {known}")
@@ -41,9 +41,9 @@ def upgrade_statements(part: Part, stored: int) -> list[str]:
 class Table:
     """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT, DOUBLE, BLOB.
 
-    In the database of a cluster each row belongs to a tenant, too. If the table `is_signed`, each row there has a MAC,
-    and all rows add up to the sealed state of the tenant: the table is refused if a row was removed or put back without
-    the key of the cluster, and a row that was changed is not read. It is empty after `toolway cluster trust`.
+    In a cluster database, each row also belongs to a tenant. If `is_signed`, each row there has a MAC, and a sealed
+    checksum covers the tenant's rows: without the cluster key, a removed or restored row makes the table unusable,
+    and a changed row is skipped. `toolway cluster trust` empties the table.
     """
 
     __slots__ = ("columns", "is_signed", "name")
@@ -54,7 +54,7 @@ class Table:
         self.is_signed = is_signed
 
     def create_sql(self) -> str:
-        """Return the statement that creates the table in a SQLite file."""
+        """Return the statement that creates the table in SQLite."""
         columns = ", ".join(f'"{name}" {_SQLITE_TYPES[type_]} NOT NULL' for name, type_ in self.columns.items())
         return f'CREATE TABLE IF NOT EXISTS {self.name} ("key" TEXT PRIMARY KEY, {columns}) WITHOUT ROWID'
 
@@ -63,7 +63,7 @@ _SQLITE_TYPES: Final = {"TEXT": "TEXT", "BIGINT": "INTEGER", "DOUBLE": "REAL", "
 
 
 class Transaction(Protocol):
-    """One transaction. Other processes see all of its changes or none. If the work raises, nothing is changed."""
+    """One transaction: other processes see all of its changes or none. An exception rolls it back."""
 
     @property
     def now(self) -> float:
@@ -71,9 +71,9 @@ class Transaction(Protocol):
         ...
 
     def lock_rows(self, table: Table, keys: Sequence[str], empty: Row) -> Mapping[str, Row]:
-        """Return the rows with these keys, by key, as values of the columns.
+        """Return the rows with these keys, as column values by key, and lock them.
 
-        No other process reads them by this method until the transaction ends. A row that is missing is `empty`.
+        Another process that locks the same rows waits until this transaction ends. Missing rows are `empty`.
         """
         ...
 
@@ -82,30 +82,30 @@ class Transaction(Protocol):
         ...
 
     def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
-        """Return the rows that meet an SQL condition on the columns, by key.
+        """Return the rows that match an SQL condition on the columns, by key.
 
-        A row of a signed table that was changed without the key is left out, and reported in the log.
+        In a signed table, rows that were changed without the key are skipped and logged.
         """
         ...
 
     def count(self, table: Table, condition: str, **values: Any) -> int:
-        """Return the number of rows that meet an SQL condition, also of those that `select` leaves out."""
+        """Count the rows that match an SQL condition, including rows that `select` skips."""
         ...
 
     def delete(self, table: Table, condition: str, **values: Any) -> int:
-        """Delete the rows that meet an SQL condition. Return how many there were."""
+        """Delete the rows that match an SQL condition. Return how many there were."""
         ...
 
 
 class Database(Protocol):
-    """Database with the tables of one part. All processes of a gateway share it."""
+    """Database with one part's tables. All processes of a gateway share it."""
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Return the result of `work`, which runs in a transaction. Raises `DatabaseError` if that fails."""
+        """Run `work` in a transaction and return its result. Raises `DatabaseError` if that fails."""
         ...
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Return the result of `work`, which only selects and counts. It waits for no other transaction.
+        """Run `work`, which only reads, and return its result. It never waits for other transactions.
 
         Raises `DatabaseError` if that fails.
         """
@@ -115,7 +115,7 @@ class Database(Protocol):
 
 
 class SqliteDatabase:
-    """Database of a part in one SQLite file, which is created, or upgraded, at the first use."""
+    """A part's database in one SQLite file, created or upgraded on first use."""
 
     def __init__(self, path: Path, part: Part, now: Callable[[], float] = time.time) -> None:
         self._part = part
@@ -129,7 +129,7 @@ class SqliteDatabase:
         return await self._in_thread(lambda db: work(_SqliteTransaction(db, self._now)))
 
     async def close(self) -> None:
-        """Wait for changes that are being written, then close the file."""
+        """Wait for pending writes, then close the file."""
         await self._file.close()
 
     async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -1,4 +1,4 @@
-"""What of a part waits for a yes or a no of the user, for `toolway approvals` (`Part.inbox`)."""
+"""What in a part is waiting for your yes or no, for `toolway approvals` (`Part.inbox`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InboxPlace(NamedTuple):
-    """Where a command looks: at a gateway, and on this machine."""
+    """Where a command looks for waiting items: on a gateway, and on this machine."""
 
     gateway: GatewayClient | None  # of --gateway, or the one that runs on this machine
     is_named: bool  # by --gateway: nothing else counts
@@ -22,12 +22,12 @@ class InboxPlace(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Option that names the same gateway in another command, with a space before it."""
+        """Return the option that selects the same gateway in another command, with a leading space."""
         return f" -g {self.gateway.url}" if self.gateway is not None and self.is_named else ""
 
 
 class InboxItem(Protocol):
-    """One thing that waits: a call, or a run with one or more questions."""
+    """One waiting item: a call, or a run with one or more questions."""
 
     @property
     def id(self) -> str: ...
@@ -35,23 +35,23 @@ class InboxItem(Protocol):
     def to_json(self) -> Json: ...
 
     def list_rows(self) -> Sequence[tuple[str, ...]]:
-        """Return its rows in the table of what waits: id, state, kind, what, caller, time."""
+        """Return the item's table rows: id, state, kind, what, caller, time."""
         ...
 
     def print(self, output: Output) -> None:
-        """Print it with everything that a yes would send, and how to answer it."""
+        """Print the item, everything that saying yes would send, and how to answer."""
         ...
 
     async def answer(self, context: CommandContext, step: str | None, body: Json) -> ExitCode:
-        """Send a yes or a no (`yes`, `note`), and print what it causes. `step` picks one of several questions."""
+        """Send a yes or no (`yes`, `note`), and print what happens. `step` selects one of several questions."""
         ...
 
 
 class Inbox(Protocol):
-    """Items of one part. It is created for one command with an `InboxPlace`."""
+    """The waiting items of one part, created for one command with an `InboxPlace`."""
 
     async def list_waiting(self) -> Sequence[InboxItem]: ...
 
     async def find(self, id: str) -> InboxItem | None:
-        """Return the item with this id, which the gateway or this machine knows; None if there is none."""
+        """Return the item with this id, from the gateway or this machine, or None."""
         ...

@@ -35,7 +35,7 @@ R = TypeVar("R", bound="PartRuntime")
 
 
 class Command:
-    """One command of the command line: its help line, and its function as `module:function`, or its subcommands."""
+    """One CLI command: its help line, and its function as `module:function` or its subcommands."""
 
     __slots__ = ("after", "function", "help", "is_offline", "options", "section", "subcommands")
 
@@ -60,9 +60,9 @@ class Command:
 
 
 class KeyAttribute:
-    """Attribute of API keys that a part adds: a limit, which is stored with the key.
+    """An API key attribute that a part adds: a limit, stored with the key.
 
-    A key with an attribute that no part knows is refused: its limit would not be enforced.
+    Keys with an unknown attribute are rejected: nothing would enforce the limit.
     """
 
     schema: ClassVar[Json] = {}  # of a key in the admin API
@@ -73,7 +73,7 @@ class KeyAttribute:
     help: ClassVar[str] = ""
 
     def read(self, value: Any) -> Any:
-        """Return a given value as it is stored: JSON. None if it restricts nothing. Raises `ValueError`."""
+        """Return a given value as JSON for storage; None if it restricts nothing. Raises `ValueError`."""
         raise NotImplementedError
 
     def show(self, stored: Any) -> Any:
@@ -94,7 +94,7 @@ class Metric(NamedTuple):
 
 
 class CallerRights(NamedTuple):
-    """Rights of principals at a gateway as they are now, for work that continues without a request of theirs."""
+    """The current rights of principals at a gateway, for work that outlives their requests."""
 
     may_call: Callable[[Principal, str, Json | None], bool]  # a tool, with these arguments; None: with none
     may_see: Callable[[Principal, str], bool]  # a tool in a list
@@ -102,7 +102,7 @@ class CallerRights(NamedTuple):
 
 
 class GatewayPlace(NamedTuple):
-    """Place of a gateway among the processes that serve it, with what they share."""
+    """The gateway's place among the processes that serve it, and what they share."""
 
     folder: Path | None = None  # state folder of this machine; None: this gateway stores nothing
     open_store: Callable[[Part], Any] = lambda part: None  # opens `Part.cluster_store`; it may raise `ConfigError`
@@ -111,7 +111,7 @@ class GatewayPlace(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """Current value of one metric of a part, with its labels."""
+    """The current value of one of a part's metrics, with its labels."""
 
     name: str
     value: float
@@ -119,7 +119,7 @@ class Gauge(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """Meaning of a part's settings for the whole gateway."""
+    """What a part's settings mean for the whole gateway."""
 
     url: str = ""  # under which users reach it, without a slash at the end
     public_reason: str = ""  # why it counts as public, for human readers; "" if the part does not make it public
@@ -152,7 +152,7 @@ class Part:
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        """Return the settings in its keys of the `toolway` block. Raises `ConfigError`. Called if one is there."""
+        """Parse this part's keys of the `toolway` block. Called if there are any. Raises `ConfigError`."""
         return found(block, variables) if (found := self._find("parse_settings")) else None
 
     def warnings(self, settings: Any) -> Sequence[ConfigIssue]:
@@ -160,68 +160,68 @@ class Part:
         return ()
 
     def implied(self, settings: Any) -> Implied:
-        """Return what its settings say about the whole gateway."""
+        """Return what the settings mean for the whole gateway."""
         return Implied()
 
     def open(self, context: PartContext) -> PartRuntime:
-        """Start the part in a gateway. The settings follow: `PartRuntime.apply`."""
+        """Start the part in a gateway. The settings come later: `PartRuntime.apply`."""
         runtime: PartRuntime = found(self, context) if (found := self._find("open")) else PartRuntime()
         return runtime
 
     def routes(self) -> Sequence[Route]:
-        """Return its operations of the admin API. Their handlers get the runtime and the request."""
+        """Return the admin API operations. Their handlers get the runtime and the request."""
         return self._find("routes") or ()
 
     def schemas(self) -> Mapping[str, Json]:
-        """Return the JSON Schemas of bodies and replies that its routes name."""
+        """Return the JSON Schemas of the bodies and replies in its routes."""
         return self._find("schemas") or {}
 
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
-        """Return what `toolway doctor` says about the part, given the settings of a gateway and their file."""
+        """Return the part's checks for `toolway doctor`, given a gateway's settings and config file."""
         return found(gateway, config_file) if (found := self._find("check")) else ()
 
     async def check_credentials(
         self, config: LoadedConfig | None, read: Callable[[], str] | None = None
     ) -> Sequence[SubjectReport]:
-        """Return what `toolway doctor` says about credentials that the part verifies. None: no configuration.
+        """Return `toolway doctor` checks of credentials that the part verifies. None: no configuration.
 
-        `read` returns the one that the user asks about, if there is one. Raises `UsageError` if it cannot be checked.
+        `read` returns the credential the user wants checked, if any. Raises `UsageError` if it cannot be checked.
         """
         return await found(config, read) if (found := self._find("check_credentials")) else ()
 
     def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
-        """Return what would verify credentials in a gateway with this configuration, to test it. None: nothing.
+        """Return this configuration's credential verifier, to test it; None if it has none.
 
         Raises `ConfigError` if that gateway would not start.
         """
         return found(config) if (found := self._find("create_verifier")) else None
 
     def check_file(self, gateway: GatewaySettings) -> Iterable[Check]:
-        """Yield what `toolway doctor` says about the part below a config file with these settings."""
+        """Yield `toolway doctor` checks for the part, shown below a config file with these settings."""
         return found(gateway) if (found := self._find("check_file")) else ()
 
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
-        """Return what is wrong with the files that the settings name. It reads them, so it may be called in a thread.
+        """Return problems with the files that the settings name. Reads them, so call it in a thread.
 
-        With `only_approved`, files that need review are left out.
+        With `only_approved`, skip files that need review.
         """
         return found(config, only_approved=only_approved) if (found := self._find("find_issues")) else ()
 
     def shared_settings(self, config: LoadedConfig) -> Mapping[str, Any]:
-        """Return keys of the `toolway` block as all nodes of a cluster get them: contents instead of names of files.
+        """Return the `toolway` keys as all cluster nodes get them: file contents instead of file names.
 
-        It reads these files, so it is called in a thread.
+        Reads these files, so it is called in a thread.
         """
         return found(config) if (found := self._find("shared_settings")) else {}
 
     def tables(self) -> Sequence[Table]:
-        """Return the tables in which it stores data."""
+        """Return the part's tables."""
         return self._find("tables") or ()
 
     def upgrade_tables(self, version: int) -> Sequence[str]:
-        """Return the SQL statements that bring tables of this version to the next one, in both databases.
+        """Return SQL that upgrades the tables from this version to the next, for both databases.
 
-        They run once, in one transaction. Tables that are missing are created after them.
+        It runs once, in one transaction. Missing tables are created afterwards.
         """
         return ()
 
@@ -237,64 +237,64 @@ class Part:
 class PartRuntime:
     """A part in one running gateway.
 
-    A gateway calls `start` and `begin` once, and `prepare` if it serves HTTP clients; then, at each reload of its
-    configuration, `check`, `apply`, `load` and `reload`; at its end `drain`, `finish` and `close`.
+    A gateway calls `start` and `begin` once, and `prepare` if it serves HTTP clients; on each config reload `check`,
+    `apply`, `load` and `reload`; and on shutdown `drain`, `finish` and `close`.
     """
 
     def start(self, settings: Any) -> None:
-        """Use the first settings. None: there are none. Raises `ConfigError`: the gateway does not start then."""
+        """Use the first settings, or None. Raises `ConfigError` to stop the gateway from starting."""
         self.apply(settings)
 
     async def prepare(self) -> None:
-        """Get ready, before the gateway listens. Raises `ConfigError`: the gateway does not start then."""
+        """Get ready before the gateway listens. Raises `ConfigError` to stop it from starting."""
 
     def check(self, settings: Any) -> None:
-        """Raise `ConfigError` if new settings cannot be used. Nothing is applied yet. None: no settings."""
+        """Raise `ConfigError` if new settings (or None) cannot be used. Do not apply anything yet."""
 
     def apply(self, settings: Any) -> None:
-        """Use these settings from now on. At a reload, this comes before its servers are applied.
+        """Use these settings from now on. On a reload, this runs before the new servers are applied.
 
-        None if the configuration has none of its keys. It must not raise.
+        None if the configuration has no keys for this part. It must not raise.
         """
 
     async def load(self, config: LoadedConfig) -> None:
-        """Read the files that a configuration names, before its servers are applied. It must not raise."""
+        """Read the files that a configuration names, before its servers are applied. Must not raise."""
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Begin to work. The hub runs, and no client is served yet. It must not raise, nor wait for long."""
+        """Start working: the hub runs, but no client is served yet. Must not raise or wait for long."""
 
     def servers(self) -> Mapping[str, Server]:
-        """Return servers in this process that the hub gets in addition to the configured servers, which win.
+        """Return in-process servers to add to the hub. Configured servers with the same name win.
 
-        Their names are `Part.server_names`. Definitions of their tools are never held: they are the operator's own.
+        Their names are `Part.server_names`. Their tool definitions are never put on hold: they are your own.
         """
         return {}
 
     @property
     def issues(self) -> Sequence[ConfigIssue]:
-        """Problems of the files that its settings name, as they are now."""
+        """Return current problems with the files that its settings name."""
         return ()
 
     def stamps(self, gateway: GatewaySettings) -> Sequence[object]:
-        """Return values that differ if a file was changed that these settings name: the configuration is read again."""
+        """Return values that change when a file named in these settings changes, which triggers a reload."""
         return ()
 
     def on_servers_changed(self) -> None:
-        """Look at the server entries again: after the start, and after each reload. It must not raise."""
+        """Look at the server entries again, after startup and each reload. Must not raise."""
 
     async def reload(self, settings: Any) -> Sequence[str]:
-        """Read its own files again, as the last step of a reload. Return what is wrong with them. It must not raise."""
+        """Reread its own files, as the last step of a reload. Return the problems. Must not raise."""
         return ()
 
     async def run(self) -> None:
         """Work in the background until cancelled, for example to watch a file."""
 
     def gauges(self) -> Iterable[Gauge]:
-        """Return the values of its `Part.metrics` for `/metrics`. It must not wait for anything."""
+        """Return the values of `Part.metrics` for `/metrics`. Must not wait."""
         return ()
 
     async def read_gauges(self) -> Iterable[Gauge]:
-        """Return more values, which it has to read from its database."""
+        """Return more values, which have to be read from its database."""
         return ()
 
     def status(self) -> Json:
@@ -309,34 +309,34 @@ class PartRuntime:
         return {}
 
     def drain(self) -> None:
-        """Begin no more work, and end what calls wait for: the gateway shuts down. Its servers still run."""
+        """Start no new work, and end what calls wait for: the gateway is shutting down. Servers still run."""
 
     async def finish(self, timeout: float) -> None:
-        """End the running work, while servers and telemetry still run. It may take `timeout` seconds."""
+        """Finish running work within `timeout` seconds, while servers and telemetry still run."""
 
     async def close(self) -> None:
-        """Store what must not be lost, and release all resources."""
+        """Save what must not be lost, and release all resources."""
 
 
 class PartContext(Protocol):
-    """Objects and functions that a gateway gives its parts. `toolway.gateway.part_set` implements it."""
+    """What a gateway gives its parts. Implemented by `toolway.gateway.part_set`."""
 
     @property
     def hub(self) -> HubCore: ...
 
     @property
     def api_keys(self) -> ApiKeyStore | None:
-        """Keys of the gateway; None if authentication is off."""
+        """The gateway's API keys; None if authentication is off."""
         ...
 
     @property
     def limits(self) -> CallLimits:
-        """Limits on calls of a principal, which are charged before a call is sent."""
+        """Limits on a principal's calls, charged before a call is sent."""
         ...
 
     @property
     def permissions(self) -> Permissions:
-        """Access of principals to tools and other items, which one part may decide about."""
+        """Which tools and other items each principal may use. One part may decide."""
         ...
 
     @property
@@ -346,31 +346,31 @@ class PartContext(Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """Bearer credentials that are not API keys, which one part may verify."""
+        """Bearer credentials other than API keys. One part may verify them."""
         ...
 
     @property
     def sealer(self) -> Sealer | None:
-        """Sealer of handles for clients, which all processes of the gateway can open; None until `prepare`."""
+        """Seals handles for clients so all gateway processes can open them; None until `prepare`."""
         ...
 
     @property
     def config_file(self) -> Callable[[], str]:
-        """Function that returns the path of the configuration file; "" if there is none."""
+        """Function that returns the config file's path, or "" without one."""
         ...
 
     @property
     def gate(self) -> CheckedGate | None:
-        """Gate before calls that can ask an operator; None if no part that was opened before has set one."""
+        """Gate that calls pass before they are sent. None if no part opened earlier has set one."""
         ...
 
     def set_gate(self, gate: CheckedGate) -> None:
-        """Let `gate` decide about every call before it is sent. Raises `LookupError` if there is another one."""
+        """Let `gate` decide about every call before it is sent. Raises `LookupError` if there is one already."""
         ...
 
     @property
     def gateway_url(self) -> Callable[[], str]:
-        """Function that returns the URL under which users reach this gateway; "" if it is not known."""
+        """Function that returns the URL where users reach this gateway, or "" if unknown."""
         ...
 
     @property
@@ -385,33 +385,33 @@ class PartContext(Protocol):
 
     @property
     def report(self) -> Callable[[str], None]:
-        """Function that adds a line to the events of the dashboard."""
+        """Function that adds a line to the dashboard's events."""
         ...
 
     @property
     def alerts(self) -> AlertSettings:
-        """Settings of alerts, or their defaults."""
+        """Alert settings, or the defaults."""
         ...
 
     @property
     def place(self) -> GatewayPlace:
-        """State folder, store of the cluster, and whether this process is the first of several."""
+        """State folder, cluster store, and whether this process is the first of several."""
         ...
 
     @property
     def servers_lock(self) -> asyncio.Lock:
-        """Lock that is held while servers of the hub are added, changed or removed."""
+        """Lock to hold while servers of the hub are added, changed or removed."""
         ...
 
     def open_database(self, part: Part) -> Database | None:
-        """Return the database with the tables of a part, which all processes of the gateway share.
+        """Return the database with a part's tables, shared by all processes of the gateway.
 
         None if this gateway stores nothing.
         """
         ...
 
     def derive_key(self, part: Part) -> bytes:
-        """Return a secret of the part of 32 bytes, the same in all processes, to seal what it stores."""
+        """Return a 32-byte secret, the same in all processes, to seal what the part stores."""
         ...
 
     def reports_of_workers(self, part: Part) -> Sequence[Json]:
@@ -419,5 +419,5 @@ class PartContext(Protocol):
         ...
 
     def runtime(self, name: str, kind: type[R]) -> R:
-        """Return the runtime of a part that is named in `needs`."""
+        """Return the runtime of a part listed in `needs`."""
         ...

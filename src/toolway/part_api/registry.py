@@ -1,7 +1,7 @@
-"""Names of all parts and the modules that declare them; each module is imported when a part is asked for.
+"""The registry of parts: each one's name and module, imported on demand.
 
-Parts of other distributions are found by the entry point group `toolway.parts`. To look for them reads the metadata of
-every installed distribution, so it is done only where an unknown name may be one of theirs.
+Parts of other distributions are found by the entry point group `toolway.parts`. Finding them means reading the
+metadata of every installed distribution, so we only do it for unknown names.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _foreign: dict[str, str] | None = None  # of other distributions; None if they a
 
 
 def built_in() -> Iterator[Part]:
-    """Yield all built-in parts, in the order of their table."""
+    """Yield all built-in parts, in table order."""
     return (_load(name, path) for name, path in BUILT_IN.items())
 
 
 def in_use() -> list[Part]:
-    """Return the parts of a gateway: those that are built in, and those that its configuration names by a key.
+    """Return the parts a gateway uses: the built-in ones, and those its configuration mentions.
 
-    So what is only installed does not run, and a start does not read the metadata of all distributions.
+    So an installed but unused part never runs, and startup does not read the metadata of all distributions.
     """
     return [*built_in(), *(part for name, part in _loaded.items() if name not in BUILT_IN)]
 
 
 def foreign() -> Mapping[str, str]:
-    """Return the parts of other distributions that are in use, with the name and version of their distribution."""
+    """Return the third-party parts in use, with the name and version of their distribution."""
     names = [part.name for part in in_use() if part.name not in BUILT_IN]
     if not names:
         return {}
@@ -52,19 +52,19 @@ def foreign() -> Mapping[str, str]:
 
 
 def all_parts() -> Iterator[Part]:
-    """Yield all parts: the built-in ones, then parts of other distributions, in the order of their names."""
+    """Yield all parts: the built-in ones, then third-party parts sorted by name."""
     yield from built_in()
     for name, path in sorted(_find_foreign().items()):
         yield _load(name, path)
 
 
 def names() -> set[str]:
-    """Return the names of all parts that are installed here. None of them is imported."""
+    """Return the names of all installed parts, without importing them."""
     return {*BUILT_IN, *_find_foreign()}
 
 
 def by_setting(key: str) -> Part | None:
-    """Return the part that a key of the `toolway` block belongs to; None if it belongs to none.
+    """Return the part that owns this key of the `toolway` block, or None.
 
     Other distributions are asked last, so a file with our keys alone does not read their metadata.
     """
@@ -72,28 +72,28 @@ def by_setting(key: str) -> Part | None:
 
 
 def by_gateway_key(key: str) -> Part | None:
-    """Return the part that a key of the block `toolway.gateway` belongs to; None if it belongs to none."""
+    """Return the part that owns this key of the `toolway.gateway` block, or None."""
     return next((part for part in all_parts() if key in part.gateway_keys), None)
 
 
 def gateway_keys() -> list[str]:
-    """Return the keys of parts in the block `toolway.gateway`."""
+    """Return the keys that parts own in the `toolway.gateway` block."""
     return [key for part in all_parts() for key in part.gateway_keys]
 
 
 def by_prefix(key: str) -> Part | None:
-    """Return the part whose key this unknown key of the `toolway` block may be meant for; None if there is none."""
+    """Return the part that an unknown `toolway` key was probably meant for, or None."""
     prefix = key.lower()
     return next((part for part in all_parts() if prefix.startswith(part.setting_prefixes)), None)
 
 
 def by_command(name: str) -> Part | None:
-    """Return the part that has a command of this name; None if none has. Other distributions are asked last."""
+    """Return the part with this command, or None. Third-party parts are asked last."""
     return next((part for part in all_parts() if name in part.commands), None)
 
 
 def former_commands() -> Mapping[str, str]:
-    """Return the names that commands of parts had before, with the names that they have now."""
+    """Return the former names of part commands, with their current names."""
     return {old: new for part in built_in() for old, new in part.former_commands.items()}
 
 

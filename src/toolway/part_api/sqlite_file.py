@@ -1,4 +1,4 @@
-"""SQLite file in the state folder that all workers of a gateway share. Each part that stores data has one.
+"""SQLite file in the state folder, shared by all workers of a gateway: one per part with data.
 
 Each file has its own thread, so the event loop never waits for the disk or for another worker.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SqliteFile:
-    """SQLite file and the thread that uses it. Both are created at the first use.
+    """A SQLite file and the thread that uses it. Both are created on first use.
 
     Args:
         path: The file. It is private to its user.
@@ -39,7 +39,7 @@ class SqliteFile:
         self._db: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `work`, which runs in the file's thread.
+        """Run `work` in the file's thread and return its result.
 
         Raises `sqlite3.Error` or `OSError` if the file fails.
         """
@@ -51,7 +51,7 @@ class SqliteFile:
             raise OSError(str(exc)) from exc  # the file cannot be used
 
     async def close(self) -> None:
-        """Wait for changes that are being written, then close the file. A disk that never responds is left alone."""
+        """Wait for pending writes, then close the file. Give up on a disk that never responds."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
@@ -77,7 +77,7 @@ class SqliteFile:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run a transaction that holds the write lock from its beginning; roll it back if the block raises."""
+    """Run a transaction that holds the write lock from the start. Roll back if the block raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -23,7 +23,7 @@ MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may
 
 
 class SecretMasker:
-    """Set of secret values, with a function that replaces each of them by `***` in a text.
+    """A set of secret values, and a function that replaces each of them with `***`.
 
     It keeps at most `max_secrets` values and drops the oldest first. Values under 6 characters are not kept.
     """
@@ -71,10 +71,10 @@ _HARMLESS_FORMAT: Final = re.compile(
 
 
 def is_harmless_value(name: str, value: str) -> bool:
-    """Return True if an environment variable's value is not a secret: it is shown, and not masked in strings.
+    """Return True if an environment variable's value is clearly not a secret, so it may be shown.
 
-    These are common words such as `production`, small numbers, locales, absolute paths, and URLs without user, path and
-    query; but not if the name of the variable says that it is a secret.
+    Harmless values are common words such as `production`, small numbers, locales, absolute paths, and URLs without
+    user, path and query, unless the variable's name suggests a secret.
 
     >>> [is_harmless_value("MODE", each) for each in ("production", "https://api.example", "correct-horse", "/srv")]
     [True, True, False, True]
@@ -127,7 +127,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|
 
 
 def looks_like_secret(name: str, value: str) -> bool:
-    """Return True if the value of a setting called `name` seems to be a plain-text secret.
+    """Return True if a setting called `name` seems to hold a plain-text secret.
 
     >>> looks_like_secret("GITHUB_TOKEN", "ghp_" + 36 * "x"), looks_like_secret("GITHUB_TOKEN", "${GITHUB_TOKEN}")
     (True, False)
@@ -169,7 +169,7 @@ def secrets_in_url(url: str) -> list[str]:
 
 
 def _is_plausible_secret(name: str, value: str) -> bool:
-    """Return True if `value` is long enough for a secret, and no number, phrase or file path."""
+    """Return True if `value` is long enough for a secret, and is not a number, phrase or file path."""
     min_chars = _MIN_PASSWORD_CHARS if _PASSWORD_NAME.search(name) else _MIN_TOKEN_CHARS
     if len(value) < min_chars or value.isdigit() or any(c.isspace() for c in value):
         return False

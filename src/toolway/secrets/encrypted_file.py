@@ -141,9 +141,9 @@ class EncryptedFileStore:
 
 @functools.lru_cache(maxsize=2)
 def _derive_key(passphrase: str, salt: bytes) -> bytes:
-    """Derive the key of the encrypted file from the passphrase.
+    """Derive the encrypted file's key from the passphrase.
 
-    This takes a tenth of a second on purpose. So it is done once per file, not once per secret that is read.
+    This takes a tenth of a second on purpose, so do it once per file, not once per secret.
     """
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
@@ -166,7 +166,7 @@ def write_private(file: Path, data: bytes) -> None:
 
 
 def write_private_parts(file: Path, parts: Iterable[bytes]) -> None:
-    """Replace the content of `file` as `write_private` does, without having all parts in memory at once."""
+    """Replace `file` like `write_private`, without holding all parts in memory at once."""
     with _new_private(file, parts) as new:
         os.replace(new, file)
     _fsync_folder(file.parent)
@@ -187,7 +187,7 @@ def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _new_private(file: Path, parts: Iterable[bytes]) -> Iterator[str]:
-    """Yield the path of a new file next to `file` that contains `parts`; remove it when the context ends.
+    """Yield the path of a new file next to `file` with these `parts`; remove it on exit.
 
     It has mode 0600 and is synced to disk. The caller renames or links it.
     """
@@ -232,6 +232,6 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _fsync_folder(folder: Path) -> None:
-    """Sync a folder to disk: only then is a rename in it durable. Errors are ignored."""
+    """Sync a folder to disk, without which a rename in it is not durable. Errors are ignored."""
     with contextlib.suppress(OSError):
         sync_folder(folder)

@@ -1,8 +1,8 @@
-"""Secret store in the keychain of the operating system, if one answers.
+"""Secret store in the operating system's keychain, if one answers.
 
-Known backends of the `keyring` library are tried by name. The backend that it selects by itself is never used: a file
-or a variable can make it select one that writes plain text. A keychain may wait for the user to unlock it. So each wait
-is bounded, and runs in a daemon thread that does not delay the end of the process.
+Known backends of the `keyring` library are tried by name. Its automatic choice is never used: a file or variable
+could make it pick one that writes plain text. A keychain may wait for the user to unlock it, so each wait is bounded,
+and runs in a daemon thread that does not delay the process's exit.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _create_backend(module: str, name: str) -> Any:
 
 
 def recorded_names(file: Path) -> frozenset[str]:
-    """Return the names of all secrets in the keychain, which are saved in `file`; empty if the file is unreadable."""
+    """Return the names of all secrets in the keychain, as recorded in `file`; empty if unreadable."""
     try:
         found = json.loads(read_private(file))
     except (OSError, ValueError):

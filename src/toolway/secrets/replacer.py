@@ -1,4 +1,4 @@
-"""Replacement of secret values in a text by `***`, in whatever form a program writes them.
+"""Replaces secret values in text with `***`, in whatever form a program writes them.
 
 A text is searched as it is, then without its escapes (of JSON, URLs, HTML and source code), repeatedly, because escapes
 may be escaped again, and with its lines joined, because programs break long values into lines. The number of these
@@ -68,24 +68,24 @@ Mask = Callable[[str], str]
 
 
 def cut_text(text: str, limit: int) -> str:
-    """Return the start of `text`, at most `limit` characters and `…`, for text of a server that is masked later.
+    """Cut server text to at most `limit` characters plus `…`, before it is masked.
 
-    By the mark, the mask finds a secret of which a part was cut off.
+    The `…` tells the masking where a secret may have been cut in two.
     """
     return text if len(text) <= limit else f"{text[:limit]}{CUT}"
 
 
 def cut_bytes(data: bytes, limit: int) -> str:
-    """Return the start of `data` as text: at most `limit` bytes, and `…` if it was cut. See `cut_text`."""
+    """Cut `data` to at most `limit` bytes, as text, with `…` if it was cut. See `cut_text`."""
     shown = data[:limit].decode("utf-8", "replace")
     return shown if len(data) <= limit else f"{shown}{CUT}"
 
 
 def mask_and_cut(text: str, limit: int, mask: Mask, *, keep: Literal["start", "end"] = "start") -> str:
-    """Return the start or the end of `text`, at most `limit` characters and `…`, with secrets masked.
+    """Mask secrets, then cut `text` to its first or last `limit` characters, with `…`.
 
-    It is masked before it is cut: a part of a secret would not be found. Of a text that is much longer, only what is
-    near is masked.
+    Masking comes first, because a partial secret would not be found. In very long text, only the part near the cut is
+    masked.
     """
     near = limit + CUT_MARGIN_CHARS
     if len(text) > near:
@@ -97,7 +97,7 @@ def mask_and_cut(text: str, limit: int, mask: Mask, *, keep: Literal["start", "e
 
 
 def build_replacer(secrets: Collection[str]) -> Mask:
-    """Return a function that replaces each secret by `***`, in all forms that are listed in docs/reference/masking.md.
+    """Return a function that replaces secrets with `***`, in all forms in docs/reference/masking.md.
 
     Longer forms are replaced first, because one value may be a prefix of another.
     """
@@ -110,7 +110,7 @@ class _Replacer:
 
     @cached_property
     def _data(self) -> _FormSet[bytes]:
-        """The forms that are searched in decoded text; computed for the first text with an escape or a line break."""
+        """The forms to look for in decoded text; computed for the first text with an escape or line break."""
         return _FormSet({each for form in self._texts.forms for each in _decoded_forms(form)})
 
     def replace(self, text: str) -> str:
@@ -132,7 +132,7 @@ class _Replacer:
         return self._mask_cuts(text) if CUT in text else text
 
     def _replace_decoded(self, text: str) -> str:
-        """Return `text` with `***` instead of each secret that is partly or wholly escaped, or broken into lines.
+        """Replace each secret in `text` that is partly or wholly escaped, or broken across lines.
 
         The text is decoded step by step. Each match in the decoded text is mapped back to its position in `text`.
         """
@@ -154,7 +154,7 @@ class _Replacer:
     # -- next to cuts -------------------------------------------------------------------------------------------------
 
     def _mask_cuts(self, text: str) -> str:
-        """Mask the parts of secrets next to each `…`: a string was cut there, maybe inside a secret."""
+        """Mask parts of secrets next to each `…`, where a string was cut."""
         parts = text.split(CUT)
         for number, part in enumerate(parts):
             is_crude = number > MAX_CUTS  # to keep many marks from taking more time
@@ -194,7 +194,7 @@ class _Replacer:
 
     @cached_property
     def _window(self) -> int:
-        """Characters next to a cut that may belong to a secret, even if they are escaped once more."""
+        """How many characters next to a cut may belong to a secret, even if escaped once more."""
         return 2 * max(map(len, self._texts.forms), default=0) + _MAX_ESCAPE_CHARS
 
     @cached_property
@@ -203,15 +203,15 @@ class _Replacer:
 
 
 def _has_escapes(text: str) -> bool:
-    """Return True if a text may contain a secret that only a decoding shows."""
+    """Return True if text may contain a secret that only shows after decoding."""
     return "%" in text or "\\" in text or "&" in text or "\n" in text
 
 
 class _FormSet(Generic[AnyStr]):
-    """Forms of secrets, longest first, and a search for those that a text contains.
+    """Forms of secrets, longest first, and a search for them in text.
 
-    Many forms are found by an index of their parts of 6 characters. Only every eighth part of the text is compared with
-    it: each form has one of them among its first eight.
+    If there are many forms, they are indexed by their 6-character pieces. Only every eighth piece of the text is
+    looked up, because one of each form's first eight pieces is there.
     """
 
     def __init__(self, forms: Iterable[AnyStr]) -> None:
@@ -231,7 +231,7 @@ class _FormSet(Generic[AnyStr]):
         return [form for form in self.forms if not self._is_indexed(form)]
 
     def find(self, text: AnyStr) -> list[AnyStr]:
-        """Return the forms that are in `text`, longest first."""
+        """Return the forms that `text` contains, longest first."""
         # A search for each form is much faster than one pattern with all of them, and few strings have any.
         found = {form for form in self._single if form in text}
         size = MIN_SECRET_CHARS
@@ -242,12 +242,12 @@ class _FormSet(Generic[AnyStr]):
         return sorted(found, key=lambda form: (-len(form), form)) if found else []
 
     def start_of_cut(self, text: AnyStr) -> int:
-        """Return where a cut-off secret begins at the end of `text`: 4 or more of its first characters; -1 if none."""
+        """Return where a cut-off secret begins at the end of `text` (4 or more characters); -1 if none."""
         starts = (_start_of_cut_form(text, form) for form in self.forms)
         return min((start for start in starts if start >= 0), default=-1)
 
     def end_of_cut(self, text: AnyStr) -> int:
-        """Return where a secret ends whose last characters, 4 or more, are the beginning of `text`; -1 if none."""
+        """Return where a cut-off secret's rest (4 or more characters) ends at the start of `text`; -1 if none."""
         return max((_end_of_cut_form(text, form) for form in self.forms), default=-1)
 
 
@@ -275,7 +275,7 @@ def _end_of_cut_form(text: AnyStr, form: AnyStr) -> int:
 
 
 class _Step(NamedTuple):
-    """One decoding of a text: where its escapes are in the decoded text, and by how much they were longer so far."""
+    """One decoding step: where escapes are in the decoded text, and how much longer they were."""
 
     positions: list[int]
     shifts: list[int]  # of the escapes before the one with this index
@@ -301,7 +301,7 @@ def _decoded_views(source: bytes) -> Iterator[tuple[bytes, list[_Step]]]:
 
 
 def _join_lines(data: bytes, steps: list[_Step]) -> tuple[bytes, list[_Step]]:
-    """Return the data without line breaks and the white space next to them."""
+    """Return the data without line breaks and the whitespace around them."""
     first, *lines = data.split(b"\n")
     parts = [first.rstrip(_SPACE)]
     positions, shifts = list[int](), [0]
@@ -344,7 +344,7 @@ def _decode_url_escapes(data: bytes) -> tuple[bytes, _Step]:
 
 
 def _substitute(data: bytes, found: Iterable[tuple[re.Match[bytes], bytes]]) -> tuple[bytes, _Step]:
-    """Return the data with each match replaced by the bytes next to it."""
+    """Return the data with each match replaced by its paired bytes."""
     parts: list[bytes] = []
     positions, shifts, end, shift = list[int](), [0], 0, 0
     for match, new in found:
@@ -367,7 +367,7 @@ def _span_before(start: int, end: int, steps: list[_Step]) -> tuple[int, int]:
 
 
 def _decoded_forms(form: str) -> Iterator[bytes]:
-    """Yield the secret `form` as a text contains it after one, two or more URL decodings, with spaces for `+`."""
+    """Yield the forms of a secret after one or more URL decodings, with spaces for `+`."""
     data = form.encode("utf-8", "surrogatepass")
     for _ in range(MAX_DECODINGS):
         if len(data) >= MIN_SECRET_CHARS:
@@ -405,7 +405,7 @@ def _url_forms(data: bytes) -> Iterator[str]:
 
 
 def _base64_forms(data: bytes) -> Iterator[str]:
-    """Yield the base64 text of the secret `data`, encoded alone and as a part of longer data, in both alphabets.
+    """Yield the base64 forms of a secret, alone and inside longer data, in both alphabets.
 
     In longer data it may begin at any of three positions. The characters at its ends then depend on its neighbours.
     """

@@ -1,4 +1,4 @@
-"""The error of secret stores."""
+"""The error for secret stores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from toolway.errors import ToolwayError
 
 
 class SecretsError(ToolwayError):
-    """Failure of a secret store. Its message never contains a secret."""
+    """A secret store failed. The message never contains a secret."""
 
     code = "E-SECRETS"

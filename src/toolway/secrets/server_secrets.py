@@ -1,7 +1,7 @@
-"""Secret values that this process holds for each server: its tokens, and the secrets of its configuration entry.
+"""Secret values that this process holds per server: tokens, and secrets in its config entry.
 
-They must not be passed on in a result of that server, so they are redacted there, and in its definitions, which are
-masked when they arrive. They are in memory only.
+They must not leak through the server's results and definitions, so they are redacted in both. They are in memory
+only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was 
 
 
 class _Written(NamedTuple):
-    """Forms in which one secret value may occur: in strings, and in the JSON bytes of a result."""
+    """Forms of one secret value: in strings, and in a result's JSON bytes."""
 
     texts: tuple[str, ...]  # as a text may contain it, also a text that is JSON itself
     forms: tuple[bytes, ...]  # as the bytes of a result contain it
@@ -30,9 +30,9 @@ class _Written(NamedTuple):
 
 
 class ServerSecrets:
-    """Secret values of one server, in all forms in which they may occur in the server's results.
+    """One server's secret values, in all forms that its results may contain.
 
-    `texts` are the forms in a decoded string, which may itself be JSON. `forms` are the ones in a result's JSON bytes.
+    `texts` are the forms in decoded strings, which may themselves be JSON. `forms` are those in a result's JSON bytes.
     Both are empty if the server has no secrets.
     """
 
@@ -50,12 +50,12 @@ class ServerSecrets:
     def add(self, value: str) -> None:
         """Add a secret value from the server's configuration entry.
 
-        A value of less than 6 characters is ignored, because it occurs in ordinary words.
+        Values under 6 characters are ignored, because they occur in ordinary words.
         """
         self._keep(self._values, value, MAX_VALUES)
 
     def add_token(self, value: str) -> None:
-        """Add a token with which a caller is logged in at this server, or mark a known one as recently used.
+        """Add a caller's token for this server, or mark a known one as recently used.
 
         If there are too many tokens, the one unused for longest is dropped. Values of the configuration entry are not.
         """
@@ -79,29 +79,29 @@ class ServerSecrets:
         self.forms = tuple({form: None for each in written for form in each.forms})
 
     def set_environment(self, values: Iterable[str]) -> None:
-        """Set the secrets of this process's environment, which the server may have inherited."""
+        """Set the secrets in this process's environment, which the server may have inherited."""
         found = frozenset(value for value in values if len(value) >= MIN_SECRET_CHARS)
         if found != self._environment:
             self._environment, self._replace = found, None
 
     def set_names(self, names: Mapping[str, str]) -> None:
-        """Set the name of the setting that has each value of the server's entry."""
+        """Set which setting each value of the server's entry belongs to."""
         self._names = dict(names)
 
     def named_values(self) -> list[tuple[str, str]]:
-        """Return all secret values, each after what it is, such as `the secret API_TOKEN`."""
+        """Return all secret values, each with a description such as `the secret API_TOKEN`."""
         named = [(f"the secret {name}", value) for value, name in self._names.items()]
         named += [("a secret", value) for value in self._values if value not in self._names]
         return named + [("a login token", value) for value in self._tokens]
 
     def mask(self, text: str) -> str:
-        """Return a text of a definition with the secret values replaced by `***`, in whatever form they are written."""
+        """Return text from a definition with secret values replaced by `***`, in any form."""
         if self._replace is None:
             self._replace = build_replacer({*self._values, *self._tokens, *self._environment})
         return self._replace(text)
 
     def are_in(self, definitions: Any) -> bool:
-        """Return True if a text or a key of these definitions, a JSON value, may contain a secret value.
+        """Return True if a string or key in these definitions (a JSON value) may contain a secret.
 
         All strings are searched as one, which is much faster than searching each.
         """
@@ -124,15 +124,15 @@ class ServerSecrets:
         return self.mask(joined) != joined
 
     def may_be_in(self, encoded: bytes) -> bool:
-        """Return True if `encoded`, JSON text, may contain one of the secret values.
+        """Return True if `encoded` JSON may contain one of the secret values.
 
-        A program may write any character of a string as an escape. So text with such escapes may contain every value.
+        Programs may escape any character of a string, so JSON with such escapes may contain anything.
         """
         return any(form in encoded for form in self.forms) or b"\\u" in encoded or b"\\/" in encoded
 
 
 def _json_forms(value: str) -> set[str]:
-    """Return the ways to write a text inside a JSON string: as it is, or with escapes for all but ASCII."""
+    """Return the ways to write text in a JSON string: as is, or with all non-ASCII escaped."""
     return {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
 
 
@@ -140,15 +140,15 @@ _by_server: dict[str, ServerSecrets] = {}
 
 
 def secrets_of(server: str) -> ServerSecrets:
-    """Return the secret values of a server, always as the same object, so callers may keep a reference to it."""
+    """Return a server's secret values. Always the same object, so callers may keep a reference."""
     return _by_server.setdefault(server, ServerSecrets())
 
 
 def mask_target(server: str, method: str, target: str, mask: Callable[[str], str]) -> str:
-    """Return the name or URI that a call is about with secrets masked, for records of the call.
+    """Return a call's name or URI with secrets masked, for records of the call.
 
-    `mask` also hides ordinary values of server entries, which may be words in the name of a tool. A tool is recorded
-    under its name, so only what is surely a secret is masked there.
+    `mask` also hides ordinary values from server entries, which may be words in a tool's name. Tools are recorded by
+    name, so only certain secrets are masked there.
     """
     return secrets_of(server).mask(target) if method == "tools/call" else mask(target)
 

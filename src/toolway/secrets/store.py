@@ -1,4 +1,4 @@
-"""Secret stores: their protocol and error, and the choice of keychain or encrypted file.
+"""Secret stores: the protocol, and the choice between keychain and encrypted file.
 
 The system keychain is used if it answers, else an encrypted file.
 """
@@ -22,7 +22,7 @@ _SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 
 
 class SecretStore(Protocol):
-    """Interface of a store of secrets by name: system keychain or encrypted file.
+    """A store of secrets by name: the system keychain or an encrypted file.
 
     Every method may wait for the user to unlock the store, and raises `SecretsError` if the store fails.
     """
@@ -37,7 +37,7 @@ class SecretStore(Protocol):
     def set(self, name: str, value: str) -> None: ...
 
     def delete(self, name: str) -> bool:
-        """Delete the secret with this name. Return True if the secret existed."""
+        """Delete a secret. Return True if it existed."""
         ...
 
     def names(self) -> list[str]: ...
@@ -78,7 +78,7 @@ def _require(folder: Path | None, variable: str) -> Path:
 
 
 def check_secret_name(name: str) -> str:
-    """Return `name` if it is a valid name of a secret, else raise `SecretsError`.
+    """Return `name` if it is a valid secret name, else raise `SecretsError`.
 
     The error does not contain the name, because the user may have typed the secret itself.
     """
