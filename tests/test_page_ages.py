@@ -20,7 +20,7 @@ PAGES = {
     "docs/reliability.md": PATH_OF_A_CALL,
     "docs/long-runs.md": (*PATH_OF_A_CALL, "config", "openapi"),
     "docs/cluster/sizing.md": ("cluster",),
-    "docs/explanation/tool-search.md": ("search",),
+    "docs/explanation/search-scores.md": ("search",),
 }
 #: Pages that are too old and must be measured again; then remove them here.
 OVERDUE: set[str] = set()

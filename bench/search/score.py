@@ -5,7 +5,7 @@
     python -m bench.search.score --peers .search/bin/python --write
 
 Other libraries run in an environment of their own (requirements/search.txt). A method whose packages are missing is
-skipped, and the table says so. `--write` puts the table into docs/explanation/tool-search.md.
+skipped, and the table says so. `--write` puts the table into docs/explanation/search-scores.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.search.sets import AGENT_LIMITS, SearchSet, load, load_sets, score_qu
 from toolway.search import ranking
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-PAGE: Final = ROOT / "docs" / "explanation" / "tool-search.md"
+PAGE: Final = ROOT / "docs" / "explanation" / "search-scores.md"
 TITLES: Final = {
     "fastmcp": "FastMCP's BM25 transform",
     "bm25s": "bm25s, stems",

@@ -57,7 +57,7 @@ ENGINES = (
         "A file in WAL mode, `synchronous=FULL`. Calls go through the hub: schemas, limits, deadlines "
         "and breakers are on. "
         "`credit` has `on_unknown: verify`, `book` has `key: honored`, the other payments have neither.",
-        "An unsafe step is sent at most once. Its outcome is verified, or a person is asked.",
+        "An unsafe step is sent at most once. Its outcome is verified, or you are asked.",
         package="toolway",
     ),
     Engine(
@@ -77,7 +77,7 @@ ENGINES = (
         "workflows-dbos",
         "",
         "Async workflow and steps with the default settings; workflow ids; recovery by `DBOS.launch()`.",
-        "A step is tried at least once and never executed again after it completes: make it idempotent.",
+        "A step is tried at least once and never runs again after it completes: make it idempotent.",
         "Plain Python functions become durable, in four languages; durable queues with rate limits; fork "
         "from a step; a console.",
         package="dbos",
@@ -102,7 +102,7 @@ ENGINES = (
         "One worker, async activities, `start_to_close_timeout` of 5 s, the default retry policy; "
         "development server with "
         "`--db-filename`, which Temporal does not recommend for production.",
-        "An activity is executed at least once; Temporal recommends that it be idempotent.",
+        "An activity runs at least once; Temporal recommends that it be idempotent.",
         "SDKs in seven languages, signals, queries, versions of workflows, schedules, a web interface, "
         "clusters that run "
         "millions of workflows, a hosted service.",
@@ -131,7 +131,7 @@ ENGINES = (
         "A flow of async tasks with `persist_result=True` and `cache_policy=INPUTS`; `prefect server "
         "start` with SQLite; a flow "
         "run that did not complete is run again. Logs at level ERROR, no analytics.",
-        "A task with a stored result is not executed again; a task that was interrupted is. A flow run "
+        "A task with a stored result does not run again; a task that was interrupted is. A flow run "
         "that died is not "
         "restarted by itself, an automation can mark it as crashed.",
         "Data pipelines: schedules, deployments, work pools, a web interface, integrations with clouds, "
@@ -157,7 +157,7 @@ ENGINES = (
         "temporal",
         "temporal",
         "As Temporal, with `RetryPolicy(maximum_attempts=1)`, for activities that are not idempotent.",
-        "An activity is executed at most once. If the worker dies, the activity times out and the "
+        "An activity runs at most once. If the worker dies, the activity times out and the "
         "workflow fails, unless its "
         "code decides otherwise.",
         "As Temporal.",

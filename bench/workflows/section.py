@@ -62,14 +62,14 @@ _SPEED_HEAD = ["", "steps/s", "CPU ms a step", "of it in its server"]
 _KILLS_HEAD = [
     "",
     "kills",
-    "unsafe calls under way",
+    "unsafe calls in flight",
     "unsafe effects doubled",
     "keyed doubled",
     "effects missing",
     "runs done",
     "runs failed",
     "runs lost",
-    "asked a person",
+    "asked you",
     "seconds",
 ]
 
@@ -122,20 +122,20 @@ _TEXT = """## Workflows
 From a run of `make bench ARGS=workflows`, published with `make bench ARGS="workflows --publish"`. {date}, {cpu},
 {cores} cores, {system}; toolway {commit} on Python {python}.{busy}
 
-Every engine executes the same five steps: a read, three unsafe calls, and one unsafe call with an idempotency key that
+Every engine runs the same five steps: a read, three unsafe calls, and one unsafe call with an idempotency key that
 the server honors. They call one MCP server, which counts effects by run and step and outlives all kills. {at_once}
-runs are under way at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less
+runs are active at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less
 than any MCP client.
 
-**Speed**: runs for {seconds} s; calls take no time. CPU is that of the process and of its database or server.
+**Speed**: runs for {seconds} s; calls take no time. CPU time includes the process and its database or server.
 
 {speed}
 
 **Kills**: {runs} runs. The process that executes the steps is killed (`kill -9`) 1 to 3 s after its first call, by a
 seed ({seed}), up to {max_kills} times, started again at once, and continued by the engine's own recovery. A call takes
-{delay} s before its effect and as long after it. *Under way* are unsafe calls that the server
-executed when it was asked right before a kill. An effect is doubled if the server executed an unsafe step more than
-once. *Asked* are questions about a call with an unknown outcome; they were answered from the effects of the server.
+{delay} s before its effect and as long after it. *In flight* are the unsafe calls that the server
+was running right before a kill. An effect is doubled if the server ran an unsafe step more than once. *Asked you*
+counts the questions about a call with an unknown outcome; we answered them from what the server had really done.
 
 {kills}
 

@@ -66,11 +66,11 @@ def test_cell_contains_calls_per_second_and_cpu():
 
 
 def test_page_lists_settings_of_each_peer():
-    assert "| Envoy 1 | settings of envoy |" in section(page.page(result(*RATES)), "Settings of the peers")
+    assert "| Envoy 1 | settings of envoy |" in section(page.page(result(*RATES)), "How the peers are set up")
 
 
 def test_peer_better_by_either_figure_is_listed():
-    wins = section(page.page(result(*RATES)), "Cases in which another peer is better")
+    wins = section(page.page(result(*RATES)), "Where another peer is better")
     assert "- Envoy: echo × 16, modern client, http: 10,000 (45.0) against 20,000 (50.0)" in wins
     assert "Litellm:" not in wins
     assert "Bare:" not in wins
@@ -82,7 +82,7 @@ def test_peer_with_faster_start_or_less_memory_is_listed():
         cell("toolway", "memory", connections=1, mb=80.0),
     ]
     starts += [cell("envoy", "first call", connections=1, seconds=0.1), cell("envoy", "memory", connections=1, mb=90.0)]
-    wins = section(page.page(result(*starts)), "Cases in which another peer is better")
+    wins = section(page.page(result(*starts)), "Where another peer is better")
     assert "- Envoy: first result after 0.10 s against 0.90 s" in wins
     assert "idle memory" not in wins
 
