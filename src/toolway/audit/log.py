@@ -1,8 +1,8 @@
 """Audit log of a hub: created from its settings, opened with the hub and closed after it.
 
-`AUDIT_SINKS` names the storage of each kind of log. To add a sink: write a module with a class that implements
-`AuditSink` and a function that creates it, add one line to `AUDIT_SINKS`, and its kind to `AUDIT_LOG_KINDS` in
-`config/settings.py`, which the check of config files uses.
+`AUDIT_SINKS` names the storage of each kind of log in files. To add a sink: write a module with a class that implements
+`AuditSink` and a function that creates it, name that in `Part.audit_sinks` of a part, and add its kind to
+`AUDIT_LOG_KINDS` in `config/settings.py`, which the check of config files uses.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from toolway.config.settings import AuditSettings
 from toolway.errors import ConfigError
 from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.part_api import registry
 from toolway.secrets.detection import mask_secrets
 from toolway.telemetry.redaction import Redactor
 from toolway.types import Call
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes at the same time
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
-#: Kind of log → module and function that create its sink. Imported on use: PostgreSQL needs an optional package.
-AUDIT_SINKS: Final[dict[str, tuple[str, str]]] = {
-    "sqlite": ("toolway.audit.file_sinks", "create_sqlite_sink"),
-    "jsonl": ("toolway.audit.file_sinks", "create_jsonl_sink"),
-    "postgresql": ("toolway.audit.postgres", "create_postgres_sink"),
+#: Kind of log → `module:function` that creates its sink. Parts add more: `Part.audit_sinks`.
+AUDIT_SINKS: Final[dict[str, str]] = {
+    "sqlite": "toolway.audit.file_sinks:create_sqlite_sink",
+    "jsonl": "toolway.audit.file_sinks:create_jsonl_sink",
+    "postgresql": "toolway.audit.postgres:create_postgres_sink",
 }
 
 
@@ -52,7 +53,8 @@ def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSin
 
     Raises `ConfigError` if it needs a package that is not installed.
     """
-    module, function = AUDIT_SINKS[settings.to]
+    path = AUDIT_SINKS.get(settings.to) or registry.audit_sinks()[settings.to]
+    module, _, function = path.partition(":")
     factory: SinkFactory = getattr(import_module(module), function)
     return factory(settings, read_only)
 

@@ -353,8 +353,7 @@ def _add_file(
     file = check_file(path, ReaderRules())
     loaded = _load(file, environ, folder if is_project else None, gate)
     if loaded is not None:
-        file.checks.extend(check_audit(loaded.gateway, environ))
-        file.checks.extend(check for part in registry.in_use() for check in part.check_file(loaded.gateway))
+        file.checks.extend(check_gateway(loaded.gateway, environ))
     plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
     if loaded is not None:
         plan.network_policy = plan.network_policy.union(loaded.network_policy)
@@ -437,15 +436,15 @@ _VERIFY_COMMAND: Final = "toolway audit verify"
 _RESTART: Final = "toolway audit restart"
 
 
-def check_audit(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the audit log and the folder of pending alerts that a gateway's settings name."""
+def check_gateway(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check what a gateway with these settings would use: the audit log, pending alerts, and what its parts need."""
     folder = gateway_state_folder(environ)
-    if folder is None:
-        return  # no gateway could be started here at all
-    if gateway.audit is not None:
+    if gateway.audit is not None and folder is not None:
         yield from _check_audit_log(gateway.audit.with_folder(folder))
-    if gateway.alerts is not None:
+    if gateway.alerts is not None and folder is not None:
         yield from _check_alerts(gateway.alerts, folder)
+    for part in registry.in_use():
+        yield from part.check_file(gateway)
 
 
 def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:

@@ -427,12 +427,16 @@ def _log(found: AuditFacts) -> Check:
 
 
 class Guarantee(NamedTuple):
-    """A guarantee, the parts of the facts that it needs, and its checks, which get these parts."""
+    """A guarantee, the parts of the facts that it needs, and its checks, which get these parts.
+
+    Or the name of a part of the gateway that has the evidence.
+    """
 
     id: str
     text: str
-    needs: tuple[str, ...]
-    checks: tuple[Callable[..., Iterator[Check]], ...]
+    needs: tuple[str, ...] = ()
+    checks: tuple[Callable[..., Iterator[Check]], ...] = ()
+    part: str = ""
 
 
 GUARANTEES: Final = (
@@ -475,6 +479,10 @@ def _run_checks(guarantee: Guarantee, facts: Facts) -> Iterator[Check]:
     yield from (_skip(name, facts.reasons.get(name, NOT_COLLECTED)) for name in missing)
     for check in guarantee.checks if not missing else ():
         yield from check(*parts.values())
+    if guarantee.part:
+        found = facts.evidence.get(guarantee.part)
+        reason = facts.reasons.get(guarantee.part, NOT_COLLECTED)
+        yield from found if found is not None else [_skip(guarantee.part, reason)]
     if guarantee.id in facts.limits:
         yield _skip("limit", facts.limits[guarantee.id])
 

@@ -5,7 +5,7 @@ A part that was not collected is None, and `Facts.reasons` says why. So nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -147,6 +147,7 @@ class Facts:
     servers: tuple[CheckedServer, ...] | None = None
     pins: PinFacts | None = None
     audit: AuditFacts | None = None
+    evidence: Mapping[str, Sequence[Check]] = field(default_factory=dict)  # by name of a part: what it found itself
     reasons: Mapping[str, str] = field(default_factory=dict)  # by name of a part: why it is None
     limits: Mapping[str, str] = field(default_factory=dict)  # by id of a statement: what of it cannot be checked here
     checked: tuple[str, ...] = ()  # for the report: what the answers are about

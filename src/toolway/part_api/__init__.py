@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from toolway.cli.framework import CommandResult
     from toolway.cli.options import CommandContext
     from toolway.cli.targets import require_gateway
-    from toolway.config.settings import GatewaySettings
+    from toolway.cluster.options import tenant_key_from_env
+    from toolway.config.settings import AuditSettings, GatewaySettings
     from toolway.doctor.report import Check, SubjectReport, split_hint
     from toolway.errors import CallRefused, Certainty, ConfigError, StoreUnavailable
     from toolway.events import PartCondition
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from toolway.part_api.database import Database, DatabaseError, Table, Transaction
     from toolway.part_api.part import (
         CallerRights,
+        CheckedGateway,
         Command,
         GatewayPlace,
         Gauge,
@@ -48,7 +50,8 @@ _EXPORTS: Final = {
     "toolway.cli.framework": ("CommandResult",),
     "toolway.cli.options": ("CommandContext",),
     "toolway.cli.targets": ("require_gateway",),
-    "toolway.config.settings": ("GatewaySettings",),
+    "toolway.cluster.options": ("tenant_key_from_env",),
+    "toolway.config.settings": ("AuditSettings", "GatewaySettings"),
     "toolway.doctor.report": ("Check", "SubjectReport", "split_hint"),
     "toolway.errors": (
         "CallRefused",
@@ -87,6 +90,7 @@ _EXPORTS: Final = {
     ),
     "toolway.part_api.part": (
         "CallerRights",
+        "CheckedGateway",
         "Command",
         "GatewayPlace",
         "Gauge",
@@ -104,6 +108,7 @@ _MODULES: Final = {name: module for module, names in _EXPORTS.items() for name i
 __all__ = [
     "AccessFilter",
     "AdminRequest",
+    "AuditSettings",
     "BoundLimit",
     "CallCheck",
     "CallLimit",
@@ -111,6 +116,7 @@ __all__ = [
     "CallerRights",
     "Certainty",
     "Check",
+    "CheckedGateway",
     "Command",
     "CommandContext",
     "CommandResult",
@@ -144,6 +150,7 @@ __all__ = [
     "VerificationPending",
     "require_gateway",
     "split_hint",
+    "tenant_key_from_env",
 ]
 
 

@@ -118,6 +118,16 @@ class Gauge(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
+class CheckedGateway(NamedTuple):
+    """The gateway of this machine, as `toolway doctor --security` looks at it."""
+
+    settings: GatewaySettings
+    folder: Path  # its state folder
+    environ: Mapping[str, str]
+    is_node: bool  # of a cluster
+    is_running: bool
+
+
 class Implied(NamedTuple):
     """What a part's settings mean for the whole gateway."""
 
@@ -149,6 +159,7 @@ class Part:
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
     table_version: ClassVar[int] = 1  # of `tables`; the next number for each change of released tables
     inbox: ClassVar[str] = ""  # `module:class` of what waits for the user (`inbox.py`), for `toolway approvals`
+    audit_sinks: ClassVar[Mapping[str, str]] = {}  # `toolway.audit.to` → `module:function` that creates an `AuditSink`
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
@@ -199,6 +210,10 @@ class Part:
     def check_file(self, gateway: GatewaySettings) -> Iterable[Check]:
         """Yield `toolway doctor` checks for the part, shown below a config file with these settings."""
         return found(gateway) if (found := self._find("check_file")) else ()
+
+    def check_security(self, gateway: CheckedGateway) -> Sequence[Check]:
+        """Return the part's evidence for its guarantee in `toolway doctor --security`. It may block."""
+        return found(gateway) if (found := self._find("check_security")) else ()
 
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
         """Return problems with the files that the settings name. Reads them, so call it in a thread.

@@ -97,6 +97,11 @@ def former_commands() -> Mapping[str, str]:
     return {old: new for part in built_in() for old, new in part.former_commands.items()}
 
 
+def audit_sinks() -> Mapping[str, str]:
+    """Return the storages of audit logs that the parts in use add: value of `toolway.audit.to` → `module:function`."""
+    return {kind: path for part in in_use() for kind, path in part.audit_sinks.items()}
+
+
 def metrics() -> Mapping[str, Metric]:
     """Return the metrics of all parts in use, by name."""
     return {name: each for part in in_use() for name, each in part.metrics.items()}

@@ -13,12 +13,14 @@ import secrets
 import shlex
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
+
+import msgspec
 
 from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
 from toolway.catalog.pins import ServerPins, item_name, server_key
@@ -43,6 +45,7 @@ from toolway.config.scopes import find_config_paths, load_config, load_scopes
 from toolway.config.settings import GatewaySettings
 from toolway.doctor.entry_checks import CheckTarget, plain_secrets
 from toolway.doctor.file_checks import plan_own_files
+from toolway.doctor.report import Check
 from toolway.doctor.sandbox_probe import find_private_files, probe_sandbox
 from toolway.doctor.security import SecurityStatement, judge
 from toolway.doctor.security_facts import (
@@ -67,6 +70,7 @@ from toolway.hub.source import server_fingerprint
 from toolway.packages.runner_command import NotLockable, is_runner, parse_command
 from toolway.packages.start import locked_command, tree_platform
 from toolway.part_api import registry
+from toolway.part_api.part import CheckedGateway
 from toolway.protocol.jsonrpc import decode_json
 from toolway.secrets.detection import secrets_in_url
 from toolway.serve.audit_check import collect_audit
@@ -225,6 +229,10 @@ async def _collect(setup: _Setup) -> Facts:
         cluster=cluster,
         is_running=setup.gateway is not None,
     )
+    settings = setup.settings
+    if files.holds_signer and settings.audit is not None:
+        settings = msgspec.structs.replace(settings, audit=replace(settings.audit, signer_held=True))
+    checked = CheckedGateway(settings, setup.state.folder, setup.environ, cluster, setup.gateway is not None)
     limits = {}
     if cluster:
         other = "other nodes were not checked, and the configuration in use is in the database of the cluster"
@@ -235,10 +243,16 @@ async def _collect(setup: _Setup) -> Facts:
         servers,
         pins,
         audit,
+        evidence=await asyncio.to_thread(_ask_parts, checked),
         limits=limits,
         checked=_describe_checked(setup),
         not_checked=_describe_unchecked(setup),
     )
+
+
+def _ask_parts(gateway: CheckedGateway) -> dict[str, Sequence[Check]]:
+    found = {part.name: part.check_security(gateway) for part in registry.in_use()}
+    return {name: checks for name, checks in found.items() if checks}
 
 
 async def _is_node(gateway: GatewayApi | None) -> bool:
