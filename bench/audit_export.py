@@ -14,11 +14,11 @@ from typing import TypeVar
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
-from toolway.audit.signed_export import SelectedRecords, check_file, write_export, write_proofs
 from toolway.audit.signing import load_signer
 from toolway.audit.sink import encode_record
-from toolway.audit.verify import AuditQuery
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.queries import AuditQuery
+from toolway.parts.audit.signed_export import SelectedRecords, check_file, write_export, write_proofs
 
 T = TypeVar("T")
 

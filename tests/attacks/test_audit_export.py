@@ -20,7 +20,7 @@ from toolway.audit.chain import AuditChain
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import ChainHead, SinkBroken, StoredRecord, encode_record, link_records
-from toolway.cli.commands.audit import whole_logs
+from toolway.parts.audit import whole_logs
 
 __all__ = ["place"]  # the fixture
 

@@ -15,11 +15,11 @@ from tests.parts.approvals.lab import asking, call, refusal
 from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from tests.parts.identity.issuer import SETTINGS, Issuer, guarded
 from tests.parts.policy.test_gateway import ruled
-from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
 from toolway.gateway.rate_limit import Rate
 from toolway.hub.result_redaction import ResultRedactor
+from toolway.parts.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.parts.budgets.runtime import BudgetsRuntime
 from toolway.parts.budgets.settings import CallBudget, parse_budgets
 from toolway.parts.policy.engine import PolicyEngine

@@ -11,8 +11,8 @@ import pytest
 
 from tests.telemetry.postgres_server import binaries, postgres_server
 from toolway.audit.file_sinks import JsonlSink, SqliteSink
-from toolway.audit.postgres import PostgresSink
 from toolway.audit.sink import AuditSink
+from toolway.parts.audit.postgres import PostgresSink
 
 _names = itertools.count(1)
 

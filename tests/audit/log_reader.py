@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolway.audit.log import create_sink
-from toolway.audit.verify import verify_log
+from toolway.audit.sink import AuditSink
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.queries import find_unstored, read_journal
+from toolway.parts.audit.verify import verify_log
 
 CALLS = ("call.intent", "call.outcome", "call.late_result")
 Records = list[dict[str, Any]]
@@ -24,3 +28,8 @@ def records(log: Path | AuditSettings, *kinds: str) -> Records:
 
 def calls(log: Path | AuditSettings) -> Records:
     return records(log, *CALLS)
+
+
+def read_unstored(settings: AuditSettings, sink: AuditSink) -> Records:
+    """The records of the journal that are not in the log yet. `sink` is open."""
+    return [msgspec.json.decode(record) for record in find_unstored(read_journal(settings), sink)]

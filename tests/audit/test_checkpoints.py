@@ -16,15 +16,17 @@ from toolway import ConfigError, Hub
 from toolway.audit.chain import AuditChain
 from toolway.audit.checkpoint_notes import CheckpointNotes
 from toolway.audit.checkpoint_task import CheckpointTask
-from toolway.audit.checkpoints import Checkpoint, CheckpointChecker, sign_checkpoint
+from toolway.audit.checkpoints import Checkpoint, sign_checkpoint
 from toolway.audit.log import create_notes, create_sink
 from toolway.audit.mac import RecordMacs
-from toolway.audit.restart import restart_log
 from toolway.audit.signing import CommandSigner, load_signer
 from toolway.audit.sink import ChainHead, StoredRecord, encode_record, link_records
-from toolway.audit.verify import MissingLog, TamperedLog, refuse_replacement, verify_log
+from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.audit.writer import AuditWriter
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.checkpoint_checker import CheckpointChecker
+from toolway.parts.audit.restart import restart_log
+from toolway.parts.audit.verify import refuse_replacement, verify_log
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.audit.log_reader import read_unstored
 from toolway.audit import writer as module
 from toolway.audit.file_sinks import JsonlSink, SqliteSink
 from toolway.audit.journal import Journal, JournalBroken
-from toolway.audit.log import read_unstored
 from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.sink import AuditSink, encode_fields
-from toolway.audit.verify import verify_log
 from toolway.audit.writer import AuditUnavailable, AuditWriter
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.verify import verify_log
 
 pytestmark = pytest.mark.anyio
 RUN = "ab" * 16

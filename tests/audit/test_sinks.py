@@ -15,8 +15,10 @@ from toolway.audit.file_sinks import JsonlSink, SqliteSink
 from toolway.audit.log import AUDIT_SINKS, create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken, SinkInUse, encode_record, link_records
-from toolway.audit.verify import TamperedLog, verify_log
+from toolway.audit.verify import TamperedLog
 from toolway.config.settings import AUDIT_LOG_KINDS, AuditSettings
+from toolway.part_api import registry
+from toolway.parts.audit.verify import verify_log
 
 Make = Callable[..., AuditSink]
 
@@ -32,7 +34,7 @@ def filled(sink: AuditSink, count: int = 5) -> AuditSink:
 
 
 def test_registry_has_a_sink_for_every_kind_of_log(tmp_path: Path) -> None:
-    assert set(AUDIT_SINKS) == set(AUDIT_LOG_KINDS)
+    assert {*AUDIT_SINKS, *registry.audit_sinks()} == set(AUDIT_LOG_KINDS)
     for kind in ("sqlite", "jsonl"):
         sink = filled(create_sink(AuditSettings(to=kind, file=str(tmp_path / kind))))
         assert sink.head().seq == 5
@@ -58,7 +60,7 @@ def test_reopened_log_continues(make: Make) -> None:
 
 
 def test_log_has_one_writer_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolway.audit.postgres.LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("toolway.parts.audit.postgres.LOCK_TIMEOUT_S", 0.1)
     first = filled(make())
     second = make()
     with pytest.raises(SinkInUse):

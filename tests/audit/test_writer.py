@@ -11,8 +11,8 @@ import pytest
 from toolway.audit import writer as module
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import ChainHead, SinkBroken, StoredRecord, encode_fields
-from toolway.audit.verify import verify_log
 from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.parts.audit.verify import verify_log
 
 pytestmark = pytest.mark.anyio
 

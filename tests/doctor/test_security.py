@@ -12,7 +12,6 @@ from toolway.doctor.security import all_hold, judge, render_statements
 from toolway.doctor.security_facts import (
     AccessKey,
     ApprovalFacts,
-    AuditFacts,
     CheckedServer,
     Facts,
     IdentityFacts,
@@ -20,6 +19,7 @@ from toolway.doctor.security_facts import (
     PinnedServer,
     SandboxProbe,
 )
+from toolway.parts.audit.security_check import AuditFacts, judge_audit
 
 PROBE = SandboxProbe("bubblewrap (/usr/bin/bwrap)", ("files of Toolway", "~/.ssh"))
 FILES = CheckedServer(
@@ -36,6 +36,15 @@ FILES = CheckedServer(
 WIKI = CheckedServer(
     "wiki", "/home/me/mcp.json:9", "https://wiki.example/mcp", runs_program=False, pins=PinnedServer(3)
 )
+LOG = AuditFacts(
+    enabled=True,
+    place="/home/me/audit.sqlite",
+    key_id="ab12",
+    key_source="/home/me/audit-signing.pem",
+    records=40,
+    signed_through=38,
+    signed_at="2026-11-17T12:00:00Z",
+)
 GOOD = Facts(
     identity=IdentityFacts(
         issuer="https://login.example",
@@ -46,15 +55,7 @@ GOOD = Facts(
     approval=ApprovalFacts(requires_lock=True),
     servers=(FILES, WIKI),
     pins=PinFacts("hold", "hold", place="/home/me/pins.json"),
-    audit=AuditFacts(
-        enabled=True,
-        place="/home/me/audit.sqlite",
-        key_id="ab12",
-        key_source="/home/me/audit-signing.pem",
-        records=40,
-        signed_through=38,
-        signed_at="2026-11-17T12:00:00Z",
-    ),
+    evidence={"audit": tuple(judge_audit(LOG))},
 )
 DOWN = Check(
     "provider", "fail", "the documents cannot be fetched", "timeout", "check the network", "curl -sS https://x"
@@ -80,8 +81,7 @@ def pins(**changes: Any) -> Facts:
 
 
 def audit(**changes: Any) -> Facts:
-    assert GOOD.audit is not None
-    return replace(GOOD, audit=replace(GOOD.audit, **changes))
+    return replace(GOOD, evidence={"audit": tuple(judge_audit(replace(LOG, **changes)))})
 
 
 # facts, statement, verdict, name of the check, part of its evidence, part of its fix
@@ -209,7 +209,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (server(), "isolation", HOLDS, "files", "tried: files of Toolway, ~/.ssh; made by bubblewrap", ""),
     (server(), "isolation", HOLDS, "wiki", "runs no program on this machine", ""),
     # signatures
-    (replace(GOOD, audit=AuditFacts()), "signed", FAILS, "audit", "toolway.audit", '"audit": true'),
+    (audit(enabled=False), "signed", FAILS, "audit", "toolway.audit", '"audit": true'),
     (audit(checkpoints=False), "signed", FAILS, "signatures", "checkpoints is false", '"checkpoints": true'),
     (audit(key_id="", key_problem="no such file"), "signed", FAILS, "key", "audit-signing.pem", "toolway audit key"),
     (audit(key_mode=0o640), "signed", FAILS, "key", "the mode 640", "chmod 600 /home/me/audit-signing.pem"),

@@ -16,12 +16,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.audit.log_reader import read_unstored
 from tests.gateway.load_clients import Failed, Lost, close_all, load_client
 from tests.gateway.program import Program, below, kill, runs, start
-from toolway.audit.log import create_sink, load_redactor, read_unstored
+from toolway.audit.log import create_sink, load_redactor
 from toolway.audit.sink import SinkBroken
-from toolway.audit.verify import TamperedLog, verify_log
+from toolway.audit.verify import TamperedLog
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.verify import verify_log
 from toolway.testing import fake_server
 
 CLIENTS = 40

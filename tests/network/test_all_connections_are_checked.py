@@ -63,7 +63,7 @@ CONNECTING: dict[str, set[str]] = {
         *("cluster/bus.py", "cluster/heartbeat.py", "cluster/nats_connection.py", "cluster/nats_rpc/batching.py"),
         *("cluster/nats_rpc/rpc_client.py", "cluster/nats_rpc/rpc_server.py"),
     },
-    "psycopg": {"audit/postgres.py", "cluster/db/engine.py", "cluster/db/run_journal.py"},
+    "psycopg": {"parts/audit/postgres.py", "cluster/db/engine.py", "cluster/db/run_journal.py"},
     "temporalio": {"cli/run_journals.py", "workflows/temporal.py"},
     "opentelemetry.exporter": {"telemetry/otlp.py"},  # to the collector of the operator
 }

@@ -8,24 +8,21 @@ Each is stored as a record of the log (`log.checkpoint`), noted in a file next t
 (`checkpoint_notes.py`), and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is
 an older copy.
 
-A log that is empty although a record of it was noted was removed. Only an operator can begin it again (`restart.py`).
+A log that is empty although a record of it was noted was removed. Only an operator can begin it again, with `toolway
+audit restart`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
-from toolway.audit.sink import ChainHead, RecordFields, StoredRecord
+from toolway.audit.sink import ChainHead, RecordFields
 from toolway.audit.verify import MissingLog, TamperedLog
 
-if TYPE_CHECKING:  # cryptography is slow to load
-    from toolway.audit.signing import PublicKey
-
-MAX_DISTANCE: Final = 50_000  # records between a checkpoint and the record that it names
 _CONTEXT: Final = b"toolway audit checkpoint 1\n"  # a signature is valid for nothing else
 
 
@@ -84,86 +81,6 @@ def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
         reason = f"it is missing, but was signed at {found.time}: the log ends with record {head.seq}"
         return TamperedLog(found.through, f"{reason}, so its end was removed, or it is an older copy")
     return TamperedLog(found.through, f"it differs from the record that was signed at {found.time}")
-
-
-class CheckpointChecker:
-    """Compares an audit log with its checkpoints while `verify` reads the log.
-
-    Checkpoints are stored in records of the log itself, and in notes or other files.
-    """
-
-    def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:
-        """Create the checker. `noted` are checkpoints that are stored outside the log.
-
-        Signatures are checked with `keys`; without keys, only the hashes of records are compared.
-        """
-        self._keys = {key.id: key for key in keys}
-        self._noted = sorted(set(noted), key=lambda each: each.through)
-        self._expected: dict[int, list[Checkpoint]] = {}
-        for each in self._noted:
-            self._expected.setdefault(each.through, []).append(each)
-        self._hashes: dict[int, str] = {}  # of the newest records: a checkpoint names one shortly before it
-        self.count = 0
-        self.newest: Checkpoint | None = None  # the last that is in the log, with a valid signature
-
-    def rows(self, rows: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield the records of a log, oldest first, and compare each with the checkpoints.
-
-        Raises `TamperedLog` if a record differs from its checkpoint or is missing, or if a signature is wrong.
-        """
-        head = ChainHead()
-        for row in rows:
-            head = ChainHead(row.seq, row.hash)
-            for each in self._expected.get(row.seq, ()):
-                if each.hash != row.hash:
-                    raise missing_end(each, head)
-            self._remember(row)
-            if b'"kind":"log.checkpoint"' in row.body:
-                self._check_record(row)
-            yield row
-        self.check_end(head)
-
-    def check_end(self, head: ChainHead) -> None:
-        """Check the checkpoints from outside the log. Raises `TamperedLog` if one names a record after `head`."""
-        for each in self._noted[::-1]:
-            self._check_signature(each, each.through)
-            if each.through > head.seq:
-                raise missing_end(each, head)
-
-    def _remember(self, row: StoredRecord) -> None:
-        self._hashes[row.seq] = row.hash
-        if len(self._hashes) > 2 * MAX_DISTANCE:
-            for seq in list(self._hashes)[:MAX_DISTANCE]:
-                del self._hashes[seq]
-
-    def _check_record(self, row: StoredRecord) -> None:
-        try:
-            fields = row.fields()
-            if fields.get("kind") != "log.checkpoint":
-                return  # the text is in another field
-            found = Checkpoint.from_record(fields)
-        except ValueError as exc:
-            raise TamperedLog(row.seq, f"not a valid checkpoint: {exc}") from None
-        known = self._hashes.get(found.through)
-        if found.through >= row.seq or (known is not None and known != found.hash):
-            raise TamperedLog(row.seq, f"it is the checkpoint of another record {found.through}")
-        self._check_signature(found, row.seq)
-        self.count += 1
-        self.newest = found
-
-    def _check_signature(self, found: Checkpoint, seq: int) -> None:
-        if not self._keys:
-            return
-        key = self._keys.get(found.key)
-        if key is None:
-            reason = f"the checkpoint is signed with the key {found.key}, which was not passed"
-            raise TamperedLog(seq, f"{reason}: if the key was replaced, add its public half with --public-key FILE")
-        try:
-            signature = bytes.fromhex(found.signature)
-        except ValueError:
-            signature = b""
-        if not key.verify(signature, found.message()):
-            raise TamperedLog(seq, "the signature of the checkpoint is wrong")
 
 
 def sign_checkpoint(location: str, head: ChainHead, time: str, key: str, sign: Callable[[bytes], bytes]) -> Checkpoint:

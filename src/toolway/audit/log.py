@@ -8,18 +8,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from toolway.audit.checkpoint_notes import CheckpointNotes
+from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.middleware import AuditMiddleware
 from toolway.audit.recorder import AuditRecorder
-from toolway.audit.sink import LOG_OPENED, AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
-from toolway.audit.verify import MissingLog, TamperedLog, record_to_json
+from toolway.audit.sink import AuditSink, SinkBroken, SinkInUse
+from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.audit.writer import AuditWriter
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
@@ -33,18 +33,14 @@ from toolway.telemetry.redaction import Redactor
 from toolway.types import Call
 
 if TYPE_CHECKING:
-    from toolway.audit.checkpoint_notes import CheckpointNotes
     from toolway.audit.checkpoint_task import CheckpointTask
-    from toolway.audit.journal import Journal, JournalContent
 
-READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes at the same time
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
 #: Kind of log → `module:function` that creates its sink. Parts add more: `Part.audit_sinks`.
 AUDIT_SINKS: Final[dict[str, str]] = {
     "sqlite": "toolway.audit.file_sinks:create_sqlite_sink",
     "jsonl": "toolway.audit.file_sinks:create_jsonl_sink",
-    "postgresql": "toolway.audit.postgres:create_postgres_sink",
 }
 
 
@@ -68,54 +64,7 @@ def create_journal(settings: AuditSettings) -> Journal | None:
     """
     if not settings.file:
         return None
-    from toolway.audit.journal import Journal  # lazy: few programs have an audit log
-
     return Journal(settings.file, load_audit_key(settings, create=False))
-
-
-def read_journal(settings: AuditSettings) -> JournalContent | None:
-    """Return the records that are now in the journal of an audit log; None if the log has no journal.
-
-    Call this before you read the log: a record that is moved to the log in between is then found twice, not missed.
-    Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
-    """
-    for attempt in range(READ_ATTEMPTS):
-        journal = create_journal(settings)
-        try:
-            return journal.read() if journal is not None else None
-        except FileNotFoundError:  # a running gateway removed a segment in between
-            if attempt == READ_ATTEMPTS - 1:
-                raise
-    return None
-
-
-def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
-    """Return those records of the journal, read before as `found`, that are not in the audit log yet.
-
-    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. The log is
-    read backward up to the newest record of the journal, or to the begin of the run.
-    """
-    entries = dict(found.entries) if found is not None else {}
-    if found is None or not entries:
-        return []
-    for row in sink.read_backward():
-        fields = record_to_json(row)
-        number = fields.get("entry")
-        if fields.get("kind") == LOG_OPENED:
-            return list(entries.values()) if fields.get("run") == found.run else []
-        if isinstance(number, int) and number in entries:
-            is_same = entries[number][1:-1] in row.body  # else the journal belongs to another log
-            return [record for each, record in entries.items() if each > number] if is_same else []
-    return []
-
-
-def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
-    """Read the journal and return its records that are not in the log yet.
-
-    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. Raises
-    `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
-    """
-    return [msgspec.json.decode(record) for record in find_unstored(read_journal(settings), sink)]
 
 
 def create_notes(settings: AuditSettings) -> CheckpointNotes:
@@ -123,21 +72,10 @@ def create_notes(settings: AuditSettings) -> CheckpointNotes:
 
     A log in a database is not refused because of them: another node may have continued or replaced it.
     """
-    from toolway.audit.checkpoint_notes import CheckpointNotes
-
     if not settings.signing_key_file and not settings.file:
         return CheckpointNotes(None)  # a program with a log in a database has no folder
     file = Path(settings.signing_key_file or f"{settings.file}.signing.pem")
     return CheckpointNotes(file, in_files=bool(settings.file))
-
-
-def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
-    """Return the audit logs to read: `sink` itself, or the logs of all cluster nodes.
-
-    A PostgreSQL table can store several logs under the configured name, one per writer.
-    """
-    logs = sink.find_logs(settings.name) if isinstance(sink, MultiLogSink) else ()
-    return logs or (sink,)
 
 
 class AuditLog:

@@ -52,20 +52,6 @@ KEYS_COMMANDS: Final = {
     "local-token": CommandSpec("Print this machine's gateway token.", "keys:keys_local_token", OUTPUT_OPTIONS),
 }
 
-AUDIT_COMMANDS: Final = {
-    "ls": CommandSpec("Show the latest records.", "audit.verify:audit_ls", CONFIG_OPTIONS),
-    "verify": CommandSpec("Check that nobody changed the log.", "audit.verify:audit_verify", CONFIG_OPTIONS),
-    "export": CommandSpec(
-        "Export records as JSON Lines; --sign adds a signature.", "audit.export:audit_export", CONFIG_OPTIONS
-    ),
-    "check": CommandSpec("Verify a signed export.", "audit.export:audit_check", OUTPUT_OPTIONS),
-    "prove": CommandSpec("Prove that one record is in a signed export.", "audit.export:audit_prove", OUTPUT_OPTIONS),
-    "key": CommandSpec("Print the public key for signed exports.", "audit.export:audit_key", CONFIG_OPTIONS),
-    "restart": CommandSpec(
-        "Start over after the log was lost or changed.", "audit.restart:audit_restart", CONFIG_OPTIONS
-    ),
-}
-
 CLUSTER_COMMANDS: Final = {
     "nodes": CommandSpec("List nodes and the servers they own.", "cluster:nodes"),
     "drain": CommandSpec("Move all servers off a node before you stop it.", "cluster:drain"),
@@ -119,7 +105,6 @@ _COMMANDS: Final = {
     "calls": CommandSpec("List recent calls: all, failed, or slow.", "activity:calls", subcommands=CALLS_COMMANDS),
     "keys": CommandSpec("Manage API keys.", subcommands=KEYS_COMMANDS),
     "whoami": CommandSpec("Show who the gateway thinks you are.", "whoami:whoami"),
-    "audit": CommandSpec("Read, verify, and sign the audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("Manage cluster nodes and keys.", subcommands=CLUSTER_COMMANDS),
     "doctor": CommandSpec("Find out what is wrong and how to fix it.", "diagnostics:doctor"),
     "logs": CommandSpec("Show what your servers print to stderr.", "diagnostics:logs"),

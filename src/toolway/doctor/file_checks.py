@@ -1,4 +1,4 @@
-"""Checks of whole config files: encoding, syntax, key of the servers, audit log settings.
+"""Checks of whole config files: encoding, syntax, key of the servers, pending alerts.
 
 Each client reads its file in its own way and silently ignores unexpected content.
 """
@@ -10,22 +10,12 @@ import difflib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from toolway.audit.chain import read_verified
-from toolway.audit.checkpoint_notes import CheckpointNotes
-from toolway.audit.checkpoints import missing_end
-from toolway.audit.log import create_notes, create_sink
-from toolway.audit.mac import RecordMacs
-from toolway.audit.sink import AuditSink, ChainHead, SinkBroken
-from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.config import scopes
 from toolway.config.editing import jsonc
 from toolway.config.exposure import find_rules
@@ -42,13 +32,12 @@ from toolway.config.loader import (
 )
 from toolway.config.locations import CONFIG_FILE_VARIABLE, gateway_state_folder
 from toolway.config.server_entry import URL_KEYS
-from toolway.config.settings import AlertSettings, AuditSettings, GatewaySettings, with_network_policy
+from toolway.config.settings import AlertSettings, GatewaySettings, with_network_policy
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.report import Check, CheckState, FileFix, SubjectReport
-from toolway.errors import ConfigError, ToolwayError
+from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.part_api import registry
-from toolway.secrets.detection import mask_secrets
 
 #: All keys that hold the servers in some client's file.
 SERVER_KEYS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
@@ -427,102 +416,16 @@ def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
     return found
 
 
-# -- audit log and pending alerts --------------------------------------------------------------------------------------
-
-
-MAX_CHECKED_RECORDS: Final = 5000  # newest records; `toolway audit verify` checks all
-MIN_FREE_BYTES: Final = 100 * 1024 * 1024
-_VERIFY_COMMAND: Final = "toolway audit verify"
-_RESTART: Final = "toolway audit restart"
+# -- pending alerts, and parts -----------------------------------------------------------------------------------------
 
 
 def check_gateway(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check what a gateway with these settings would use: the audit log, pending alerts, and what its parts need."""
+    """Check what a gateway with these settings would use: pending alerts, and what its parts need."""
     folder = gateway_state_folder(environ)
-    if gateway.audit is not None and folder is not None:
-        yield from _check_audit_log(gateway.audit.with_folder(folder))
     if gateway.alerts is not None and folder is not None:
         yield from _check_alerts(gateway.alerts, folder)
     for part in registry.in_use():
         yield from part.check_file(gateway)
-
-
-def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
-    if settings.to != "postgresql":
-        problem = _check_log_location(Path(settings.file))
-        if problem is not None:
-            yield problem
-            return
-        if not Path(settings.file).exists():
-            noted = create_notes(settings).read(settings.file)
-            yield (
-                _altered_check(settings.file, missing_end(noted[-1], ChainHead()))
-                if noted
-                else Check("audit", "ok", f"the audit log will be created: {settings.file}")
-            )
-            return
-    try:
-        sink = create_sink(settings, read_only=True)
-        with closing(sink):
-            yield _check_audit_records(sink, _load_macs(settings), create_notes(settings))
-    except ToolwayError as exc:
-        yield Check("audit", "fail", exc.message, exc.detail, exc.hint, code=exc.code)
-
-
-def _check_log_location(file: Path) -> Check | None:
-    """Return a failed check or a warning if the audit log file is not writable or its disk is nearly full.
-
-    Return None if neither is true.
-    """
-    folder = next(each for each in (file.parent, *file.parents) if each.exists())
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        message = f"the audit log cannot be written, so the gateway will not start: {file}"
-        return Check(
-            "audit",
-            "fail",
-            message,
-            hint=f"make {folder} writable, or set another toolway.audit.file",
-            code="E-AUDIT-OPEN",
-        )
-    free = shutil.disk_usage(folder).free
-    if free < MIN_FREE_BYTES:
-        message = f"the disk of the audit log is nearly full: {free // 2**20} MiB left"
-        hint = "free disk space: when it is full, calls that change something are rejected"
-        return Check("audit", "warn", message, detail=str(folder), hint=hint, code="E-AUDIT")
-    return None
-
-
-def _load_macs(settings: AuditSettings) -> RecordMacs | None:
-    try:
-        return RecordMacs.load(settings, create=False)
-    except OSError:
-        return None  # a gateway of another user or machine wrote the log
-
-
-def _altered_check(location: str, exc: Exception) -> Check:
-    message = f"the audit log was changed or damaged, so the gateway will not start: {location}"
-    if isinstance(exc, MissingLog):
-        message = f"the audit log was removed, so the gateway will not start: {location}"
-        return Check("audit", "fail", message, str(exc), "put it back, or start over", _RESTART, "E-AUDIT-MISSING")
-    detail, hint = mask_secrets(str(exc)), "find the damaged record"
-    return Check("audit", "fail", message, detail, hint, _VERIFY_COMMAND, "E-AUDIT-ALTERED")
-
-
-def _check_audit_records(sink: AuditSink, macs: RecordMacs | None, notes: CheckpointNotes) -> Check:
-    try:
-        sink.open()
-        newest = next(sink.read_backward(), None)
-        notes.compare(sink, ChainHead(newest.seq, newest.hash) if newest is not None else ChainHead(), macs)
-        count = sum(1 for _ in islice(read_verified(sink.read_backward(), macs), MAX_CHECKED_RECORDS))
-    except (TamperedLog, SinkBroken) as exc:
-        return _altered_check(sink.location, exc)
-    except Exception as exc:
-        message = f"the audit log cannot be read: {sink.location}"
-        return Check(
-            "audit", "fail", message, mask_secrets(str(exc)), "restore its disk or database", code="E-AUDIT-OPEN"
-        )
-    which = "all" if count < MAX_CHECKED_RECORDS else "the last"
-    return Check("audit", "ok", f"the audit log is intact ({which} {count:,} records checked): {sink.location}")
 
 
 def _check_alerts(settings: AlertSettings, folder: Path) -> Iterator[Check]:

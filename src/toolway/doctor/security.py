@@ -15,13 +15,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from toolway._os.support import missing
 from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
-from toolway.doctor.security_facts import ApprovalFacts, AuditFacts, CheckedServer, Facts, IdentityFacts, PinFacts
+from toolway.doctor.security_facts import ApprovalFacts, CheckedServer, Facts, IdentityFacts, PinFacts
 from toolway.errors import PLATFORM_CODE
 
 Verdict = Literal["holds", "does not hold", "cannot be determined"]
 Servers = tuple[CheckedServer, ...]
 NOT_COLLECTED: Final = "it was not collected"
-MAX_UNSIGNED_S: Final = 2 * 3600.0  # seconds; a checkpoint is made every hour
 _OTHERS_MAY_READ: Final = 0o077
 _VERDICT_STATES: Final[dict[Verdict, CheckState]] = {
     "holds": "ok",
@@ -363,66 +362,6 @@ def _sandbox(server: CheckedServer) -> Check:
     return _ok(name, f"a program in its sandbox ({mode}) could not read any of the files we tried", tried)
 
 
-# -- signed ------------------------------------------------------------------------------------------------------------
-
-
-def check_audit(found: AuditFacts) -> Iterator[Check]:
-    if not found.enabled:
-        yield _fail("audit", "no audit log", "toolway.audit").with_fix(
-            "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"
-        )
-        return
-    yield _ok("audit", "calls are recorded", found.place)
-    if not found.checkpoints:
-        yield _fail(
-            "signatures", "the newest records of the log are not signed", "toolway.audit.checkpoints is false"
-        ).with_fix("let the gateway sign it every hour", '"toolway": {"audit": {"checkpoints": true}}', "E-AUDIT-KEY")
-    yield _signing_key(found)
-    yield _log(found)
-
-
-def _signing_key(found: AuditFacts) -> Check:
-    if found.key_problem:
-        hint = found.key_hint or "create it"
-        return _fail("key", found.key_problem, found.key_source).with_fix(hint, "toolway audit key", "E-AUDIT-KEY")
-    if found.key_mode & _OTHERS_MAY_READ:
-        detail = f"{found.key_source} has the mode {found.key_mode:o}"
-        return _fail("key", "other users of this machine can read the key that signs", detail).with_fix(
-            "make it private; if it was read, replace it", f"chmod 600 {shlex.quote(found.key_source)}"
-        )
-    if found.key_id:
-        text = f"the key {found.key_id} signed a message, and the signature is valid"
-        return _ok("key", text, found.key_source)
-    return _skip("key", "not checked: whether the signing key works", found.key_source)
-
-
-def _log(found: AuditFacts) -> Check:
-    verify = "toolway audit verify"
-    if found.unreadable:
-        return _skip("log", "the log could not be read", found.unreadable).with_fix("check it", verify, "E-AUDIT-OPEN")
-    if found.altered:
-        return _fail("log", "the log was altered", found.altered).with_fix(
-            "find the record, then compare it with your backup", verify
-        )
-    if not found.records and found.is_running:
-        text = "the running gateway does not write this log: it has no record"
-        return _fail("log", text, found.place).with_fix("restart the gateway", "toolway serve", "E-AUDIT-NONE")
-    if not found.records:
-        return _ok("log", "the log has no record yet, so there is nothing to sign", found.place)
-    is_late = found.unsigned_s > MAX_UNSIGNED_S
-    if not found.signed_through:
-        text = f"the log has {found.records} records, and no checkpoint"
-        return Check("log", "fail" if is_late else "skip", text, found.place).with_fix(
-            "the first one is made a minute after the start, and when the gateway ends", "toolway serve"
-        )
-    if is_late:
-        text = f"records of the last {found.unsigned_s / 3600:.0f} hours are not signed"
-        detail = f"the newest checkpoint covers record {found.signed_through}, at {found.signed_at}"
-        return _fail("log", text, detail).with_fix("a running gateway signs them; see its log", "toolway serve")
-    text = f"the newest checkpoint is valid: record {found.signed_through}, signed at {found.signed_at}"
-    return _ok("log", text, f"{found.place}; all {found.records} records from it on were compared")
-
-
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +403,7 @@ GUARANTEES: Final = (
         ("servers",),
         (check_sandboxes, check_plain_secrets),
     ),
-    Guarantee("signed", "What was done is signed", ("audit",), (check_audit,)),
+    Guarantee("signed", "What was done is signed", part="audit"),
 )
 
 

@@ -118,27 +118,6 @@ class PinFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditFacts:
-    """The audit log and its signatures."""
-
-    enabled: bool = False
-    checkpoints: bool = True
-    place: str = ""  # file or database of the log
-    is_running: bool = False  # a gateway runs that should write it
-    key_id: str = ""  # of the key that has just signed a message
-    key_source: str = ""  # file of the private key, or the command of the signer
-    key_mode: int = 0o600
-    key_problem: str = ""
-    key_hint: str = ""
-    records: int = 0  # 0: no log yet
-    signed_through: int = 0  # last record that the newest checkpoint covers; 0: no checkpoint
-    signed_at: str = ""
-    unsigned_s: float = 0.0  # age of the oldest record after the newest checkpoint
-    altered: str = ""  # which record was changed or is missing
-    unreadable: str = ""  # why the log could not be read
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All facts about one gateway. A part is None if it could not be collected."""
 
@@ -146,7 +125,6 @@ class Facts:
     approval: ApprovalFacts | None = None
     servers: tuple[CheckedServer, ...] | None = None
     pins: PinFacts | None = None
-    audit: AuditFacts | None = None
     evidence: Mapping[str, Sequence[Check]] = field(default_factory=dict)  # by name of a part: what it found itself
     reasons: Mapping[str, str] = field(default_factory=dict)  # by name of a part: why it is None
     limits: Mapping[str, str] = field(default_factory=dict)  # by id of a statement: what of it cannot be checked here

@@ -21,6 +21,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "flows": "toolway.parts.flows:Flows",
     "workflows": "toolway.parts.workflows:GatewayWorkflows",
     "agents": "toolway.parts.agents:GatewayAgents",
+    "audit": "toolway.parts.audit:AuditLogs",
 }
 ENTRY_POINTS: Final = "toolway.parts"
 _loaded: Final[dict[str, Part]] = {}

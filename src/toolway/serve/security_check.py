@@ -73,7 +73,6 @@ from toolway.part_api import registry
 from toolway.part_api.part import CheckedGateway
 from toolway.protocol.jsonrpc import decode_json
 from toolway.secrets.detection import secrets_in_url
-from toolway.serve.audit_check import collect_audit
 from toolway.types import Json
 from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Spawner
@@ -220,18 +219,10 @@ async def _collect(setup: _Setup) -> Facts:
     files = _OwnFiles(setup)
     pins, stored = await _collect_pins(setup)
     servers = await _collect_servers(setup, files, stored)
-    audit = await asyncio.to_thread(
-        collect_audit,
-        setup.settings.audit,
-        setup.state.folder,
-        setup.environ,
-        signer_held=files.holds_signer,
-        cluster=cluster,
-        is_running=setup.gateway is not None,
-    )
     settings = setup.settings
-    if files.holds_signer and settings.audit is not None:
-        settings = msgspec.structs.replace(settings, audit=replace(settings.audit, signer_held=True))
+    if settings.audit is not None:
+        audit = replace(settings.audit, signer_held=files.holds_signer)
+        settings = msgspec.structs.replace(settings, audit=audit)
     checked = CheckedGateway(settings, setup.state.folder, setup.environ, cluster, setup.gateway is not None)
     limits = {}
     if cluster:
@@ -242,7 +233,6 @@ async def _collect(setup: _Setup) -> Facts:
         files.approval_facts(),
         servers,
         pins,
-        audit,
         evidence=await asyncio.to_thread(_ask_parts, checked),
         limits=limits,
         checked=_describe_checked(setup),

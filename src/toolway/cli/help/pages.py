@@ -48,7 +48,7 @@ _SECTIONS: Final = {
     "Trust": ("trust", "trust tools", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
         *("serve", "ui", "top", "calls", "calls show", "calls replay", "keys"),
-        *("whoami", "audit", "cluster"),
+        *("whoami", "cluster"),
     ),
     "Automate": (),
     "Fix": ("doctor", "doctor --tools", "doctor --security", "logs", "ps", "config", "explain", "help"),

@@ -141,8 +141,3 @@ class MetricsEndpoint:
             yield gauge(name, {}, float(facts[fact]))
         for name, value in self._cluster.gauges().items():
             yield gauge(f"toolway_cluster_{name}", {}, value)
-        audit = self._hub.audit_writer
-        if audit is not None:
-            yield gauge("toolway_audit_failing", {}, audit.failure is not None)
-            yield gauge("toolway_audit_waiting", {}, audit.pending)
-            yield gauge("toolway_audit_lost", {}, audit.lost_total)

@@ -20,9 +20,11 @@ import msgspec
 
 from toolway.audit.checkpoints import log_name
 from toolway.audit.mac import RecordMacs
-from toolway.audit.merkle import HASH_BYTES, MerkleTree, hash_leaf, prove_inclusion, root_from_proof
 from toolway.audit.sink import AuditSink, ChainHead, StoredRecord
-from toolway.audit.verify import AuditQuery, TamperedLog, decode_summary, verify_link, verify_mac, verify_record
+from toolway.audit.verify import TamperedLog, verify_mac, verify_record
+from toolway.parts.audit.merkle import HASH_BYTES, MerkleTree, hash_leaf, prove_inclusion, root_from_proof
+from toolway.parts.audit.queries import AuditQuery
+from toolway.parts.audit.verify import decode_summary, verify_link
 
 if TYPE_CHECKING:
     from toolway.audit.signing import PublicKey

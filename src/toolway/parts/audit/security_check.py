@@ -1,66 +1,83 @@
-"""Facts about the signatures of an audit log, for `toolway doctor --security`: the key, and the newest checkpoint."""
+"""What `toolway doctor --security` says about the signatures of the audit log: its key, and its newest checkpoint."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from toolway.audit.chain import read_verified
-from toolway.audit.checkpoints import MAX_DISTANCE, Checkpoint, missing_end
-from toolway.audit.log import create_notes, create_sink, list_logs
+from toolway.audit.checkpoints import Checkpoint, missing_end
+from toolway.audit.log import create_notes, create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.signing import PublicKey, load_signer, load_verifier, signing_key_file
 from toolway.audit.sink import LOG_CHECKPOINT, AuditSink, ChainHead, RecordFields, StoredRecord
 from toolway.audit.verify import TamperedLog
-from toolway.config.settings import AuditSettings
-from toolway.doctor.security_facts import AuditFacts
 from toolway.errors import ConfigError
+from toolway.part_api import AuditSettings, Check, CheckedGateway, tenant_key_from_env
+from toolway.parts.audit.checkpoint_checker import MAX_DISTANCE
+from toolway.parts.audit.queries import list_logs
 from toolway.secrets.detection import mask_secrets
 
+MAX_UNSIGNED_S: Final = 2 * 3600.0  # seconds; a checkpoint is made every hour
+_OTHERS_MAY_READ: Final = 0o077
 _TRIAL: Final = b"toolway doctor trial signature\n"  # a checkpoint and an export begin with other words
 _OWN_RECORDS: Final = "log."  # kinds of records about the log itself, which also follow the last checkpoint
 
 
-def collect_audit(
-    settings: AuditSettings | None,
-    folder: Path,
-    environ: Mapping[str, str],
-    *,
-    signer_held: bool,
-    cluster: bool,
-    is_running: bool,
-) -> AuditFacts:
-    """Return the facts about the audit log of a gateway with this state folder. It may block.
+@dataclass(frozen=True, slots=True)
+class AuditFacts:
+    """The audit log and its signatures."""
 
-    `signer_held`: the command that signs is not approved, so it is not run. `cluster`: the key of the cluster is
-    needed, which only a node has. `is_running`: a gateway runs that should write the log.
-    """
+    enabled: bool = False
+    checkpoints: bool = True
+    place: str = ""  # file or database of the log
+    is_running: bool = False  # a gateway runs that should write it
+    key_id: str = ""  # of the key that has just signed a message
+    key_source: str = ""  # file of the private key, or the command of the signer
+    key_mode: int = 0o600
+    key_problem: str = ""
+    key_hint: str = ""
+    records: int = 0  # 0: no log yet
+    signed_through: int = 0  # last record that the newest checkpoint covers; 0: no checkpoint
+    signed_at: str = ""
+    unsigned_s: float = 0.0  # age of the oldest record after the newest checkpoint
+    altered: str = ""  # which record was changed or is missing
+    unreadable: str = ""  # why the log could not be read
+
+
+def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
+    """Return the evidence that what was done is signed."""
+    return tuple(judge_audit(collect_audit(gateway)))
+
+
+def collect_audit(gateway: CheckedGateway) -> AuditFacts:
+    """Return the facts about the audit log of a gateway. It may block."""
+    settings = gateway.settings.audit
     if settings is None:
         return AuditFacts()
-    settings = replace(settings.with_folder(folder), signer_held=signer_held)
-    if cluster:
-        settings = _for_cluster(settings, environ)
+    settings = settings.with_folder(gateway.folder)
+    if gateway.is_node:
+        settings = _for_cluster(settings, gateway.environ)
     facts = AuditFacts(
         enabled=True,
         checkpoints=settings.checkpoints,
-        is_running=is_running,
+        is_running=gateway.is_running,
         place=settings.file or f"the log {settings.name!r} in PostgreSQL",
     )
-    if cluster and not settings.digest_key and not settings.signer:
+    if gateway.is_node and not settings.digest_key and not settings.signer:
         return replace(facts, key_source="the key of the cluster is not known here: TOOLWAY_CLUSTER_KEY_FILE")
     return _read_logs(_try_key(facts, settings), settings)
 
 
 def _for_cluster(settings: AuditSettings, environ: Mapping[str, str]) -> AuditSettings:
-    from toolway.cluster.options import tenant_key_from_env  # few machines are nodes
-
     key = tenant_key_from_env(environ)
     return settings.for_cluster(key) if key is not None else settings
 
@@ -171,3 +188,68 @@ def _read_checkpoint(row: StoredRecord, fields: RecordFields) -> Checkpoint:
 def _age(timestamp: str) -> float:
     """Return the number of seconds since `timestamp`, a time in ISO format; 0 if it is empty."""
     return max(0.0, time.time() - datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0.0
+
+
+# -- judgement ---------------------------------------------------------------------------------------------------------
+
+
+def judge_audit(found: AuditFacts) -> Iterator[Check]:
+    """Yield the evidence that what was done is signed."""
+    if not found.enabled:
+        yield Check("audit", "fail", "no audit log", "toolway.audit").with_fix(
+            "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"
+        )
+        return
+    yield Check("audit", "ok", "calls are recorded", found.place)
+    if not found.checkpoints:
+        yield Check(
+            "signatures", "fail", "the newest records of the log are not signed", "toolway.audit.checkpoints is false"
+        ).with_fix("let the gateway sign it every hour", '"toolway": {"audit": {"checkpoints": true}}', "E-AUDIT-KEY")
+    yield _signing_key(found)
+    yield _log(found)
+
+
+def _signing_key(found: AuditFacts) -> Check:
+    if found.key_problem:
+        hint = found.key_hint or "create it"
+        return Check("key", "fail", found.key_problem, found.key_source).with_fix(
+            hint, "toolway audit key", "E-AUDIT-KEY"
+        )
+    if found.key_mode & _OTHERS_MAY_READ:
+        detail = f"{found.key_source} has the mode {found.key_mode:o}"
+        return Check("key", "fail", "other users of this machine can read the key that signs", detail).with_fix(
+            "make it private; if it was read, replace it", f"chmod 600 {shlex.quote(found.key_source)}"
+        )
+    if found.key_id:
+        text = f"the key {found.key_id} signed a message, and the signature is valid"
+        return Check("key", "ok", text, found.key_source)
+    return Check("key", "skip", "not checked: whether the signing key works", found.key_source)
+
+
+def _log(found: AuditFacts) -> Check:
+    verify = "toolway audit verify"
+    if found.unreadable:
+        return Check("log", "skip", "the log could not be read", found.unreadable).with_fix(
+            "check it", verify, "E-AUDIT-OPEN"
+        )
+    if found.altered:
+        return Check("log", "fail", "the log was altered", found.altered).with_fix(
+            "find the record, then compare it with your backup", verify
+        )
+    if not found.records and found.is_running:
+        text = "the running gateway does not write this log: it has no record"
+        return Check("log", "fail", text, found.place).with_fix("restart the gateway", "toolway serve", "E-AUDIT-NONE")
+    if not found.records:
+        return Check("log", "ok", "the log has no record yet, so there is nothing to sign", found.place)
+    is_late = found.unsigned_s > MAX_UNSIGNED_S
+    if not found.signed_through:
+        text = f"the log has {found.records} records, and no checkpoint"
+        return Check("log", "fail" if is_late else "skip", text, found.place).with_fix(
+            "the first one is made a minute after the start, and when the gateway ends", "toolway serve"
+        )
+    if is_late:
+        text = f"records of the last {found.unsigned_s / 3600:.0f} hours are not signed"
+        detail = f"the newest checkpoint covers record {found.signed_through}, at {found.signed_at}"
+        return Check("log", "fail", text, detail).with_fix("a running gateway signs them; see its log", "toolway serve")
+    text = f"the newest checkpoint is valid: record {found.signed_through}, signed at {found.signed_at}"
+    return Check("log", "ok", text, f"{found.place}; all {found.records} records from it on were compared")

@@ -8,11 +8,12 @@ import typer
 
 from toolway._os import describe_user
 from toolway.audit.log import open_error
-from toolway.cli.commands.audit.log_access import LogFile, audit_settings, with_cluster_key
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.errors import ConfigError
+from toolway.parts.audit.log_access import LogFile, audit_settings, with_cluster_key
+from toolway.parts.audit.restart import restart_log
 
 MAX_REASON_CHARS = 500
 
@@ -25,8 +26,6 @@ def audit_restart(
     ] = "",
 ) -> CommandResult:
     """Begin a lost or altered log again. Its first record says who did it, and names the last signed record before."""
-    from toolway.audit.restart import restart_log
-
     settings = with_cluster_key(audit_settings(context, log))
     try:
         done = restart_log(settings, describe_user(), reason[:MAX_REASON_CHARS])

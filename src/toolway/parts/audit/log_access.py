@@ -13,18 +13,18 @@ import typer
 
 from toolway.audit.file_sinks import detect_kind
 from toolway.audit.journal import JournalContent
-from toolway.audit.log import create_sink, list_logs, read_journal
+from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink
-from toolway.audit.verify import VerifiedLog
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.cli.targets import load_masked_config
-from toolway.cluster.options import tenant_key_from_env
-from toolway.config.settings import AuditSettings
 from toolway.errors import ConfigError, ToolwayError
 from toolway.gateway.state_dir import StateDir
+from toolway.part_api import AuditSettings, tenant_key_from_env
+from toolway.parts.audit.queries import list_logs, read_journal
+from toolway.parts.audit.verify import VerifiedLog
 from toolway.secrets.detection import mask_secrets
 
 LogFile = Annotated[

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from toolway.audit.merkle import MerkleTree, hash_leaf, prove_inclusion, root_from_proof
-from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner, PublicKey
 from toolway.audit.sink import ChainHead, encode_record, link_records
+from toolway.parts.audit.merkle import MerkleTree, hash_leaf, prove_inclusion, root_from_proof
+from toolway.parts.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 
 CHANGES = 4000
 

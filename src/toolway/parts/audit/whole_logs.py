@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from toolway.audit.log import find_unstored, missing_log_error
+from toolway.audit.log import missing_log_error
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken, StoredRecord
-from toolway.audit.verify import MissingLog, TamperedLog, VerifiedLog, read_beginning, refuse_replacement, verify_log
-from toolway.cli.commands.audit.checkpoints import LogCheckpoints
-from toolway.cli.commands.audit.log_access import describe_pruned, load_macs, open_logs, read_unstored, report_altered
+from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.output import Output
-from toolway.config.settings import AuditSettings
 from toolway.errors import ConfigError
+from toolway.part_api import AuditSettings
+from toolway.parts.audit.known_checkpoints import LogCheckpoints
+from toolway.parts.audit.log_access import describe_pruned, load_macs, open_logs, read_unstored, report_altered
+from toolway.parts.audit.queries import find_unstored
+from toolway.parts.audit.verify import VerifiedLog, read_beginning, refuse_replacement, verify_log
 
 
 class AlteredLog(Exception):

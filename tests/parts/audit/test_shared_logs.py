@@ -18,17 +18,18 @@ from typer.testing import CliRunner
 
 from toolway.audit.chain import AuditChain
 from toolway.audit.checkpoints import sign_checkpoint
-from toolway.audit.log import create_sink, list_logs, load_redactor
+from toolway.audit.log import create_sink, load_redactor
 from toolway.audit.mac import RecordMacs
-from toolway.audit.postgres import SharedPostgresSink
 from toolway.audit.signing import load_signer
 from toolway.audit.sink import CALL_INTENT, ChainHead, RecordFields, SinkBroken, SinkInUse, encode_record, link_records
-from toolway.audit.verify import AuditQuery, VerifiedLog, find_newest, verify_log
 from toolway.cli.app import app
-from toolway.cli.commands.audit.checkpoints import LogCheckpoints
-from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs
 from toolway.cluster.keys import TENANT_KEY_PREFIX
 from toolway.config.settings import AuditSettings
+from toolway.parts.audit.known_checkpoints import LogCheckpoints
+from toolway.parts.audit.postgres import SharedPostgresSink
+from toolway.parts.audit.queries import AuditQuery, find_newest, list_logs
+from toolway.parts.audit.verify import VerifiedLog, verify_log
+from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs
 
 _names = itertools.count(1)
 
@@ -180,7 +181,7 @@ def test_unshared_log_is_not_switched(settings, monkeypatch: pytest.MonkeyPatch)
     log = AuditChain(create_sink(alone), RecordMacs.load(settings))
     log.open()
     second = create_sink(alone)
-    monkeypatch.setattr("toolway.audit.postgres.LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("toolway.parts.audit.postgres.LOCK_TIMEOUT_S", 0.1)
     with pytest.raises(SinkInUse):
         AuditChain(second, RecordMacs.load(settings)).open()
     second.close()
@@ -195,7 +196,7 @@ def test_unshared_log_is_not_switched(settings, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_number_of_logs_is_limited(settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolway.audit.postgres.MAX_LOGS", 2)
+    monkeypatch.setattr("toolway.parts.audit.postgres.MAX_LOGS", 2)
     writers = [_begun(settings)[0] for _ in range(2)]
     third = SharedPostgresSink(settings.address, settings.name)
     with pytest.raises(SinkInUse, match="all 2 logs"):

@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from toolway.audit.checkpoints import CheckpointChecker, sign_checkpoint
+from toolway.audit.checkpoints import sign_checkpoint
 from toolway.audit.log import create_notes, create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.signing import load_signer
@@ -36,9 +36,11 @@ from toolway.audit.sink import (
     link_records,
     lock_file,
 )
-from toolway.audit.verify import TamperedLog, refuse_replacement, verify_log
-from toolway.config.settings import AuditSettings
+from toolway.audit.verify import TamperedLog
 from toolway.errors import ConfigError
+from toolway.part_api import AuditSettings
+from toolway.parts.audit.checkpoint_checker import CheckpointChecker
+from toolway.parts.audit.verify import refuse_replacement, verify_log
 
 
 class RestartedLog(NamedTuple):

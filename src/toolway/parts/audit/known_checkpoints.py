@@ -6,16 +6,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolway.audit.checkpoints import Checkpoint, CheckpointChecker, log_name, read_checkpoints
+from toolway.audit.checkpoints import Checkpoint, log_name, read_checkpoints
 from toolway.audit.log import create_notes
 from toolway.audit.signing import PublicKey, load_verifier, read_public_key
 from toolway.audit.sink import AuditSink, ChainHead
 from toolway.audit.verify import MissingLog
 from toolway.cli.exit_codes import UsageError
+from toolway.parts.audit.checkpoint_checker import CheckpointChecker
 
 if TYPE_CHECKING:
     from toolway.audit.mac import RecordMacs
-    from toolway.config.settings import AuditSettings
+    from toolway.part_api import AuditSettings
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 

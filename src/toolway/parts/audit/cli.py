@@ -1,4 +1,4 @@
-"""`toolway audit verify` and `ls`: verify the audit log, list its records. `export.py` has the other commands."""
+"""`toolway audit verify` and `ls`: verify the audit log, list its records. Other commands are in `cli_export.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolway.audit.log import find_unstored, load_redactor
+from toolway.audit.log import load_redactor
 from toolway.audit.sink import ChainHead
-from toolway.audit.verify import AuditQuery, find_newest
-from toolway.cli.commands.audit.log_access import (
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.config.field_reader import parse_duration
+from toolway.errors import ConfigError
+from toolway.parts.audit.log_access import (
     LogFile,
     audit_settings,
     describe_pruned,
@@ -22,17 +27,12 @@ from toolway.cli.commands.audit.log_access import (
     read_unstored,
     with_cluster_key,
 )
-from toolway.cli.exit_codes import ExitCode, UsageError
-from toolway.cli.framework import CommandResult
-from toolway.cli.options import CommandContext
-from toolway.cli.output import Output
-from toolway.config.field_reader import parse_duration
-from toolway.errors import ConfigError
+from toolway.parts.audit.queries import AuditQuery, find_newest, find_unstored
 
 if TYPE_CHECKING:
     from toolway.audit.sink import RecordFields
-    from toolway.audit.verify import Beginning, VerifiedLog
-    from toolway.config.settings import AuditSettings
+    from toolway.part_api import AuditSettings
+    from toolway.parts.audit.verify import Beginning, VerifiedLog
 
 _HEAD_PATTERN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _PROGRESS_STEP = 10_000  # records between two progress updates
@@ -127,8 +127,8 @@ def run_audit_verify(
 
     Returns 9 if it was altered, or if a key is missing and `without_key` is False.
     """
-    from toolway.cli.commands.audit.checkpoints import LogCheckpoints
-    from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
+    from toolway.parts.audit.known_checkpoints import LogCheckpoints
+    from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
     output, settings = context.output, audit_settings(context, file)
     signed = LogCheckpoints(with_cluster_key(settings), checkpoints, public_keys or ())

@@ -17,11 +17,15 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway._os import O_UNSHARED
-from toolway.audit.log import find_unstored
-from toolway.audit.signed_export import AlteredExport, SelectedRecords, check_file, write_export, write_proofs
 from toolway.audit.sink import SinkBroken, format_time
-from toolway.audit.verify import TamperedLog, find_all
-from toolway.cli.commands.audit.log_access import (
+from toolway.audit.verify import TamperedLog
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import ConfigError
+from toolway.parts.audit.cli import Kind, Since, build_filter, parse_time, timestamp, unchecked_error
+from toolway.parts.audit.log_access import (
     LogFile,
     audit_settings,
     load_macs,
@@ -30,18 +34,15 @@ from toolway.cli.commands.audit.log_access import (
     report_altered,
     with_cluster_key,
 )
-from toolway.cli.commands.audit.verify import Kind, Since, build_filter, parse_time, timestamp, unchecked_error
-from toolway.cli.exit_codes import ExitCode, UsageError
-from toolway.cli.framework import CommandResult
-from toolway.cli.options import CommandContext
-from toolway.cli.output import Output
-from toolway.errors import ConfigError
+from toolway.parts.audit.queries import find_all, find_unstored
+from toolway.parts.audit.signed_export import AlteredExport, SelectedRecords, check_file, write_export, write_proofs
 
 if TYPE_CHECKING:
     from toolway.audit.signing import Signer
     from toolway.audit.sink import AuditSink
-    from toolway.audit.verify import AuditQuery, VerifiedLog
-    from toolway.config.settings import AuditSettings
+    from toolway.part_api import AuditSettings
+    from toolway.parts.audit.queries import AuditQuery
+    from toolway.parts.audit.verify import VerifiedLog
 
 ExportFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
@@ -92,7 +93,7 @@ def audit_check(
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Public key in PEM form.", show_default=False)],
 ) -> CommandResult:
     """Check a signed export, or a proof from one, with the public key alone. Exit with 9 if it was altered."""
-    from toolway.cli.commands.audit.checkpoints import load_public_key
+    from toolway.parts.audit.known_checkpoints import load_public_key
 
     public = load_public_key(key)
     try:
@@ -188,8 +189,8 @@ def _export_signed(
     The whole log is verified first, as `verify` does: with its MACs and checkpoints.
     """
     from toolway.audit.signing import load_signer
-    from toolway.cli.commands.audit.checkpoints import LogCheckpoints
-    from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
+    from toolway.parts.audit.known_checkpoints import LogCheckpoints
+    from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
     try:
         signer = load_signer(with_cluster_key(settings))

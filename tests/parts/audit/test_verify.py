@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolway.audit.sink import ChainHead, StoredRecord, encode_record, link_records
-from toolway.audit.verify import TamperedLog, verify_log
+from toolway.audit.verify import TamperedLog
+from toolway.parts.audit.verify import verify_log
 
 ROWS = link_records(
     ChainHead(), [encode_record("call.intent", 1e9, 1.0, {"call": f"c{n}", "server": "s"}) for n in range(20)]

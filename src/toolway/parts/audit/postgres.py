@@ -21,8 +21,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from toolway.audit.sink import ChainHead, SinkBroken, SinkInUse, StoredRecord, TruncatedRecord
-from toolway.config.settings import AuditSettings
 from toolway.errors import ConfigError
+from toolway.part_api import AuditSettings
 
 if TYPE_CHECKING:
     import psycopg

@@ -1,1 +1,0 @@
-"""`toolway audit`: verify, list, export and sign the audit log."""

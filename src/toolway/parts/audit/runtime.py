@@ -1,0 +1,21 @@
+"""The audit log of one gateway, as `/metrics` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolway.part_api.part import Gauge, Part, PartContext, PartRuntime
+
+
+class AuditRuntime(PartRuntime):
+    """Metrics of the log that the hub writes."""
+
+    def __init__(self, part: Part, context: PartContext) -> None:
+        self._hub = context.hub
+
+    def gauges(self) -> Iterable[Gauge]:
+        writer = self._hub.audit_writer
+        if writer is not None:
+            yield Gauge("toolway_audit_failing", writer.failure is not None)
+            yield Gauge("toolway_audit_waiting", writer.pending)
+            yield Gauge("toolway_audit_lost", writer.lost_total)
