@@ -132,7 +132,7 @@ TESTS_logins := tests/auth/test_processes.py
 TESTS_bridge := $(shell grep -rl ALL_WAYS tests/gateway --include=test_*.py)
 TESTS_canary := tests/journeys/test_canary.py
 TESTS_addresses := tests/network
-TESTS_idle := -s tests/faults/matrix/test_c_connections.py
+TESTS_idle := -s tests/faults/matrix/gateway/test_idle_connections.py
 TESTS_traces := tests/telemetry/test_otlp.py
 TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200

@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import promises
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "reliability.md"
 SESSION_TIMEOUT_S: Final = 1200.0  # seconds per session
@@ -155,13 +157,11 @@ def _turns(jobs: int) -> list[list[int]]:
 
 def _files(groups: str) -> list[str]:
     """Return the files with the tests of some groups; the folder of all tests if `groups` is empty."""
-    folder = Path("tests", "faults", "matrix")
     if not groups:
-        return [str(folder)]
-    names = sorted(path.name for path in (ROOT / folder).glob("test_*.py"))
-    letters = {"gateway": "CD"}  # of the files whose name is not a letter
-    found = [name for name in names if set(letters.get(kind := name.split("_")[1], kind.upper())) & set(groups)]
-    return [str(folder / name) for name in found]
+        return [str(Path("tests", "faults", "matrix"))]
+    return sorted(
+        {file for row, tests in promises.marked_tests("fault").items() if row[0] in groups for file, _ in tests}
+    )
 
 
 class Session:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tests.cluster.nats_server import nats_server, program
 from tests.cluster.node import hop_lab
-from tests.faults.matrix.b_tls import certificate
+from tests.faults.matrix.http.tls_server import certificate
 from toolway.cluster.bus import Bus
 from toolway.cluster.db.client_state import ApiKeyTable
 from toolway.cluster.db.engine import connection_class, open_engine

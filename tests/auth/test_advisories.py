@@ -83,18 +83,21 @@ def _secrets(issuer: Issuer) -> list[str]:
     ],
 )
 @pytest.mark.attack("held-49")
-def test_row_1_non_web_url_is_rejected(url: str) -> None:
+@pytest.mark.advisory("1")
+def test_non_web_url_is_rejected(url: str) -> None:
     with pytest.raises(AuthError):
         encode_url(url)
 
 
-def test_row_1_encoded_url_has_no_shell_characters() -> None:
+@pytest.mark.advisory("1")
+def test_encoded_url_has_no_shell_characters() -> None:
     spelt = encode_url("""https://issuer.example/a?x=$(touch pwned)`id`'";|<>\\{}^!&y=1#z""".replace(" ", "%20"))
     assert shlex.split(spelt.replace("&", "")) == [spelt.replace("&", "")]
     assert not set("$`'\"()|<>\\{}^ ") & set(spelt)
 
 
-async def test_row_1_login_url_is_one_argument_of_the_browser(tmp_path: Path) -> None:
+@pytest.mark.advisory("1")
+async def test_login_url_is_one_argument_of_the_browser(tmp_path: Path) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         pwned = tmp_path / "pwned"
         issuer.metadata = {
@@ -111,7 +114,8 @@ async def test_row_1_login_url_is_one_argument_of_the_browser(tmp_path: Path) ->
 # -- rows 22 and 23: what a server names is looked up once, and not gone to by way of someone else -------------------
 
 
-async def test_row_22_address_is_checked_at_every_connection() -> None:
+@pytest.mark.advisory("22")
+async def test_address_is_checked_at_every_connection() -> None:
     """The issuer's name leads to a good address when it is checked, and to a forbidden one a moment later."""
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         names = Names({"issuer.localhost": [HOME, "127.0.0.2"]})
@@ -130,7 +134,8 @@ async def test_row_22_address_is_checked_at_every_connection() -> None:
 @pytest.mark.parametrize("status", REDIRECTS)
 @pytest.mark.parametrize("hop", ["resource", "metadata", "registration", "token"])
 @pytest.mark.attack("held-50")
-async def test_rows_23_and_50_login_follows_no_redirect(hop: str, status: int) -> None:
+@pytest.mark.advisory("23", "50")
+async def test_login_follows_no_redirect(hop: str, status: int) -> None:
     """Each step is answered with a redirect to somewhere inside: nobody comes there, with or without a secret."""
     async with (
         Trap() as inside,
@@ -158,7 +163,8 @@ async def test_rows_23_and_50_login_follows_no_redirect(hop: str, status: int) -
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-async def test_row_50_refresh_token_is_not_sent_to_redirect(status: int) -> None:
+@pytest.mark.advisory("50")
+async def test_refresh_token_is_not_sent_to_redirect(status: int) -> None:
     store = MemoryTokenStore()
     async with (
         Trap() as elsewhere,
@@ -205,7 +211,8 @@ NASTY = (
 
 @pytest.mark.parametrize("value", NASTY)
 @pytest.mark.parametrize("argument", ["id", "order", "q", "X-Trace"])
-def test_rows_28_and_30_value_cannot_escape_its_parameter(argument: str, value: str) -> None:
+@pytest.mark.advisory("28", "30")
+def test_value_cannot_escape_its_parameter(argument: str, value: str) -> None:
     [operation] = load_document(json.dumps(_DOCUMENT).encode(), source="here").operations
     known = {parameter.name: parameter.argument for parameter in operation.parameters}
     arguments = {known["id"]: "7", known["order"]: "9", known[argument]: value}
@@ -225,7 +232,8 @@ def test_rows_28_and_30_value_cannot_escape_its_parameter(argument: str, value: 
 # -- row 41: what is for one server is for no other --------------------------------------------------------------------
 
 
-async def test_row_41_secrets_of_two_servers_are_never_mixed() -> None:
+@pytest.mark.advisory("41")
+async def test_secrets_of_two_servers_are_never_mixed() -> None:
     async with Issuer() as one, Issuer() as two, Guarded(one) as first, Guarded(two) as second:
         issuers = {"first": one, "second": two}
 
@@ -257,7 +265,8 @@ async def test_row_41_secrets_of_two_servers_are_never_mixed() -> None:
 
 
 @pytest.mark.parametrize("way", ["refresh", "secret", "login"])
-async def test_row_49_new_issuer_gets_no_secrets_of_the_old_one(way: str) -> None:
+@pytest.mark.advisory("49")
+async def test_new_issuer_gets_no_secrets_of_the_old_one(way: str) -> None:
     store = MemoryTokenStore()
     async with Issuer() as issuer, Issuer() as evil, Guarded(issuer) as guarded:
         auth: dict[str, Any] = {}
@@ -283,7 +292,8 @@ async def test_row_49_new_issuer_gets_no_secrets_of_the_old_one(way: str) -> Non
         assert way == "login" or evil.made["authorization_code"] == 0
 
 
-async def test_row_49_code_from_another_issuer_is_not_exchanged() -> None:
+@pytest.mark.advisory("49")
+async def test_code_from_another_issuer_is_not_exchanged() -> None:
     """The browser comes back with a code of another issuer, by its own word or by the state of another login."""
     async with Issuer() as issuer, Issuer() as evil, Guarded(issuer) as guarded:
         issuer.metadata = {"authorization_response_iss_parameter_supported": True}
@@ -302,7 +312,8 @@ async def test_row_49_code_from_another_issuer_is_not_exchanged() -> None:
 
 @pytest.mark.parametrize("claim", ["another server", "a part of it that is not its address", "no address"])
 @pytest.mark.attack("held-45")
-async def test_row_52_server_claiming_another_resource_gets_no_token(claim: str) -> None:
+@pytest.mark.advisory("52")
+async def test_server_claiming_another_resource_gets_no_token(claim: str) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, Guarded(issuer) as victim:
         guarded.resource = {
             "another server": victim.url,
@@ -313,7 +324,8 @@ async def test_row_52_server_claiming_another_resource_gets_no_token(claim: str)
         assert issuer.made == {} and not any(guarded.sent) and not any(victim.sent)
 
 
-async def test_row_52_token_requests_name_their_server() -> None:
+@pytest.mark.advisory("52")
+async def test_token_requests_name_their_server() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded, issuer.login) as hub:
         await hub.call_tool("guarded.echo")
         issuer.expire()

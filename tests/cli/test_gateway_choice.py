@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.faults.matrix.b_tls import certificate
+from tests.faults.matrix.http.tls_server import certificate
 from toolway.gateway.state_dir import RunningGateway, StateDir
 
 URL = "http://127.0.0.1:9"

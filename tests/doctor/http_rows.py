@@ -15,7 +15,7 @@ from tests.auth.oauth_lab import Guarded, Issuer
 from tests.doctor.doctor_lab import Lab
 from tests.doctor.http_servers import Answer, Request, mcp, page, serving, serving_old
 from tests.doctor.rows import row
-from tests.faults.matrix.b_tls import certificate
+from tests.faults.matrix.http.tls_server import certificate
 from tests.upstream.legacy_sse_server import serve_legacy_sse
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment

@@ -1,8 +1,8 @@
 """Rows, seeds and results of the fault matrix.
 
-`@pytest.mark.row("A4", "A5")` names the rows that a test shows. Each such test runs with `TOOLWAY_SEEDS` seeds (1) from
-`TOOLWAY_FIRST_SEED` (0) on, and has the fixtures `seed` and `dice`. When the session ends, the results are written as
-JSON to `TOOLWAY_FAULTS_OUT`, if it names a file.
+`@pytest.mark.fault("A4", "A5")` names the rows that a test covers. Each such test runs with `TOOLWAY_SEEDS` seeds (1)
+from `TOOLWAY_FIRST_SEED` (0), and has the fixtures `seed` and `dice`. At the end of the session, the results go as JSON
+to the file `TOOLWAY_FAULTS_OUT`, if set.
 
 Most tests wait most of the time, so several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
 test, except the tests of the share `0/2`. If TOOLWAY_QUIET is set, these are the tests with `@pytest.mark.alone`, which
@@ -31,13 +31,13 @@ FEW = 3  # seeds for tests that are dear
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "row(*ids): the rows of the fault matrix that this test shows")
+    config.addinivalue_line("markers", "fault(*ids): the rows of the fault matrix that this test covers")
     config.addinivalue_line("markers", "alone: nothing else should run on the machine")
     config.addinivalue_line("markers", f"dear: run with the first {FEW} seeds only")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.definition.path.parent.name == "matrix" and "seed" not in metafunc.fixturenames:
+    if "matrix" in metafunc.definition.path.parts and "seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("seed")
     if "seed" in metafunc.fixturenames:
         first, count = int(os.environ.get("TOOLWAY_FIRST_SEED", "0")), int(os.environ.get("TOOLWAY_SEEDS", "1"))
@@ -112,7 +112,7 @@ def pytest_sessionfinish() -> None:
 
 
 def _rows(item: pytest.Item) -> tuple[str, ...]:
-    return tuple(row for mark in item.iter_markers("row") for row in mark.args)
+    return tuple(row for mark in item.iter_markers("fault") for row in mark.args)
 
 
 def _seed(item: pytest.Item) -> int:

@@ -1,7 +1,7 @@
 """Advisories of other gateways and kits, each as the test that would have caught it here.
 
-The number is the row of the list of advisories that the project keeps; the id is what others know it by. Where a row
-is shown at length elsewhere (`tests/faults/matrix/test_c_edge.py`, `test_door.py`, `test_admin.py`), this is its core.
+The mark is the row in tests/advisories.toml. Other files cover some rows at length, such as
+`tests/faults/matrix/gateway/test_edge.py` and `test_admin.py`; these tests are the core.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ CALL = {"name": "a__echo", "arguments": {"text": "x"}}
 
 
 def test_every_edge_advisory_row_has_its_test():
-    found = {int(name.split("_")[2]) for name in globals() if name.startswith("test_row_")}
-    assert found == set(ROWS)
+    marks = [mark for each in globals().values() for mark in getattr(each, "pytestmark", ())]
+    assert {int(mark.args[0]) for mark in marks if mark.name == "advisory"} == set(ROWS)
 
 
-async def test_row_2_starting_a_process_needs_token_and_own_origin(tmp_path: Path):
+@pytest.mark.advisory("2")
+async def test_starting_a_process_needs_token_and_own_origin(tmp_path: Path):
     """CVE-2025-49596."""
     mark = tmp_path / "started"
     entry = {"command": "/usr/bin/touch", "args": [str(mark)]}
@@ -45,7 +46,8 @@ async def test_row_2_starting_a_process_needs_token_and_own_origin(tmp_path: Pat
     assert not mark.exists()
 
 
-async def test_row_4_default_is_loopback_and_needs_a_token(tmp_path: Path):
+@pytest.mark.advisory("4")
+async def test_default_is_loopback_and_needs_a_token(tmp_path: Path):
     """CVE-2026-23744."""
     run = await start(tmp_path / "gateway", {}, "--port", "0")
     try:
@@ -59,7 +61,8 @@ async def test_row_4_default_is_loopback_and_needs_a_token(tmp_path: Path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
-async def test_row_4_no_auth_works_on_loopback_only(tmp_path: Path, host: str):
+@pytest.mark.advisory("4")
+async def test_no_auth_works_on_loopback_only(tmp_path: Path, host: str):
     """A door that is open on purpose is not open to the neighbours."""
     run = await start(tmp_path / "gateway", {}, "--port", "0", "--no-auth", "--host", host)
     try:
@@ -94,7 +97,8 @@ def _listening(pid: int) -> set[tuple[str, int]]:
     return found
 
 
-async def test_row_11_invalid_token_gets_401_and_reaches_no_server(tmp_path: Path):
+@pytest.mark.advisory("11")
+async def test_invalid_token_gets_401_and_reaches_no_server(tmp_path: Path):
     """CVE-2026-59822."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -114,7 +118,8 @@ async def test_row_11_invalid_token_gets_401_and_reaches_no_server(tmp_path: Pat
 
 
 @pytest.mark.attack("held-20")
-async def test_row_14_server_key_does_not_open_its_toolset(tmp_path: Path):
+@pytest.mark.advisory("14")
+async def test_server_key_does_not_open_its_toolset(tmp_path: Path):
     """CVE-2026-79746: at the list and at the call."""
     async with edge(tmp_path, groups={"ab": ToolFilter(("a.*", "b.*"))}) as found:
         token = found.key("server/a")
@@ -133,7 +138,8 @@ async def test_row_14_server_key_does_not_open_its_toolset(tmp_path: Path):
         assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
 
 
-async def test_row_18_caller_is_identified_by_the_token_only(tmp_path: Path):
+@pytest.mark.advisory("18")
+async def test_caller_is_identified_by_the_token_only(tmp_path: Path):
     """GHSA-wf8q-wvv8-p8jf."""
     async with edge(tmp_path) as found:
         token = found.key("server/a")
@@ -148,7 +154,8 @@ async def test_row_18_caller_is_identified_by_the_token_only(tmp_path: Path):
 
 
 @pytest.mark.attack("held-24")
-async def test_row_20_session_ids_cannot_be_chosen_or_read(tmp_path: Path):
+@pytest.mark.advisory("20")
+async def test_session_ids_cannot_be_chosen_or_read(tmp_path: Path):
     """CVE-2026-79537."""
     async with edge(tmp_path) as found:
         session = await found.initialize()
@@ -162,7 +169,8 @@ async def test_row_20_session_ids_cannot_be_chosen_or_read(tmp_path: Path):
         assert (await found.ask("GET", "/healthz", token=None)).body == b'{"ok":true}'
 
 
-async def test_row_21_key_with_empty_scopes_sees_nothing(tmp_path: Path):
+@pytest.mark.advisory("21")
+async def test_key_with_empty_scopes_sees_nothing(tmp_path: Path):
     """CVE-2026-90898, and every allow-list that lets all in when it is empty."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -178,7 +186,8 @@ async def test_row_21_key_with_empty_scopes_sees_nothing(tmp_path: Path):
         assert found.contacts() == before
 
 
-async def test_row_24_template_syntax_is_returned_unchanged(tmp_path: Path):
+@pytest.mark.advisory("24")
+async def test_template_syntax_is_returned_unchanged(tmp_path: Path):
     """GHSA-vwf3-4xxj-qg6h: no argument and no name is a template."""
     texts = ("{{7*7}}", "${7*7}", "${HOME}", "${command:id}", "{0.__class__}", "%(x)s", "<%= 7*7 %>", "#{7*7}", "`id`")
     async with edge(tmp_path) as found:
@@ -189,7 +198,8 @@ async def test_row_24_template_syntax_is_returned_unchanged(tmp_path: Path):
             assert "error" in unknown and "49" not in json.dumps(unknown)
 
 
-async def test_row_31_session_works_on_its_own_route_only(tmp_path: Path):
+@pytest.mark.advisory("31")
+async def test_session_works_on_its_own_route_only(tmp_path: Path):
     """GHSA-mvgg-jvj2-4frq."""
     async with edge(tmp_path) as found:
         routes = ("/mcp", "/mcp/both", "/mcp/server/a", "/mcp/server/b")
@@ -202,7 +212,8 @@ async def test_row_31_session_works_on_its_own_route_only(tmp_path: Path):
         assert found.contacts() == before
 
 
-async def test_row_31_revoked_key_ends_its_session(tmp_path: Path):
+@pytest.mark.advisory("31")
+async def test_revoked_key_ends_its_session(tmp_path: Path):
     """A policy that changed applies to sessions that began before."""
     groups = {"some": ToolFilter(("a.echo",))}
     async with edge(tmp_path, groups=groups) as found:
@@ -218,7 +229,8 @@ async def test_row_31_revoked_key_ends_its_session(tmp_path: Path):
 
 
 @pytest.mark.parametrize("route", [("GET", "/sse"), ("POST", "/messages"), ("POST", "/mcp"), ("GET", "/mcp")])
-async def test_row_32_rebound_host_name_gets_421(tmp_path: Path, route: tuple[str, str]):
+@pytest.mark.advisory("32")
+async def test_rebound_host_name_gets_421(tmp_path: Path, route: tuple[str, str]):
     """CVE-2025-64443: the page is of the same origin as its requests, so only the name gives it away."""
     async with edge(tmp_path) as found:
         name = f"rebound.evil.example:{found.port}"
@@ -227,7 +239,8 @@ async def test_row_32_rebound_host_name_gets_421(tmp_path: Path, route: tuple[st
 
 
 @pytest.mark.attack("held-11")
-async def test_row_36_no_route_spelling_bypasses_the_token(tmp_path: Path):
+@pytest.mark.advisory("36")
+async def test_no_route_spelling_bypasses_the_token(tmp_path: Path):
     """GHSA-h4mf-84xq-q2fc."""
     async with edge(tmp_path) as found:
         before = found.contacts()
@@ -260,7 +273,8 @@ async def test_row_36_no_route_spelling_bypasses_the_token(tmp_path: Path):
 
 
 @pytest.mark.attack("held-59")
-async def test_row_37_ambiguous_request_is_rejected(tmp_path: Path):
+@pytest.mark.advisory("37")
+async def test_ambiguous_request_is_rejected(tmp_path: Path):
     """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
     async with edge(tmp_path, groups={"safe": ToolFilter(("*", "!a.echo"))}) as found:
         before = found.contacts()
@@ -285,7 +299,8 @@ async def test_row_37_ambiguous_request_is_rejected(tmp_path: Path):
 
 
 @pytest.mark.attack("held-14", "held-15")
-async def test_row_45_host_and_origin_are_checked_on_every_route(tmp_path: Path):
+@pytest.mark.advisory("45")
+async def test_host_and_origin_are_checked_on_every_route(tmp_path: Path):
     """CVE-2025-66414 and its like, and CVE-2026-59950 for what looks like a websocket."""
     socket_like = {
         "Connection": "Upgrade",
@@ -302,7 +317,8 @@ async def test_row_45_host_and_origin_are_checked_on_every_route(tmp_path: Path)
             assert (await found.ask(method, path, fields=socket_like, token=None)).status == 401
 
 
-async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
+@pytest.mark.advisory("46")
+async def test_every_client_gets_its_own_answers(tmp_path: Path):
     """CVE-2026-25536: all of them use the same ids, over the same links to the same servers, at once."""
     async with edge(tmp_path) as found:
 
@@ -327,7 +343,8 @@ async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
 
 @pytest.mark.attack("held-25")
 @pytest.mark.attack("held-28")
-async def test_row_47_session_of_another_caller_returns_404(tmp_path: Path):
+@pytest.mark.advisory("47")
+async def test_session_of_another_caller_returns_404(tmp_path: Path):
     """CVE-2026-52869: with the id in hand, and with a token that is good for something else."""
     async with edge(tmp_path) as found, found.connected() as stream:
         mine, other = found.key(), found.key()
@@ -340,7 +357,8 @@ async def test_row_47_session_of_another_caller_returns_404(tmp_path: Path):
         assert not stream.reader.at_eof()  # and the stream was not taken over or ended
 
 
-async def test_row_53_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.advisory("53")
+async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """CVE-2026-53937 and its like: what a client can make without end is bounded."""
     monkeypatch.setattr("toolway.gateway.mcp.legacy_sessions.MAX_SESSIONS", 20)
     async with edge(tmp_path) as found:
@@ -354,7 +372,8 @@ async def test_row_53_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         assert (await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": first})).status == 200
 
 
-async def test_row_53_malformed_or_endless_input_does_not_stop_others(tmp_path: Path):
+@pytest.mark.advisory("53")
+async def test_malformed_or_endless_input_does_not_stop_others(tmp_path: Path):
     """CVE-2025-53365, CVE-2026-67432 and their like: and it answers others all the while."""
     async with edge(tmp_path) as found, found.connected() as well:
         body, fields = modern("tools/call", CALL)

@@ -146,7 +146,8 @@ async def test_share_connection_uses_the_owners_login_for_all(keyring: FileApiKe
         assert len(_sent(guarded)) == 1
 
 
-async def test_row_42_login_can_be_finished_only_by_its_caller(keyring: FileApiKeyStore) -> None:
+@pytest.mark.advisory("42")
+async def test_login_can_be_finished_only_by_its_caller(keyring: FileApiKeyStore) -> None:
     """security.md row 42: a callback that is not bound to its user hands his account to another."""
     one, two = made(keyring, "one"), made(keyring, "two")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -215,7 +216,8 @@ async def test_key_can_log_in_only_to_servers_it_sees(keyring: FileApiKeyStore) 
         assert status == 401 and not issuer.seen
 
 
-async def test_row_52_token_for_another_audience_gets_401(keyring: FileApiKeyStore) -> None:
+@pytest.mark.advisory("52")
+async def test_token_for_another_audience_gets_401(keyring: FileApiKeyStore) -> None:
     """security.md row 52: tokens of a server behind the gateway and of its issuer, and others that are not ours."""
     unsigned = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -229,9 +231,8 @@ async def test_row_52_token_for_another_audience_gets_401(keyring: FileApiKeySto
         assert (len(guarded.sent), len(issuer.seen)) == before
 
 
-async def test_row_42_admin_entry_cannot_reference_secrets(
-    keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.advisory("42")
+async def test_admin_entry_cannot_reference_secrets(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """security.md row 42: a placeholder in a header is filled in from the operator's own entries alone."""
     monkeypatch.setenv("CANARY", "canary-of-the-environment")
     open_store(os.environ).set("guarded.TOKEN", "canary-of-the-store")

@@ -166,7 +166,8 @@ def test_invalid_redact_or_label_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("text", ["${HOME}", "{{ env.HOME }}", "$(id)", "{x.__class__}", "env.HOME", "\\1"])
-def test_row_26_redactor_evaluates_nothing(text: str) -> None:
+@pytest.mark.advisory("26")
+def test_redactor_evaluates_nothing(text: str) -> None:
     """A redactor only replaces text: what a result contains is never an expression, and neither is a setting."""
     redactor = ResultRedactor("row-26", ("secrets", "email", "card", "iban", "ssn"))
     result = ToolResult("row-26", "read", {"content": [{"type": "text", "text": text}], "structuredContent": {text: 1}})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix.b_tls import certificate
+from tests.faults.matrix.http.tls_server import certificate
 from tests.http.raw_client import connected, get, post, serving
 from toolway.http.exchange import Exchange
 from toolway.http.limits import ServerLimits

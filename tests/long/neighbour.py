@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.faults.matrix.b_scripted import Turn, scripted
+from tests.faults.matrix.http.scripted_server import Turn, scripted
 from tests.faults.neighbour import ALLOWED, NAME, Neighbour
 from tests.long.server_set import fake_http
 from tests.upstream.raw_http import json_response

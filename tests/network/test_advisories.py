@@ -19,11 +19,13 @@ ROWS = (15, 16, 22, 23, 38, 42)
 
 
 def test_every_address_advisory_has_a_test() -> None:
-    assert {int(name.split("_")[2]) for name in globals() if name.startswith("test_row_")} == set(ROWS)
+    marks = [mark for each in globals().values() for mark in getattr(each, "pytestmark", ())]
+    assert {int(mark.args[0]) for mark in marks if mark.name == "advisory"} == set(ROWS)
 
 
 @pytest.mark.parametrize("kind", [kind for name, kind in PLAIN.items() if name != "doctor"], ids=lambda k: k.__name__)
-async def test_row_15_no_server_kind_reaches_private_addresses(kind: Kind) -> None:
+@pytest.mark.advisory("15")
+async def test_no_server_kind_reaches_private_addresses(kind: Kind) -> None:
     """CVE-2026-79747: the URL of an upstream was not looked at, and what it answered was shown."""
     with connects() as made:
         ended = await kind(FEW, names_of(FEW).policy())
@@ -33,12 +35,14 @@ async def test_row_15_no_server_kind_reaches_private_addresses(kind: Kind) -> No
 @pytest.mark.parametrize(
     "address", [each for form in ("NAT64", "6to4", "Teredo", "ISATAP", "mapped") for each in FORMS[form]]
 )
-def test_row_16_embedded_private_address_is_rejected(address: str) -> None:
+@pytest.mark.advisory("16")
+def test_embedded_private_address_is_rejected(address: str) -> None:
     """CVE-2026-79749."""
     assert private_reason(address)
 
 
-async def test_row_22_dns_rebinding_after_check_has_no_effect() -> None:
+@pytest.mark.advisory("22")
+async def test_dns_rebinding_after_check_has_no_effect() -> None:
     """CVE-2026-53708."""
     names = Names({"evil.example": ["93.184.216.34", "127.0.0.2"]})
     server = Server(url=f"http://evil.example:{PORT}/mcp", network_policy=names.policy())
@@ -49,7 +53,8 @@ async def test_row_22_dns_rebinding_after_check_has_no_effect() -> None:
     assert set(made) == {("93.184.216.34", PORT)}
 
 
-async def test_row_23_redirect_to_private_address_is_not_followed() -> None:
+@pytest.mark.advisory("23")
+async def test_redirect_to_private_address_is_not_followed() -> None:
     """GHSA-c7vv-9h9c-fvj4."""
     async with FakeHttp() as fake:
         url = f"http://{SITE}:{fake.port}/mcp"
@@ -64,7 +69,8 @@ async def test_row_23_redirect_to_private_address_is_not_followed() -> None:
             assert {address for address, _ in made} <= {HOME}
 
 
-async def test_row_38_health_check_redirect_is_not_followed() -> None:
+@pytest.mark.advisory("38")
+async def test_health_check_redirect_is_not_followed() -> None:
     """GHSA-vc62-q48c-5cmw; its discovery of logins is in `test_moving.py`."""
     async with FakeHttp(era="legacy", modes=["redirect=307;on=ping;to=http://10.0.0.1/"]) as fake:
         health = HealthCheck(interval=0.1, timeout=30.0, failure_threshold=1)
@@ -77,7 +83,8 @@ async def test_row_38_health_check_redirect_is_not_followed() -> None:
 
 
 @pytest.mark.attack("held-36")
-async def test_row_42_public_name_with_private_address_is_rejected() -> None:
+@pytest.mark.advisory("42")
+async def test_public_name_with_private_address_is_rejected() -> None:
     """CVE-2026-31945."""
     names = Names({"rebound.example": ["10.0.0.1"]})
     server = Server(url=f"http://rebound.example:{PORT}/mcp", network_policy=names.policy())

@@ -272,7 +272,8 @@ async def test_calls_are_recorded_with_the_user(tmp_path: Path):
             assert calls[0]["principal"] == principal_id(ISSUER, subject)  # a user may choose its name
 
 
-async def test_row_35_gateway_that_accepts_anonymous_calls_fails_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.advisory("35")
+async def test_gateway_that_accepts_anonymous_calls_fails_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """GHSA-gc9p-rmpx-vv9j: a login was configured, and the part that checks it was missing."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.matrix.b_api import DOCUMENT
+from tests.faults.matrix.openapi.api_server import DOCUMENT
 from tests.timing import within
 from toolway import Hub
 from toolway.openapi import subprocess_main

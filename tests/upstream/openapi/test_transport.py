@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.fault_lab import until
-from tests.faults.matrix.b_api import DOCUMENT, Turn, api
+from tests.faults.matrix.openapi.api_server import DOCUMENT, Turn, api
 from tests.upstream.raw_http import Conn, Peer, Received, json_response, peer, reacting, response
 from toolway import AccessDenied, Hub, InvalidArguments, OutcomeUnknown, ServerUnavailable
 from toolway.config.server_entry import parse_entry
