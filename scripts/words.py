@@ -133,15 +133,18 @@ def _hints(name: str, source: str) -> Iterator[tuple[int, str]]:
 
 
 def _messages(path: Path) -> Iterator[str]:
-    """Yield the errors with a message and a hint that a module creates: message, detail and hint as in the source."""
+    """Yield the errors that a module creates with a message and a hint in place, as in the source."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and (hint := _argument(node, "hint")) and hint not in ('""', "hint", "fix"):
-            text = next((each for each in map(_source, node.args) if '"' in each or "'" in each), "")
-            message = text or _argument(node, "message") or (_source(node.args[0]) if node.args else "")
+        if isinstance(node, ast.Call) and (hint := _argument(node, "hint")):
+            message = max((each for each in map(_source, node.args) if _is_sentence(each)), key=len, default="")
             parts = [("", message), ("detail  ", _argument(node, "detail")), ("hint    ", hint)]
             lines = "\n".join(f"    {name}{value}" for name, value in parts if value)
-            if '"' in hint or "'" in hint or '"' in message or "'" in message:
+            if message and _is_sentence(hint):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}\n{lines}"
+
+
+def _is_sentence(source: str) -> bool:
+    return re.search(r"[a-z] .*['\"]|[a-z].* [a-z].*['\"]", source) is not None and source[0] in "'\"fF"
 
 
 def _argument(node: ast.Call, name: str) -> str:

@@ -239,7 +239,7 @@ def invalid_arguments(
         tool=tool,
         certainty=Certainty.NOT_SENT,
         detail="; ".join(map(str, violations))[:2000] + more,
-        hint=hint or f'fix them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
+        hint=hint or f'fix them; if the tool has a wrong inputSchema, set "validateArguments": false for {server}',
     )
 
 

@@ -627,7 +627,7 @@ def test_added_entry_must_be_confirmed_exactly_as_shown(machine: Machine) -> Non
     assert json.loads(machine.toolway("add", file, "--dry-run", "--json").stdout)["digest"] == digest
     machine.write("server.json", package(**variable("MODE", "v2")))
     changed = machine.toolway("add", file, "--digest", digest)
-    assert (changed.exit_code, "differs from the one that was reviewed" in changed.stderr) == (3, True)
+    assert (changed.exit_code, "is not the one you reviewed" in changed.stderr) == (3, True)
     machine.write("server.json", described)
     other_name = machine.toolway("add", "github", file, "--digest", digest)
     assert (other_name.exit_code, machine.own.exists()) == (3, False)

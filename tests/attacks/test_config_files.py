@@ -240,7 +240,7 @@ def test_linked_file_outside_the_project_is_rejected(machine: Machine, folder: b
     for words in (("ls", "--json"), ("show", "--json"), ("trust", "--json"), ("trust", ".mcp.json", "--json")):
         refused = machine.toolway(*words)
         assert (refused.exit_code, json.loads(refused.stdout)["error"]["code"]) == (3, "E-CONFIG-LINK"), words
-    assert "leads out of its project" in machine.toolway("doctor").output
+    assert "points outside its project" in machine.toolway("doctor").output
     assert not mark.exists()
 
 

@@ -78,7 +78,7 @@ def test_taken_name_needs_replace(machine):
 
 def test_private_host_is_added_with_a_hint(machine):
     result = machine.toolway("add", "build", "http://build:8000/mcp")
-    assert result.exit_code == 0 and "build appears to be in a private network" in result.stderr
+    assert result.exit_code == 0 and "build appears to be on a private network" in result.stderr
     assert '"toolway": {"addresses": {"allow": ["build"]}}' in " ".join(result.stderr.split())
     document = json.loads(machine.own.read_text()) | {"toolway": {"addresses": {"allow": ["build"]}}}
     machine.own.write_text(json.dumps(document))

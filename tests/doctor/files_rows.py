@@ -114,7 +114,7 @@ async def twins(lab: Lab) -> None:
 @row("two servers with one name")
 async def one_name(lab: Lab) -> None:
     lab.write(json.dumps({"mcpServers": {"my-server": small(), "My Server": small("x")}}, indent=1))
-    check = await lab.finds("My Server: 'My Server' becomes 'my-server', and that name is taken")
+    check = await lab.finds("My Server: 'My Server' would become 'my-server', which is taken")
     assert "rename one" in check.hint
     lab.edit("My Server", "my-other-server")
     await lab.is_well()

@@ -117,7 +117,7 @@ print(store.location, store.get("a"))
 def test_unavailable_required_keychain_is_an_error(environ):
     program = "import os; from toolway.secrets import open_store; open_store(os.environ)"
     result = python(program, {**environ, "TOOLWAY_SECRETS": "keychain"})
-    assert "no system keychain answers here" in result.stderr
+    assert "no system keychain is available here" in result.stderr
 
 
 class Silent:

@@ -52,7 +52,7 @@ _ALIASES = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("schedule: {cron: '* * * * *', timezone: Moon/Base}\nsteps: [{tool: a.b}]", 1, "time zone"),
         ("steps:\n  - agent: {model: a:b}", 2, "prompt"),
         ("steps:\n  - agent: {prompt: x, model: a:b, tool: s.a}", 2, "did you mean tools"),
-        ("steps:\n  - agent: {prompt: x, model: a:b, budget: 3 apples}", 2, "not a part of a budget"),
+        ("steps:\n  - agent: {prompt: x, model: a:b, budget: 3 apples}", 2, "not a valid budget limit"),
         ("steps:\n  - agent: {prompt: x, tools: [s.a]}", 2, "model"),
         ("steps:\n  - agent: {prompt: x, model: a:b, approve: some}", 2, "approve"),
         (_ALIASES, None, "too many"),

@@ -161,8 +161,8 @@ class Toolset:
         if toolset._approve is not None and toolset.ask is None and not has_approvals:
             raise ToolwayError(
                 "no one can approve calls",
-                detail="`approve` is set, `ask` is not, and this framework has no approvals itself",
-                hint="pass ask=…: a function of the call that returns True or False",
+                detail="`approve` is set but `ask` is not, and this framework cannot ask for approval",
+                hint="pass ask=…, a function that takes the call and returns True or False",
                 code="E-ADAPTER-APPROVAL",
             )
         await toolset.refresh()
@@ -326,7 +326,7 @@ def _approval_filter(approve: Approve) -> ToolFilter | None:
     if isinstance(approve, str):
         raise ToolwayError(
             f"approve={approve!r} is unknown",
-            detail='it is "unsafe", "all" or a list of patterns',
+            detail='expected "unsafe", "all", or a list of patterns',
             hint=f'approve="unsafe", or approve=["{approve}"] for a pattern',
             code="E-ADAPTER-APPROVAL",
         )

@@ -60,7 +60,7 @@ class CallRules:
             limit = self._settings.budget.calls
             raise BudgetUsed(
                 f"the run has used up its budget of {limit} calls",
-                detail=f"used: {self.calls} calls; the model wants another one instead of an answer",
+                detail=f"used: {self.calls} calls, and the model asked for another one",
                 hint=BUDGET_HINT,
             )
 

@@ -41,7 +41,7 @@ def require_price(model: Model, settings: AgentSettings) -> None:
         calc_price(Usage(input_tokens=1, output_tokens=1), model.model_name, provider_id=model.system)
     except LookupError:
         raise AgentError(
-            f"no price is known for {settings.model}, so a budget in USD is not possible",
-            hint="set prices={MODEL: (input, output)} in USD for a million tokens, or a budget in tokens",
+            f"no price is known for {settings.model}, so a budget in USD cannot be enforced",
+            hint="set prices={MODEL: (input, output)} in USD per million tokens, or set the budget in tokens",
             code="E-AGENT-PRICE",
         ) from None

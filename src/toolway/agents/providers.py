@@ -80,7 +80,7 @@ def _find_builder(name: str) -> Callable[..., Provider[Any]]:
             return found
     raise AgentError(
         f"the provider {name} cannot be used",
-        detail="its client opens its own connections, past the address check",
+        detail="its client opens connections itself, bypassing the address check",
         hint="use a provider with an OpenAI-compatible endpoint: openai-chat:MODEL and its URL in toolway.modelUrls",
         code=ADDRESS_CODE,
     )

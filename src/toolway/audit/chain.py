@@ -205,7 +205,7 @@ class AuditChain:
         if found == ChainHead() and self._head != ChainHead():
             if self._notes is not None:
                 self._notes.check_log(self.sink, found)
-            # The log was removed, and no record of it was signed. Start a new log, and record which one it continues.
+            # The log was removed, and no log was ever signed here. Start a new log, and record which one it continues.
             after = {"seq": self._head.seq, "hash": self._head.hash}
             rows = self._link(found, [self._encode_entry(LOG_OPENED, {**self._opened_fields(), "after": after})])
             self.sink.append(rows)

@@ -185,13 +185,13 @@ def open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
         return ConfigError(
             f"audit log is in use: {location}",
             detail="another process writes to it, and only one can",
-            hint="stop the other gateway, or configure another log: toolway.audit.file, or name in PostgreSQL",
+            hint="stop the other gateway, or use another log: set toolway.audit.file, or name in PostgreSQL",
             code="E-AUDIT-IN-USE",
         )
     return ConfigError(
         f"audit log cannot be opened: {location}",
         detail=mask_secrets(str(exc)) or type(exc).__name__,
-        hint="make its folder writable, free disk space, or make its database reachable",
+        hint="check that its folder is writable, the disk has space, and its database is reachable",
         code="E-AUDIT-OPEN",
     )
 
@@ -201,7 +201,7 @@ def missing_log_error(location: str, exc: MissingLog) -> ConfigError:
     return ConfigError(
         f"audit log was removed: {location}",
         detail=str(exc),
-        hint="put the log back. If it is lost, begin a new one: toolway audit restart",
+        hint="restore the log; if it is lost, start a new one: toolway audit restart",
         code="E-AUDIT-MISSING",
     )
 

@@ -123,7 +123,7 @@ def _unavailable_error(call: Call, exc: AuditUnavailable) -> ServerUnavailable:
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         detail=str(exc),
-        hint="free disk space for the log, or check it: toolway audit verify",
+        hint="free some disk space, or check the log: toolway audit verify",
         code=AUDIT_ERROR_CODE,
     )
     error.retryable = False

@@ -142,8 +142,8 @@ def load_signer(settings: AuditSettings, *, create: bool = False) -> Signer:
     """
     if settings.signer_held:
         raise ConfigError(
-            "the signer of the audit log needs your review",
-            detail="toolway.audit.signer is new or was changed, and not by toolway",
+            "the audit log's signer needs your review",
+            detail="toolway.audit.signer was added or changed by something other than toolway",
             hint="review it: toolway trust toolway.audit.signer",
             code=NO_KEY_CODE,
         )
@@ -200,7 +200,7 @@ def _read_public_key(path: str) -> PublicKey:
         return read_public_key(path)
     except (OSError, ValueError) as exc:
         raise ConfigError(
-            f"the public key of the signer cannot be read: {path}",
+            f"cannot read the signer's public key: {path}",
             detail=str(exc),
             hint="put the public key of the HSM or KMS there, in PEM form, or fix toolway.audit.signerKey",
             code=NO_KEY_CODE,
@@ -218,8 +218,8 @@ def _no_key_error(file: Path, detail: str) -> ConfigError:
 
 def _command_error(detail: str) -> ConfigError:
     return ConfigError(
-        "the signer of the audit log failed",
+        "the audit log's signer failed",
         detail=detail,
-        hint="run the command of toolway.audit.signer by hand: bytes on stdin, an Ed25519 signature on stdout",
+        hint="test the toolway.audit.signer command by hand: it gets bytes on stdin and prints an Ed25519 signature",
         code=NO_KEY_CODE,
     )

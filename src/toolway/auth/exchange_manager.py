@@ -74,7 +74,7 @@ class TokenEndpoints:
                 self._known[issuer] = (self._now() + METADATA_LIFETIME_S, endpoint)
                 return endpoint
         raise AuthError(
-            f"the metadata of {issuer} names no token endpoint, or another issuer",
+            f"the metadata of {issuer} has no token endpoint, or belongs to another issuer",
             code=EXCHANGE_CODE,
             hint="use the issuer exactly as in its metadata",
         )

@@ -86,7 +86,9 @@ async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: 
         httpx2.Request("POST", url, headers={**headers, **protocol_headers}, json=body), network_policy
     )
     if response.status_code < 300:
-        raise AuthError("the server does not need a login", code="E-AUTH-FLOW", hint="use it without a login")
+        raise AuthError(
+            "the server does not need a login", code="E-AUTH-FLOW", hint="call its tools without logging in"
+        )
     return AuthChallenge(401, response.headers.get("www-authenticate", ""), "", "login")
 
 

@@ -47,7 +47,7 @@ async def fetch(
         raise AuthError(
             f"the authorization server at {request.url.host} {problem}",
             code="E-AUTH-SERVER",
-            hint="check that it runs, and the network; the current token is kept",
+            hint="check that it is running and reachable; the current token is kept",
         ) from None
 
 

@@ -191,7 +191,7 @@ def no_subject_error(server: str, caller: str) -> AuthError:
     """Return the error for a caller who has no token of a login that could be exchanged."""
     who = "calls of the gateway itself have none" if not caller else "an API key has none, and a login may have ended"
     return AuthError(
-        f"{server} is called on behalf of a user, but this call has no user's token: {who}",
+        f"{server} is called on behalf of a user, but this call has no user token: {who}",
         code=EXCHANGE_CODE,
         hint="log in to the gateway with the identity provider (toolway.gateway.login), and call again",
     )

@@ -22,8 +22,8 @@ PINS_SETTING: Final = "pins"
 #: In place of a setting: the tool can be used as soon as its pin is in the file, or in the database of the cluster.
 PIN_NOT_STORED: Final = "pin not stored"
 _HINTS: Final = {
-    "tools.deny": "remove it from `tools.deny` of the server to allow it",
-    "tools.allow": "add it to `tools.allow` of the server to allow it",
+    "tools.deny": "to allow it, remove it from the server's `tools.deny`",
+    "tools.allow": "to allow it, add it to the server's `tools.allow`",
     _RUN_TIME_LIST: "this program denies it: see `hub.set_denied_tools()`",
 }
 

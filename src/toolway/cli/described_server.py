@@ -172,7 +172,7 @@ def review(
     """
     found = described.digest(entry)
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
-        raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway add FILE --dry-run")
+        raise UsageError("invalid digest: expected 64 hex characters", hint="show it: toolway add FILE --dry-run")
     if not output.as_json:
         _print_entry(output, described.name, entry)
         for secret in _stored_secrets(described.inputs):
@@ -182,7 +182,7 @@ def review(
         return
     if digest is not None and digest != found:
         raise ConfigError(
-            f"server {described.name!r} differs from the one that was reviewed",
+            f"server {described.name!r} is not the one you reviewed",
             detail=f"its digest is {found}",
             hint="review it again: toolway add FILE --dry-run",
             code=ADMISSION_CODE,

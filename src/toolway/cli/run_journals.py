@@ -92,7 +92,7 @@ def journal_file(journal: str | None) -> Path:
         return Path(journal)
     folder = gateway_state_folder(os.environ)
     if folder is None:
-        raise ConfigError("no folder for the journal of runs", hint="set HOME, or use --journal FILE")
+        raise ConfigError("no folder for the run journal", hint="set HOME, or use --journal FILE")
     return folder / "runs.db"
 
 

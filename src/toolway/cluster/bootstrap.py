@@ -222,7 +222,7 @@ def database_unavailable(exc: BaseException) -> ServerUnavailable:
     return ServerUnavailable(
         "cluster database unavailable",
         detail=_error_detail(exc),
-        hint="check that PostgreSQL runs at the URL of --database and accepts this user: psql URL",
+        hint="check that PostgreSQL is running at the --database URL and accepts this user: psql URL",
         code="E-RECORD",
     )
 
@@ -235,7 +235,7 @@ def nats_unavailable(exc: BaseException) -> ServerUnavailable:
     return ServerUnavailable(
         "NATS unavailable",
         detail=_error_detail(exc),
-        hint="check that NATS runs at a URL of --cluster and accepts these credentials: nats server check connection",
+        hint="check that NATS is running at the --cluster URL and accepts this login: nats server check connection",
         code="E-NATS",
     )
 

@@ -390,8 +390,8 @@ class ClusterNode:
             if missing:
                 raise ConfigError(
                     f"this node lacks a part: {', '.join(missing)}",
-                    detail=f"node {other.id} uses it; calls through this node would escape its rules",
-                    hint="install the distribution that provides it here; toolway doctor names it on the other node",
+                    detail=f"node {other.id} uses it; calls through this node would bypass its rules",
+                    hint="install its package; to find out which, run toolway doctor on the other node",
                     code="E-CLUSTER-PARTS",
                 )
             for name in sorted(set(self._parts_in_use()) - set(other.parts)):

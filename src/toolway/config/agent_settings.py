@@ -51,8 +51,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             found = _BUDGET_PART.fullmatch(part)
             if found is None:
                 raise ConfigError(
-                    f"{part!r} is not a part of a budget",
-                    hint="for example 0.50usd,40calls,200000tokens,30requests,10m",
+                    f"{part!r} is not a valid budget limit",
+                    hint="use limits such as 0.50usd,40calls,200000tokens,30requests,10m",
                     code="E-AGENT-BUDGET-TEXT",
                 )
             number, unit = float(found[1]), found[2]

@@ -227,7 +227,7 @@ def parse_duration(key: str, value: Any) -> float:
     raise ConfigError(
         f"{key} must be a duration",
         detail=f"found {json_type_name(value)}",
-        hint='use milliseconds (20000), or text with a unit ("500ms", "20s", "2m")',
+        hint='use milliseconds (20000), or a string with a unit ("500ms", "20s", "2m")',
         code=CONFIG_KEY_CODE,
     )
 

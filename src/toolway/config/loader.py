@@ -135,9 +135,9 @@ def reject_outside_project(path: Path, root: Path) -> None:
     if is_inside(os.fspath(path), os.fspath(root)):
         return
     raise ConfigError(
-        f"{path} leads out of its project",
+        f"{path} points outside its project",
         file=os.fspath(path),
-        detail=f"it is a link, and leads to {os.path.realpath(path)}; the project is {os.path.realpath(root)}",
+        detail=f"it is a link to {os.path.realpath(path)}; the project is {os.path.realpath(root)}",
         hint="replace the link with a file in the project, or move its entries to your own file",
         code="E-CONFIG-LINK",
     )
@@ -449,8 +449,8 @@ def _duplicate_key_error(duplicate: jsonc.DuplicateKey) -> ConfigError:
 def _renamed_issue(raw_name: str, name: str, clash: bool) -> ConfigIssue:
     return ConfigIssue(
         raw_name,
-        f"{raw_name!r} becomes {name!r}, and that name is taken" if clash else f"{raw_name!r} is renamed to {name!r}",
-        detail="names are lower-case letters, digits and hyphens",
+        f"{raw_name!r} would become {name!r}, which is taken" if clash else f"{raw_name!r} is renamed to {name!r}",
+        detail="names use lowercase letters, digits, and hyphens",
         hint="rename one of the two" if clash else "",
         code="E-CONFIG-NAME",
         severity="error" if clash else "note",

@@ -571,8 +571,8 @@ class Server:
             )
         if any(has_secret(text) for text in (self.command, self.cwd, self.env_file, *self.args)):
             raise ConfigError(
-                "a secret cannot be an argument of a command",
-                detail="every user of this machine can see the arguments of a process",
+                "a secret cannot be a command argument",
+                detail="other users of this machine can see a process's arguments",
                 hint="set it in `env`",
                 code="E-SECRETS-ARGUMENT",
             )
@@ -588,7 +588,7 @@ class Server:
             )
         if self.message_url is not None and not self.sse:
             raise ConfigError(
-                "messageUrl is for servers with the transport HTTP+SSE",
+                "messageUrl only works with HTTP+SSE servers",
                 hint='set "type": "sse", or remove messageUrl',
                 code="E-CONFIG-URL",
             )
@@ -716,7 +716,7 @@ def check_vendor_methods(patterns: Iterable[str]) -> tuple[str, ...]:
         if namespace in _RESERVED_NAMESPACES or pattern.startswith("rpc."):
             raise ConfigError(
                 f"vendorMethods cannot name {pattern}",
-                detail="methods of the protocol and of Toolway have their own rules",
+                detail="MCP methods and Toolway's methods have their own rules",
                 hint="remove it",
                 code="E-CONFIG-KEY",
             )
@@ -752,7 +752,7 @@ def check_server_name(name: str) -> str:
         suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "server"
         raise ConfigError(
             f"invalid server name {name!r}",
-            detail="names are lower-case letters, digits and hyphens, at most 64 characters",
+            detail="names use lowercase letters, digits, and hyphens, at most 64 characters",
             hint=f"call it {suggestion!r}",
             code="E-CONFIG-NAME",
         )

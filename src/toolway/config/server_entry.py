@@ -335,7 +335,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
         if isinstance(raw, int | float) and 0 < raw < 1000:  # a server cannot pass such a check
             fields.warn(
                 f"health.{key} is {raw} milliseconds",
-                detail="a number without a unit is in milliseconds, as in other hosts",
+                detail="a number without a unit means milliseconds, as in other clients",
                 hint=f'use "{raw}s" for seconds',
             )
     check = parse_policy(fields, "health", check, flat_keys)
@@ -357,7 +357,7 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
     if key == "timeout" and isinstance(raw, int | float) and total < 1:
         fields.warn(
             f"timeout is {raw} milliseconds",
-            detail="a number without a unit is in milliseconds, as in other hosts",
+            detail="a number without a unit means milliseconds, as in other clients",
             hint=f'use "{raw}s" for seconds',
         )
     if total > MAX_TIMEOUT_S:
@@ -472,7 +472,7 @@ def _parse_tls(fields: FieldReader) -> Tls | None:
     inner = FieldReader(given, fields.variables)
     paths = {key: inner.get_text(key) for key in ("caFile", "certFile", "keyFile")}
     if any(has_secret(path) for path in paths.values()):
-        raise ConfigError("a secret cannot be the path of a file in tls", hint="use the path", code="E-CONFIG-TLS")
+        raise ConfigError("a file path in tls cannot be a secret", hint="use the path", code="E-CONFIG-TLS")
     files = {key: path and expand_home(path, fields.variables) for key, path in paths.items()}
     password = inner.get_text("keyPassword")
     fields.issues.extend(inner.issues)
@@ -625,8 +625,8 @@ def _parse_tool_settings(
     )
     if settings.cache and settings.effect is not Effect.READ:
         raise ConfigError(
-            f"tools.{name}.cache needs an effect of read",
-            detail="only results of a tool that changes nothing may be reused",
+            f"tools.{name}.cache requires the effect read",
+            detail="only results of read-only tools may be reused",
             hint=f'add "effect": "read" to tools.{name}',
             code=CONFIG_KEY_CODE,
         )

@@ -470,7 +470,7 @@ def _parse_model_urls(block: Mapping[str, Any], variables: Mapping[str, str]) ->
             raise ConfigError(
                 "an address in toolway.modelUrls is not a URL",
                 detail=f"found {url[:200]!r}",
-                hint='use "modelUrls": ["https://llm.example/v1"], without user, query, and fragment',
+                hint='use "modelUrls": ["https://llm.example/v1"], without a user, query, or fragment',
                 code=CONFIG_KEY_CODE,
             )
     return found
@@ -497,9 +497,9 @@ def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
     for name in names:
         if is_never_allowed(name):
             raise ConfigError(
-                "a variable in toolway.gateway.allowedEnv cannot be allowed",
+                "toolway.gateway.allowedEnv cannot allow this variable",
                 detail=f"{name}: it can change what a program loads or connects to",
-                hint="set it in the entry of a server in the configuration file instead",
+                hint="set it in the server's entry in the config file instead",
                 code=CONFIG_KEY_CODE,
             )
     return names
@@ -673,7 +673,7 @@ def _check_audit_signing(settings: AuditSettings) -> None:
     if bool(settings.signer) != bool(settings.signer_key):
         raise ConfigError(
             "toolway.audit needs signer and signerKey together",
-            detail="signatures of the command are checked with its public key",
+            detail="the command's signatures are checked with that key",
             hint='add "signer": "command:…" and "signerKey": "public.pem"',
             code=CONFIG_KEY_CODE,
         )
@@ -871,7 +871,7 @@ def find_private_hosts(servers: Mapping[str, Mapping[str, Any]], policy: Network
             found.append(
                 ConfigIssue(
                     name,
-                    f"{host} appears to be in a private network",
+                    f"{host} appears to be on a private network",
                     detail="non-public addresses must be allowed explicitly",
                     hint=f"add to the file: {allow}",
                     code="E-HTTP-ADDRESS",

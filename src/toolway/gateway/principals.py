@@ -368,9 +368,9 @@ class FileApiKeyStore(ApiKeyStore):
             keys = [ApiKey.from_json(each) for each in stored]
         except (OSError, ValueError) as exc:
             raise ConfigError(
-                f"cannot read the file of API keys: {self._file}",
+                f"cannot read the API key file: {self._file}",
                 detail=str(exc),
-                hint="move the file away; you must then create all keys again",
+                hint="restore the file, or move it away and create all keys again",
                 code="E-KEYS-FILE",
             ) from None
         self._set_keys(keys, stamp)
@@ -436,9 +436,9 @@ def generate_key(
         )
     if not is_valid_key_name(name):
         raise ConfigError(
-            "invalid name of an API key",
+            "invalid API key name",
             detail=ascii(name[:MAX_KEY_NAME_CHARS]),
-            hint=f"use 1 to {MAX_KEY_NAME_CHARS} printable characters in one line",
+            hint=f"use 1 to {MAX_KEY_NAME_CHARS} printable characters on one line",
             code="E-KEYS-NEW",
         )
     if admin and scopes is not None:
@@ -452,7 +452,7 @@ def generate_key(
     for scope in scope_names or ():
         if not is_valid_scope(scope):
             raise ConfigError(
-                "invalid scope of an API key",
+                "invalid API key scope",
                 detail=ascii(scope[:MAX_KEY_NAME_CHARS]),
                 hint=f"use a group, one server as server/NAME, or {METRICS_SCOPE}; for several servers define a group",
                 code="E-KEYS-NEW",
@@ -501,7 +501,7 @@ def is_valid_scope(scope: str) -> bool:
 
 
 def is_valid_key_name(name: str) -> bool:
-    """Return True if an API key may have this name: 1 to 100 printable characters in one line."""
+    """Return True if an API key may have this name: 1 to 100 printable characters on one line."""
     return 0 < len(name) <= MAX_KEY_NAME_CHARS and name.isprintable() and remove_invisible(name) == name
 
 
@@ -513,9 +513,9 @@ def read_local_token(file: Path) -> str:
     token = read_or_create(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
     if len(token) < _MIN_TOKEN_CHARS:
         raise ConfigError(
-            f"token of this machine is unusable: {file}",
+            f"the local token is unusable: {file}",
             detail=f"it has {len(token)} characters; at least {_MIN_TOKEN_CHARS} are required",
-            hint="move the file away; a new token is created at the next start",
+            hint="move the file away; a new token is created on the next start",
             code="E-STATE",
         )
     return token

@@ -139,9 +139,9 @@ def read_sealing_key(file: Path) -> bytes:
     key = read_or_create(file, lambda: secrets.token_bytes(KEY_BYTES))
     if len(key) != KEY_BYTES:
         raise ConfigError(
-            f"sealing key of the gateway is unusable: {file}",
+            f"the gateway's sealing key is unusable: {file}",
             detail=f"it has {len(key)} bytes instead of {KEY_BYTES}",
-            hint="restore the right file, or move it away; clients must then start new sessions",
+            hint="restore the file, or move it away; clients must then start new sessions",
             code="E-STATE",
         )
     return key

@@ -133,7 +133,7 @@ async def _connect_unix(path: str, protocol_factory: Callable[[], P]) -> P:
         raise HttpError(
             f"cannot connect to the socket {path} ({_os_error_text(exc)})",
             code="E-HTTP-CONNECT",
-            hint="check that the process that listens there is running",
+            hint="check that the process behind the socket is running",
         ) from None
 
 
@@ -252,7 +252,7 @@ def proxy_for(origin: Origin) -> Proxy | None:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise HttpError(
-            f"the environment names a proxy of an unknown scheme for {origin}: {parts.scheme}://{parts.hostname}",
+            f"the environment sets a proxy with an unsupported scheme for {origin}: {parts.scheme}://{parts.hostname}",
             code="E-HTTP-PROXY",
             hint="set an http:// proxy, or add the host to NO_PROXY",
         )

@@ -95,7 +95,7 @@ def _stamp(name: str, path: str) -> _FileStamp:
     except OSError as exc:
         why = os.strerror(exc.errno).lower() if exc.errno is not None else str(exc)
         raise HttpError(
-            f"the file of tls.{name} cannot be read: {path} ({why})",
+            f"cannot read the file in tls.{name}: {path} ({why})",
             code=TLS_FILE_CODE,
             hint=f"fix tls.{name} in the server's entry, or make the file readable",
         ) from None
@@ -107,7 +107,7 @@ def _create_own_context(tls: Tls) -> ssl.SSLContext:
         context = _new_context(tls.ca_file)
     except (ssl.SSLError, ValueError):
         raise HttpError(
-            f"the file of tls.caFile has no valid CA certificate: {tls.ca_file}",
+            f"the file in tls.caFile has no valid CA certificate: {tls.ca_file}",
             code=TLS_FILE_CODE,
             hint="use a file with one or more certificates in PEM format: -----BEGIN CERTIFICATE-----",
         ) from None

@@ -279,7 +279,7 @@ def _overloaded(call: Call, evidence: str) -> Overloaded:
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         detail=evidence,
-        hint='make fewer concurrent calls, or raise "limits": {"maxConcurrent": …} of this server',
+        hint='make fewer concurrent calls, or raise "limits": {"maxConcurrent": …} in its entry',
     )
     error.retryable = False  # the caller decides better if and when to retry
     return error

@@ -426,11 +426,11 @@ def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> Earlier
         return EarlierCall(Certainty.EXECUTED, record.outcome["approvedBy"], lambda: result)
     if record.state == "finished":
         raise CallError(
-            f"{call.server}.{call.name} ran with this key; its result is no longer kept",
+            f"{call.server}.{call.name} ran with this key, but its result is no longer stored",
             server=call.server,
             tool=call.name,
             certainty=Certainty.EXECUTED,
-            detail="results are dropped if the store has too many bytes of them",
+            detail="old results are dropped when the store is full",
             hint="it already ran: read the result from the server, or use a new key to run it again",
             code=RESULT_DROPPED_CODE,
         )

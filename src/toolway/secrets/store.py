@@ -61,7 +61,7 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
     names_file = data / "keychain-names.json"
     keychain = detect_keychain(names_file) if choice != "file" else None
     if keychain is None and choice == "keychain":
-        raise SecretsError("no system keychain answers here", hint=f"export {STORE_VARIABLE}=file")
+        raise SecretsError("no system keychain is available here", hint=f"export {STORE_VARIABLE}=file")
     return LayeredStore(keychain, file, recorded_names(names_file))
 
 
@@ -84,7 +84,7 @@ def check_secret_name(name: str) -> str:
     """
     if not _SECRET_NAME.fullmatch(name):
         raise SecretsError(
-            "not a valid name of a secret",
+            "invalid secret name",
             detail="names have up to 128 letters, digits and . _ - /",
             hint="run toolway secrets set server.NAME, and enter the value at the prompt",
             code="E-SECRETS-NAME",
@@ -112,7 +112,7 @@ class LayeredStore:
         if name in self._unreachable_names:
             raise SecretsError(
                 f"the secret {name} is in the system keychain",
-                detail="no keychain answers here: this is not a desktop session",
+                detail="no keychain is available here: this is not a desktop session",
                 hint=f"toolway secrets set {name}",
             )
         return None

@@ -306,7 +306,7 @@ def format_alert(alert: Alert) -> str:
 class AlertDelivery:
     """Event sink that writes a file for each alert and calls the webhook, if they are configured.
 
-    Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file exists already is
+    Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file already exists is
     not sent again, not even after a restart of the program.
     """
 

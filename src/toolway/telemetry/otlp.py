@@ -167,7 +167,7 @@ def _export_interval(environ: Mapping[str, str]) -> float:
 
 def _not_installed_error(exc: ImportError) -> ConfigError:
     return ConfigError(
-        "OpenTelemetry is not installed, but the export of traces or metrics is configured",
+        "traces or metrics are configured, but OpenTelemetry is not installed",
         detail=str(exc),
         hint="pip install 'toolway[otel]'",
         code="E-OTEL-MISSING",

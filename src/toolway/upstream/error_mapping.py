@@ -167,7 +167,7 @@ def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeou
         tool=call.name,
         certainty=call.state.certainty,
         attempts=1,
-        detail="the attempt was cancelled at its own time limit, before the deadline of the call",
+        detail="the attempt hit its own time limit, before the call's deadline",
         hint='check the server, or raise "retry": {"attemptTimeout": …}',
     )
 

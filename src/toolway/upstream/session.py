@@ -510,7 +510,7 @@ class Session:
                 f"the server requests {method}{reason}",
                 Certainty.UNKNOWN,
                 code="E-NO-ANSWER",
-                hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub"
+                hint="pass elicitation_callback, sampling_callback or list_roots_callback to the Hub"
                 if call.callbacks is None
                 else "call it from a client that can answer, or pass everything the tool needs as arguments",
             ) from None

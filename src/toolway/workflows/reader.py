@@ -526,7 +526,7 @@ class _Reader:
                 file=self._file,
                 line=self._source_text.count("\n", 0, found) + 1 if code and found >= 0 else None,
                 detail=exc.detail,
-                hint=exc.hint or "see docs/workflows for the names that an expression may use",
+                hint=exc.hint or "see docs/workflows for the names you can use in expressions",
                 code=exc.code,
             ) from exc
 

@@ -78,7 +78,7 @@ def test_command_runs_configured_agent(tmp_path: Path) -> None:
     ("entry", "words"),
     [
         ({"model": "a:b", "tols": []}, "did you mean tools"),
-        ({"model": "a:b", "budget": "much"}, "not a part of a budget"),
+        ({"model": "a:b", "budget": "much"}, "not a valid budget limit"),
         ({"tools": ["s.*"]}, "model"),
         ("a:b", "must be an object"),
     ],

@@ -279,7 +279,7 @@ def _entry_options(env: Sequence[str], headers: Sequence[str], cwd: str | None) 
 def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
     name, found, value = text.partition(separator)
     if not found or not name.strip():
-        raise UsageError("a value has no name", hint=f"use {usage}")
+        raise UsageError("a value is missing its name", hint=f"use {usage}")
     return name.strip(), value.strip()
 
 

@@ -184,11 +184,13 @@ async def run_doctor(
     output, environ, directory = context.output, os.environ, Path.cwd()
     url = next((name for name in names if is_server_url(name)), "")
     if url and len(names) > 1:
-        raise UsageError("a URL is checked alone", hint=f"toolway doctor {shlex.quote(url)}")
+        raise UsageError("a URL must be checked on its own", hint=f"toolway doctor {shlex.quote(url)}")
     if url and (all_files or client is not None or project):
         raise UsageError("a URL and files cannot be checked together", hint=f"run: toolway doctor {shlex.quote(url)}")
     if headers and not url:
-        raise UsageError("--header needs the URL of a server", hint="headers of configured servers are in the file")
+        raise UsageError(
+            "--header only works with a URL", hint="set the headers of configured servers in the config file"
+        )
 
     def collect() -> CheckPlan:
         if url:
@@ -216,7 +218,9 @@ async def run_doctor(
         ]
         report = replace(report, subjects=(*report.subjects, *found))
     elif access_token is not None:
-        raise UsageError("--access-token is about the gateway", hint="run: toolway doctor --access-token FILE")
+        raise UsageError(
+            "--access-token cannot be combined with servers or a client", hint="run: toolway doctor --access-token FILE"
+        )
     if output.as_json:
         output.print_json({**report.to_json(), "fixed": fixed})
     else:
@@ -436,7 +440,7 @@ async def run_lint(
     output = context.output
     if any(map(is_server_url, names)):
         if len(names) > 1:
-            raise UsageError("a URL is checked alone", hint=f"toolway doctor --tools {shlex.quote(names[0])}")
+            raise UsageError("a URL must be checked on its own", hint=f"toolway doctor --tools {shlex.quote(names[0])}")
         target, names = url_target(output, names[0], headers), [server_name_from_url(names[0])]
     else:
         target = await find_target(output, context.target_options)

@@ -95,7 +95,7 @@ def connect(
         )
     if print_only:
         if all_clients or len(clients or ()) != 1:
-            raise UsageError("--print needs one client", hint="toolway connect CLIENT --print")
+            raise UsageError("--print requires exactly one client", hint="toolway connect CLIENT --print")
         endpoint = "search" if search else group
         return run_print(context.output, context.target_options, (clients or [""])[0], endpoint)
     if group is not None or context.target_options.gateway is not None:
@@ -275,7 +275,7 @@ def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequ
     return ConfigIssue(
         name,
         f"{name} was not exported",
-        detail=f"{', '.join(field_names)} is a plain-text secret and would be copied into one more file",
+        detail=f"{', '.join(field_names)} is a plain-text secret and would be copied into another file",
         hint=f"connect the client to Toolway instead: toolway connect {config_file.client}",
         code="E-CLIENT-SECRET",
         severity="warning",

@@ -116,7 +116,7 @@ async def run_keys_create(
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     if not is_valid_key_name(name):
-        raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters in one line")
+        raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters on one line")
     if admin and scopes:
         raise UsageError(
             "--scope and --admin cannot be used together",
@@ -221,7 +221,7 @@ def _parse_expiry(text: str) -> float:
     try:
         found = datetime.fromisoformat(text).astimezone()
     except ValueError:
-        raise UsageError("invalid expiry date of a key", detail=text[:50], hint="use 12h, 90d, or 2027-01-31") from None
+        raise UsageError("invalid expiry date", detail=text[:50], hint="use 12h, 90d, or 2027-01-31") from None
     if found.timestamp() <= time.time():
         raise UsageError("the expiry date is in the past", detail=text[:50], hint="use 12h, 90d, or 2027-01-31")
     return found.timestamp()

@@ -189,7 +189,9 @@ def parse_timeout(text: str) -> float:
 
 def _require_no_headers(headers: Sequence[str] | None) -> None:
     if headers:
-        raise UsageError("--header needs the URL of a server", hint="headers of configured servers are in the file")
+        raise UsageError(
+            "--header only works with a URL", hint="set the headers of configured servers in the config file"
+        )
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------

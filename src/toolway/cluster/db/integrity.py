@@ -212,7 +212,7 @@ class StateRefused(ConfigError):
             "use the key of the other nodes: --cluster-key-file; after a change of the key: toolway cluster trust"
         )
         super().__init__(
-            f"cluster database refused: {what} of tenant {tenant} differ from what was written last",
+            f"cluster database rejected: {what} of tenant {tenant} are not what was last written",
             detail=detail,
             hint=other_key if detail is _WRONG_KEY else restore,
             code="E-CLUSTER-KEY" if detail is _WRONG_KEY else "E-RECORD-CHANGED",

@@ -68,7 +68,7 @@ def open_journal(options: ClusterOptions, identity: Callable[[], tuple[str, int]
     if make_url(options.database_url).get_backend_name() == "sqlite":
         raise ConfigError(
             "workflows in a cluster need PostgreSQL",
-            detail="the database of this cluster is SQLite",
+            detail="this cluster's database is SQLite",
             hint="set --database postgresql://…, or run workflows on a gateway without a cluster",
         )
     return PostgresJournal(options.database_url, options.tenant, options.tenant_key, identity)
@@ -391,7 +391,7 @@ class _Connection:
                 raise JournalError(
                     "cannot use the run journal",
                     detail=f"the database reports {type(exc).__name__}",  # its text may name the database
-                    hint="runs wait until the database is back",
+                    hint="restore the database; runs wait until then",
                 ) from exc
             except asyncio.CancelledError:
                 await self._drop()  # a statement may be in flight

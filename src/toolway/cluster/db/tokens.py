@@ -420,6 +420,6 @@ class DecryptionError(ConfigError):
         super().__init__(
             f"cluster database entry cannot be decrypted: {' '.join(binding)}",
             detail=detail,
-            hint="start this node with the cluster key of the other nodes: --cluster-key-file",
+            hint="start this node with the other nodes' cluster key: --cluster-key-file",
             code="E-CLUSTER-KEY",
         )

@@ -519,7 +519,7 @@ class NatsRpcClient:
             pending.fail("a chunk of the reply is missing", OWNER_LOST)
         except OverflowError:
             reason = f"the reply exceeds {pending.max_reply_bytes} bytes"
-            pending.fail(reason, "E-FRAME-LIMIT", "raise `limits.maxMessageBytes` of this server")
+            pending.fail(reason, "E-FRAME-LIMIT", "raise `limits.maxMessageBytes` for this server")
         else:
             if is_new:
                 self.send_control(int(id_), pending.owner_subject, frames.ACK_FRAME)

@@ -263,7 +263,7 @@ class WorkerGroup:
                 exchange.abort()
                 return True
             status, body, error_fields = json_error(
-                503, "the first worker is being started again", detail=str(exc), hint="retry after a second"
+                503, "the first worker is restarting", detail=str(exc), hint="retry in a second"
             )
             exchange.reply(status, body, (*error_fields, ("retry-after", "1")))
         return True

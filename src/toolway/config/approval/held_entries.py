@@ -113,8 +113,8 @@ class HeldEntry:
         return ConfigIssue(
             self.name,
             f"{'the workflow ' if self.kind == 'workflow' else ''}{self.server} needs your review",
-            detail=f"{'it' if self.kind == 'workflow' else 'its entry'} is new or was changed, and not by toolway: "
-            f"{json.dumps(what)[1:-1]}",
+            detail=f"{'it' if self.kind == 'workflow' else 'its entry'} was added or changed "
+            f"by something other than toolway: {json.dumps(what)[1:-1]}",
             hint=f"review it: toolway trust {self.server}",
             code=HELD_CODE,
             file=self.file,

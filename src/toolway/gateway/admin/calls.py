@@ -50,7 +50,7 @@ class CallsAdmin:
         self._activity = activity
         self._api_keys = api_keys
         self._people = people
-        #: returns False if the policy of the gateway denies a call of a principal
+        #: returns False if the gateway's policy denies a call of a principal
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
         #: returns the hint for a principal whose call of a tool (`server.tool`) the policy denies
         self.denial_hint: Callable[[Principal, str], str] = lambda principal, tool: ""
@@ -109,7 +109,7 @@ class CallsAdmin:
             raise ConfigError("call cannot be replayed", detail="its arguments are not stored")
         if fact.effect == "unsafe" and body.get("confirm") is not True:
             raise ConfigError(
-                f"{fact.server}.{fact.tool} may change something on every call",
+                f"{fact.server}.{fact.tool} may change something each time it runs",
                 detail="neither its settings nor its annotations declare it idempotent",
                 hint="confirm the replay: toolway calls replay ID --yes",
                 code="E-REPLAY",
@@ -132,7 +132,7 @@ class CallsAdmin:
         name, id_ = f"{server}.{tool}", secrets.token_hex(8)
         if not self.allows(principal, ToolRef(server, tool), arguments):
             raise AccessDenied(
-                f"the policy of the gateway denies {name}",
+                f"the gateway's policy denies {name}",
                 server=server,
                 tool=tool,
                 detail="policies apply to administrators too",

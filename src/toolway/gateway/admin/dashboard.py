@@ -170,7 +170,7 @@ class DashboardEndpoint:
                 )
             principal = found
         if not principal.admin or principal.is_person:  # a session ends with its API key, and a user has none
-            raise RequestDenied(403, "administrator access required", "use the token of this machine")
+            raise RequestDenied(403, "administrator access required", "use this machine's local token")
         return principal
 
 

@@ -464,7 +464,7 @@ class AdminEndpoint:
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if not principal.admin:
-            exchange.reply(*json_error(403, "administrator access required", hint="use the token of this machine"))
+            exchange.reply(*json_error(403, "administrator access required", hint="use this machine's local token"))
             return
         request = exchange.request
         try:
@@ -536,9 +536,9 @@ class AdminEndpoint:
         """
         if self._cluster.admin is not None:
             raise ConfigError(
-                "servers of a cluster, or of several workers, can be changed only in the configuration file",
-                detail="a change through /admin would affect this process only",
-                hint="change the configuration file, in a cluster on any node: all nodes apply it",
+                "with a cluster or several workers, servers can only be changed in the config file",
+                detail="a change through /admin would only affect this process",
+                hint="edit the config file (in a cluster, on any node): all nodes apply it",
                 code="E-CLUSTER-FILE",
             )
 

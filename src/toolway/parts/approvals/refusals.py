@@ -39,6 +39,6 @@ def store_unavailable(exc: StoreError) -> ServerUnavailable:
     return ServerUnavailable(
         "approvals are unavailable",
         detail=str(exc)[:300],
-        hint="fix the cause, then try again",
+        hint="see the gateway log for the cause, then try again",
         code="E-APPROVAL-STORE",
     )

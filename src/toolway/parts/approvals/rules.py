@@ -84,7 +84,7 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
     if by == "none" and (when or key == DESTRUCTIVE):
         raise ConfigError(
             f"{path} cannot be 'none'" if not when else f"{path}: 'none' cannot have a condition",
-            hint="remove the rule" if not when else "put the condition into a rule that asks",
+            hint="remove the rule" if not when else "put the condition in a rule that asks for approval",
             code=CONFIG_KEY_CODE,
         )
     return ApproveRule(cast(ApprovedBy, by), when)

@@ -197,7 +197,7 @@ def _export_signed(
         whole = WholeLogs(settings, None, LogCheckpoints(with_cluster_key(settings), None, public_keys))
         verified = whole.verify()
         if not whole.has_key:
-            output.print_error(unchecked_error(" and ".join(verified), ["the key of the log was not found"]))
+            output.print_error(unchecked_error(" and ".join(verified), ["the log's key was not found"]))
             return ExitCode.LINT
         with open_logs(settings) as logs:
             try:

@@ -69,9 +69,9 @@ def restart_log(
     now, file, notes = wall_clock(), Path(settings.file), create_notes(settings)
     if not file.exists() and not notes.read(settings.file):
         raise ConfigError(
-            f"there was no audit log: {settings.file}",
-            detail="no record of it was signed",
-            hint="run: toolway serve; it starts the log, and nothing needs to be confirmed",
+            f"no audit log to replace: {settings.file}",
+            detail="no log was ever signed here",
+            hint="start one: toolway serve",
             code="E-AUDIT-NONE",
         )
     macs, signer = RecordMacs.load(settings), load_signer(settings, create=True)
@@ -119,7 +119,7 @@ def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
     raise ConfigError(
         f"the audit log is intact: {settings.file}",
         detail="only a lost or altered log can be started over",
-        hint="to put an intact log away, stop the gateway, move the log to another folder, and run the command again",
+        hint="to archive an intact log, stop the gateway, move the log to another folder, and run the command again",
         code="E-AUDIT-INTACT",
     )
 

@@ -47,9 +47,9 @@ async def list_budgets(runtime: BudgetsRuntime) -> Json:
         used = await runtime.budgets.read(accounts) if accounts else {}
     except (LedgerError, OSError, TimeoutError) as exc:
         raise ServerUnavailable(
-            "cannot read how much of the budgets is used",
+            "cannot read budget usage",
             detail=str(exc)[:300] or type(exc).__name__,
-            hint="fix the cause, then try again",
+            hint="see the gateway log for the cause, then try again",
             code="E-BUDGET-STORE",
         ) from exc
     return {

@@ -89,7 +89,7 @@ async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
                 return {"reset": who}
     raise NotFound(
         f"no labels of {who[:100]!r} are known",
-        detail="a user, or one of several keys with the same name, is found only by id",
+        detail="users, and keys that share a name, can only be looked up by id",
         hint="list all callers and their ids: toolway policy flows show",
     )
 

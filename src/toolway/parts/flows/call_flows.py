@@ -194,6 +194,6 @@ def _unavailable(exc: FlowStoreError) -> StoreUnavailable:
     return StoreUnavailable(
         "flow labels cannot be read",
         detail=str(exc)[:300],
-        hint="fix the cause, then try again",
+        hint="see the gateway log for the cause, then try again",
         code=FLOW_STORE_CODE,
     )

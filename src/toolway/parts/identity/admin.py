@@ -80,7 +80,7 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
         raise ConfigError(
             "no login is configured",
             detail="this gateway accepts API keys only",
-            hint="see toolway.gateway.login in the configuration; API keys: toolway keys ls",
+            hint="set toolway.gateway.login in the config file; for API keys: toolway keys ls",
             code="E-LOGIN-NONE",
         )
     people = login.people()

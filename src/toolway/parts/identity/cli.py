@@ -45,7 +45,7 @@ async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCod
         raise ConfigError(
             "no login is configured",
             detail=f"the gateway at {gateway.url} accepts API keys only",
-            hint="see toolway.gateway.login in the configuration; API keys: toolway keys ls",
+            hint="set toolway.gateway.login in the config file; for API keys: toolway keys ls",
             code="E-LOGIN-NONE",
         )
     if output.as_json:

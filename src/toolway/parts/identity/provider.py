@@ -514,8 +514,8 @@ def clock_error(offset: float) -> ConfigError:
     """Return the error about a clock of the provider that is `offset` seconds ahead."""
     return ConfigError(
         "the clocks of the gateway and the identity provider differ too much",
-        detail=f"by {abs(offset):.0f} s; valid tokens may be refused, and expired ones accepted",
-        hint="set the clock of this machine, with NTP for example",
+        detail=f"by {abs(offset):.0f} s; valid tokens may be rejected, and expired ones accepted",
+        hint="sync this machine's clock, for example with NTP",
         code="E-LOGIN-CLOCK",
     )
 

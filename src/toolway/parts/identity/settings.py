@@ -165,7 +165,7 @@ def _parse_introspection(block: Any, variables: Mapping[str, str]) -> Introspect
     if not settings.client_id or not settings.client_secret:
         raise ConfigError(
             "toolway.gateway.login.introspection needs clientId and clientSecret",
-            detail="a provider answers only the clients it knows",
+            detail="a provider only answers clients it knows",
             hint='set "clientSecret": "${keyring:NAME}" and store it with: toolway secrets set NAME',
             code=CONFIG_KEY_CODE,
         )
@@ -250,7 +250,7 @@ def _get_algorithms(fields: FieldReader) -> tuple[str, ...]:
     unknown = [name for name in names if name not in SIGNATURE_ALGORITHMS]
     if unknown or not names:
         raise ConfigError(
-            "toolway.gateway.login.algorithms must list signatures with a public key",
+            "toolway.gateway.login.algorithms must list public-key signature algorithms",
             detail=f"not allowed: {', '.join(unknown)[:100]}" if unknown else "the list is empty",
             hint=f"pick from {', '.join(SIGNATURE_ALGORITHMS)}",
             code=CONFIG_KEY_CODE,

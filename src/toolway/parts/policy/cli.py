@@ -180,7 +180,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
         text = table.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
-            f"cannot read the table of policy tests: {table}",
+            f"cannot read the policy test table: {table}",
             detail=str(exc),
             hint="use a YAML or JSON file: toolway policy test FILE",
             code="E-POLICY",
@@ -227,7 +227,7 @@ def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{out} exists already", hint="pick another file: --out FILE") from None
+        raise UsageError(f"{out} already exists", hint="pick another file: --out FILE") from None
     except OSError as exc:
         raise ConfigError(f"cannot write {out}", detail=str(exc), hint="pick another file: --out FILE") from None
     if context.output.as_json:

@@ -130,7 +130,7 @@ def _read_case(row: Any, where: str, file: str) -> PolicyTest:
 
 def _case_error(file: str, where: str, detail: str) -> ConfigError:
     return ConfigError(
-        "the table of policy tests is not valid",
+        "the policy test table is not valid",
         file=file,
         detail=f"{where}: {detail}" if where else detail,
         hint="use rows such as {user: alice, groups: [eng], tool: github.search, expect: allow}",

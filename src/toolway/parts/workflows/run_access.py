@@ -39,7 +39,7 @@ class GatewayRunAccess:
         if principal is None and caller.startswith(PERSON_PREFIX):
             return AccessDenied(
                 "the user who started the run is not logged in",
-                detail=f"{caller}: this gateway saw no valid token of this user in the last 24 hours",
+                detail=f"{caller}: this gateway has seen no valid token from this user in the last 24 hours",
                 hint="ask the user to log in again and call any tool; then resume the run",
                 code="E-WORKFLOW-STARTER",
             )

@@ -106,7 +106,7 @@ def error_for_long_event(limit: int) -> TransportError:
         f"the server sent an event of more than {limit} bytes",
         _UNKNOWN,
         code="E-HTTP-LIMIT",
-        hint="raise `limits.maxMessageBytes` of this server",
+        hint="raise `limits.maxMessageBytes` for this server",
     )
 
 
@@ -116,7 +116,7 @@ def error_for_legacy_sse() -> TransportError:
     HTTP+SSE is the transport of 2024-11-05, which preceded Streamable HTTP.
     """
     return TransportError(
-        "the server responded to a POST with the start of HTTP+SSE, the transport before Streamable HTTP",
+        "the server answered a POST with HTTP+SSE, the transport before Streamable HTTP",
         _REJECTED,
         code=LEGACY_SSE_CODE,
         status=405,

@@ -293,7 +293,7 @@ class SseChannel:
 
     def _on_oversized(self, head: bytes) -> None:
         reason = f"the server sent an event of more than {self._max_message_bytes} bytes"
-        hint = "raise `limits.maxMessageBytes` of this server"
+        hint = "raise `limits.maxMessageBytes` for this server"
         if not self.pending.reject(jsonrpc.extract_id(head), reason, "E-HTTP-LIMIT", hint):
             raise TransportError(reason, Certainty.UNKNOWN, code="E-HTTP-LIMIT", hint=hint)
 

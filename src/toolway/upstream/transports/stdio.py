@@ -255,7 +255,7 @@ class StdioTransport(MessageStream):
         limit = self._server.limits.max_message_bytes
         reason = f"the server sent a message over {limit} bytes"
         if not self._pending.reject(jsonrpc.extract_id(line.head), reason):
-            self._disconnect(Disconnect(reason, "E-FRAME-LIMIT", hint="raise `limits.maxMessageBytes` of this server"))
+            self._disconnect(Disconnect(reason, "E-FRAME-LIMIT", hint="raise `limits.maxMessageBytes` for this server"))
 
 
 class StderrTail:
@@ -337,7 +337,7 @@ def _spawn_error(command: str, exc: SpawnError | OSError) -> TransportError:
             f"command not found: {command}",
             Certainty.NOT_SENT,
             code="E-STDIO-ENOENT",
-            hint=f"install {command}, or give its full path as `command`",
+            hint=f"install {command}, or set `command` to its full path",
         )
     if code == "EACCES":
         return TransportError(

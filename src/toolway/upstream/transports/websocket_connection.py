@@ -354,7 +354,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._end(Disconnect(reason, ENDED_CODE, hint=hint, expected=closed.code in _EXPECTED_CLOSE_CODES))
         elif problem is not None and type(problem).__name__ == "PayloadTooBig":
             reason = f"the server sent a message over {self._max_message_bytes} bytes"
-            self._end(Disconnect(reason, "E-FRAME-LIMIT", hint="raise `limits.maxMessageBytes` of this server"))
+            self._end(Disconnect(reason, "E-FRAME-LIMIT", hint="raise `limits.maxMessageBytes` for this server"))
         elif problem is not None and not isinstance(problem, EOFError):
             self._end(Disconnect(f"the server sent an invalid frame: {_shown(problem)}", "E-FRAME-BAD"))
 

@@ -158,7 +158,7 @@ def run_trust(
     clearly a secret is masked, never a reference.
     """
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
-        raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway trust")
+        raise UsageError("invalid digest: expected 64 hex characters", hint="show it: toolway trust")
     gate = ApprovalGate.open(os.environ, "hold")
     pending = _find_pending(config, target, gate)
     if gate.recorded and not output.as_json:
@@ -334,7 +334,7 @@ def _confirm_trust(pending: PendingReview, digest: str | None, *, only_one: bool
     if digest is not None:
         if only_one and pending.digest != digest:
             raise ConfigError(
-                f"{pending.title} differs from the content to trust",
+                f"{pending.title} is not what you reviewed",
                 detail=f"its digest is {pending.digest}",
                 hint=f"review it again: {pending.command}",
                 code=UNTRUSTED_CODE,
@@ -513,7 +513,7 @@ def run_secrets_set(output: Output, name: str, extra: str | None) -> ExitCode:
     if extra is not None:
         raise UsageError(
             "a secret cannot be passed on the command line",
-            detail="every user of this machine can see it there, and the shell stores it in its history",
+            detail="other users of this machine could see it, and your shell history would keep it",
             hint=f"toolway secrets set {check_secret_name(name)}, and type the value at the prompt",
         )
     check_secret_name(name)

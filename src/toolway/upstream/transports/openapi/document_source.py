@@ -377,7 +377,7 @@ async def parse_in_subprocess(
     finally:
         process.kill_tree()
     if code < 0:  # killed by a system limit: it would fail in this process too
-        raise InvalidDocument(f"{source} takes too much time or memory to parse", hint="keep only what you need of it")
+        raise InvalidDocument(f"{source} takes too much time or memory to parse", hint="keep only the parts you need")
     if document is None or code != 0:
         raise SubprocessUnavailable(f"exit code {code}")
     return document
