@@ -20,7 +20,7 @@ from toolway.errors import ToolError
 
 Json: TypeAlias = dict[str, Any]
 JsonValue: TypeAlias = dict[str, Any] | list[Any] | str | float | bool | None
-MAX_JSON_TEXT_CHARS: Final = 8 * 1024 * 1024  # of a text that `ToolResult.data` parses; the default message limit
+MAX_JSON_TEXT_CHARS: Final = 8 * 1024 * 1024  # of a string that `ToolResult.data` parses; the default message limit
 
 #: Called with (progress, total or None, message or None) while a call runs.
 ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], None]

@@ -1,7 +1,7 @@
 """Start of a process that is born in a Job Object, with its pipes: CreateProcessW with a list of attributes.
 
 `subprocess` can only put a process into a job after it was created. If this process died between the two, the other one
-would stay for ever.
+would stay forever.
 """
 
 from __future__ import annotations

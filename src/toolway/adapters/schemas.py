@@ -25,7 +25,7 @@ _MAX_NOTE_CHARS: Final = 500  # of enum values that move to a description
 
 
 class UnusableSchema(ValueError):
-    """Raised if a provider would reject a schema, and no repair is known."""
+    """Raised when a provider would reject a schema, and no repair is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ MAX_FOUND: Final = 50  # tools that one search returns
 #: Calls that need an approval: of unsafe tools, of all tools, of tools that match patterns, or none.
 Approve: TypeAlias = Literal["unsafe", "all"] | Sequence[str] | None
 
-#: Decides about one call: True, False, or a text that refuses and says why.
+#: Decides about one call: True, False, or a string that refuses and says why.
 Ask: TypeAlias = Callable[["CallToApprove"], "bool | str | Awaitable[bool | str]"]
 
 

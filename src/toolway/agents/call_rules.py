@@ -165,7 +165,7 @@ class CallRules:
 
 
 class LoopDetected(Exception):
-    """Raised if a model makes the same call with the same result too often."""
+    """Raised when a model makes the same call with the same result too often."""
 
     def __init__(self, tool: str, count: int) -> None:
         super().__init__(f"the model called {tool} {count} times with the same arguments and the same result")

@@ -10,7 +10,7 @@ BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,1
 
 
 class AgentError(RunFailure):
-    """Raised if an agent cannot be started, or if its run ended without an answer."""
+    """Raised when an agent cannot be started, or if its run ended without an answer."""
 
     code = "E-AGENT"
 

@@ -15,7 +15,7 @@ MAX_RUNS: Final = 200  # whose events are in memory
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of an agent run, such as a text, a tool call or a question.
+    """One event of an agent run, such as a string, a tool call or a question.
 
     `kind` is `text` (a part of a text while it arrives), `answer` (a whole text), `call`, `result`, `asks` (a user
     must answer) or `end`.

@@ -60,7 +60,7 @@ _TIME_PATTERN: Final = re.compile(rb'"time":"([0-9TZ:.-]{20,32})"')
 def detect_kind(path: str | os.PathLike[str]) -> str:
     """Return the kind of the audit log in a file by its first bytes: "sqlite" or "jsonl"; "" if they show neither."""
     try:
-        if not os.path.isfile(path):  # reading a pipe could wait for ever
+        if not os.path.isfile(path):  # reading a pipe could wait forever
             return ""
         with open(path, "rb") as file:
             start = file.read(len(_SQLITE_START))

@@ -172,7 +172,7 @@ class AuditWriter:
     async def close(self) -> None:
         """Write the queued records and close the log. After 5 s, unwritten records are dropped.
 
-        Records that are in the journal and not in the log are stored at the next start.
+        Records that are in the journal and not in the log are stored on the next start.
         """
         if self._closed:
             return

@@ -36,7 +36,7 @@ _ASSOCIATED_DATA_LABEL: Final = "toolway tokens 1"
 
 
 class TokenFileUnreadable(Exception):
-    """Raised if a token file is too large, malformed, or not decryptable with the current key."""
+    """Raised when a token file is too large, malformed, or not decryptable with the current key."""
 
 
 class EncryptedTokenStore:

@@ -369,7 +369,7 @@ class Catalog:
         return cast("list[Tool]", list(self.items("tools", server)))
 
     def servers(self) -> list[str]:
-        """Return the names of all servers, in the order in which they were added."""
+        """Return the names of all servers, in the order they were added."""
         return list(self._lists)
 
     def tools_of(self, server: str) -> Mapping[str, Item]:

@@ -23,7 +23,7 @@ _MAX_LABEL_CHARS: Final = 80
 
 
 class _SecretName(Exception):
-    """Raised if an item cannot be masked: it could not be used under its masked name."""
+    """Raised when an item cannot be masked: it could not be used under its masked name."""
 
 
 def mask_items(server: str, kind: ListKind, items: Iterable[Any]) -> tuple[list[Any], list[str]]:

@@ -47,7 +47,7 @@ class _Content(msgspec.Struct, omit_defaults=True):
 
 
 class DamagedPinsError(Exception):
-    """Raised if the file of the pins exists and cannot be read."""
+    """Raised when the file of the pins exists and cannot be read."""
 
 
 class PinFile:

@@ -32,7 +32,7 @@ LATE_MEMORY_S: Final = 300.0  # seconds for which a server that kept a list wait
 
 
 class ForgedListsError(Exception):
-    """Raised if stored lists were not written by Toolway: their MAC is not valid."""
+    """Raised when stored lists were not written by Toolway: their MAC is not valid."""
 
 
 class StoredLists(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Start of a cluster node: check dependencies, load the first settings, wait for the database, find the own address.
+"""Start of a cluster node: check dependencies, load the first settings, wait for the database, find its own address.
 
 A node that starts without a configuration file loads the gateway settings from the database (`load_initial_config`):
 audit, telemetry and the address are fixed when a gateway is created, and must be known then. The servers are loaded

@@ -125,11 +125,11 @@ class Member:
 
     @property
     def nodes(self) -> Sequence[NodeStatus]:
-        """Nodes that had a valid lease at the last poll of the database."""
+        """Nodes that had a valid lease in the last poll of the database."""
         return tuple(self._alive.values())
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return the status of a node at the last poll of the database; None if it had no lease."""
+        """Return the status of a node in the last poll of the database; None if it had no lease."""
         return self._alive.get(id)
 
     def wake(self) -> None:
@@ -296,7 +296,7 @@ class Member:
         self._wakeup.set()
 
     def _force_resync(self) -> None:
-        """Resync owned instances with the database at every poll for `FORCED_RESYNC_S` seconds.
+        """Resync owned instances with the database on every poll for `FORCED_RESYNC_S` seconds.
 
         Used if the result of a query was lost: the query may still change the database later.
         """

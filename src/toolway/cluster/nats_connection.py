@@ -1,7 +1,7 @@
 """NATS connection that trusts its server no more than the network: bounded, TLS as configured, never given up.
 
 `nats-py` reads a message of any announced size, sends its credentials without TLS if the server asks for none, even to
-a `tls://` URL, and closes itself for ever after an error message of the server. `NatsConnection` corrects that in the
+a `tls://` URL, and closes itself forever after an error message of the server. `NatsConnection` corrects that in the
 methods that process what a server sends. They are internal to `nats-py`: tests/attacks/test_nats.py fails if another
 version no longer calls them.
 """

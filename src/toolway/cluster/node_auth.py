@@ -142,7 +142,7 @@ def rejection_error(rejection: TokenRejection) -> RpcFailure:
 
 
 class CallTokenVerifier:
-    """Opens and verifies forwarded calls on the node that owns the called server; each token is accepted once.
+    """Opens and verifies forwarded calls on the node that owns the server; each token is accepted once.
 
     `fence_of` returns the fence (ownership number) under which this node owns an instance of a server, or None.
     `wall_time` must be the clock of the sealer; `now` never goes back.

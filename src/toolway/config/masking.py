@@ -35,7 +35,7 @@ _NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*
 
 
 def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Callable[[str], str]:
-    """Return a function that replaces all known secrets in a text by `***`.
+    """Return a function that replaces all known secrets in a string by `***`.
 
     Known are the secrets of these servers and of the environment, and each secret that this process has resolved. The
     `names` of servers are not secrets, even if a variable has such a value.
@@ -112,7 +112,7 @@ def find_named_values(server: Server) -> dict[str, str]:
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
-    """Return a function that hides the secrets of the current server entries in a text.
+    """Return a function that hides the secrets of the current server entries in a string.
 
     Its list of secrets is rebuilt when the servers change, not for every text.
     """

@@ -462,7 +462,7 @@ class Server:
         openapi: HTTP API; each of its operations becomes a tool. Default None.
         era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
         enabled: False configures the server without starting it. Default True.
-        lazy: start at the first call instead of immediately. Default False.
+        lazy: start on the first call instead of immediately. Default False.
         instances: cluster: number of instances, on different nodes; a call goes to any of them. Default 1.
         node_labels: cluster: only nodes with all of these labels run the server. Default none.
         idle_timeout: seconds without a call before the server stops until the next call; 0 is never. Default 0.
@@ -490,7 +490,7 @@ class Server:
         limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
         lock: False runs an `npx` or `uvx` entry without its lock, even if a `toolway.lock` exists. Default True.
         package_lock: what the `toolway.lock` next to the config file says about the entry. Default None: no file.
-        env_file: file with more environment variables, read at each start; `env` wins. Default None.
+        env_file: file with more environment variables, read on each start; `env` wins. Default None.
         network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
         extras: unknown keys in the configuration file; they have no effect. Default none.
 
@@ -518,7 +518,7 @@ class Server:
     openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
     era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
     enabled: bool = True  # false: configured, but not started
-    lazy: bool = False  # start at the first call instead of immediately
+    lazy: bool = False  # start on the first call instead of immediately
     instances: int = 1  # cluster: number of instances, on different nodes; a call goes to any of them
     node_labels: tuple[str, ...] = ()  # cluster: only nodes with all of these labels run the server
     idle_timeout: float = 0.0  # seconds without a call before the server stops until the next call; 0 = never
@@ -545,7 +545,7 @@ class Server:
     package_lock: PackageLock | None = field(
         default=None, repr=False
     )  # from the `toolway.lock` next to the file; not a key in files
-    env_file: str | None = None  # file with more environment variables, read at each start; `env` wins
+    env_file: str | None = None  # file with more environment variables, read on each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys in the configuration file
 

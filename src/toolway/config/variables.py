@@ -21,7 +21,7 @@ VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:
 
 
 class UnsetVariable(NamedTuple):
-    """Reference to a variable that is not set and has no default, as written in a text."""
+    """Reference to a variable that is not set and has no default, as written in a string."""
 
     name: str
     text: str

@@ -261,7 +261,7 @@ def expired_tokens(server: Server, now: float) -> Iterator[ExpiredToken]:
 
 
 def token_expiry(text: str) -> float | None:
-    """Return the expiry time (`exp`, in Unix seconds) of the JSON Web Token in a text.
+    """Return the expiry time (`exp`, in Unix seconds) of the JSON Web Token in a string.
 
     None if the text contains no token, or if the token has no `exp` claim.
     """

@@ -303,7 +303,7 @@ def _settings_of(target: CheckTarget) -> tuple[object, ...]:
 
 
 def _server_identity(target: CheckTarget) -> str:
-    """Return a text that is equal for entries with equal command and arguments, or URL.
+    """Return a string that is equal for entries with equal command and arguments, or URL.
 
     Return "" for an entry that is never started: unusable, disabled or overridden.
     """

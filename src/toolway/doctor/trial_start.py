@@ -2,7 +2,7 @@
 
 A package runner such as npx first downloads the package. The start time of the server's process separates the download
 time from the server's own time, because the runner starts it after the download. A runner gets more time than a normal
-start, because an interrupted download starts over at the next start.
+start, because an interrupted download starts over on the next start.
 """
 
 from __future__ import annotations

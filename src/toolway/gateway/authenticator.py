@@ -26,7 +26,7 @@ _HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9
 
 
 class RequestDenied(Exception):
-    """Raised if authentication denies an HTTP request; carries the HTTP status of the response."""
+    """Raised when authentication denies an HTTP request; carries the HTTP status of the response."""
 
     def __init__(self, status: int, message: str, hint: str = "", headers: Headers = ()) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class RequestDenied(Exception):
 
 
 class VerificationPending(RequestDenied):
-    """Raised if a token cannot be verified yet, because the key of its issuer or an answer about it is being fetched.
+    """Raised when a token cannot be verified yet, because the key of its issuer or an answer about it is being fetched.
 
     `task` fetches it and never raises. The caller waits for it, then verifies the token again. A caller that cannot
     wait denies the request with the status 503.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LiveSettings(msgspec.Struct, frozen=True):
-    """Settings that a gateway reads at each use, because a reload may change them."""
+    """Settings that a gateway reads on each use, because a reload may change them."""
 
     groups: Callable[[], Mapping[str, ToolFilter]] = dict
     admission: Callable[[], AdmissionPolicy] = AdmissionPolicy

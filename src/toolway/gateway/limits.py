@@ -41,7 +41,7 @@ class CallLimit(Protocol):
     """Limit on calls that a part adds."""
 
     def concerns(self, principal: Principal) -> bool:
-        """Return False if no call of this principal is limited. It is asked at each call, so it must be cheap."""
+        """Return False if no call of this principal is limited. It is asked on each call, so it must be cheap."""
         ...
 
     def bind(self, principal: Principal, target: str) -> BoundLimit | None:
@@ -69,7 +69,7 @@ class CallLimits:
 
     def concern(self, principal: Principal) -> bool:
         """Return False if no call of this principal is limited."""
-        for each in self._limits:  # noqa: SIM110 - asked at each call: a generator would cost more
+        for each in self._limits:  # noqa: SIM110 - asked on each call: a generator would cost more
             if each.concerns(principal):
                 return True
         return False

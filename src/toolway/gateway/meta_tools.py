@@ -28,7 +28,7 @@ class MetaToolSet(Protocol):
 
     @property
     def definitions(self) -> Mapping[str, Json]:
-        """Definitions by name, in the order in which they are listed."""
+        """Definitions by name, in the order they are listed."""
         ...
 
     @property

@@ -139,7 +139,7 @@ class HubCore:
         self._build_reporting(reporting)
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
-        #: called with the tool search when it is created, at the first use
+        #: called with the tool search when it is created, on first use
         self.on_tool_search: Callable[[ToolSearch], None] = lambda search: None
         self._search_vectors: Vectors | None = None
         self._closing_vectors: set[asyncio.Task[None]] = set()

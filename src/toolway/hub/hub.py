@@ -650,7 +650,7 @@ class Hub:
 
         Args:
             name: Server to wait for; None waits for all.
-            timeout: Seconds to wait; None waits without limit.
+            timeout: Seconds to wait; None waits forever.
 
         Raises:
             ServerUnavailable: A server failed. Raised as soon as one fails.

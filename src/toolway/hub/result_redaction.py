@@ -1,7 +1,7 @@
 """Redaction of results: removes a server's secrets, and the kinds of data named in the config.
 
 A result's bytes are searched for the known values. If there are none, the bytes pass unchanged. Otherwise the result
-is decoded, and each value in a string or key is replaced by `***`. Images, audio and blobs are not inspected. If the
+is decoded, and each value in a string or key is replaced with `***`. Images, audio and blobs are not inspected. If the
 redaction fails, the result is withheld.
 """
 

@@ -119,7 +119,7 @@ class SyncHub:
         self._close(None)
 
     def _close(self, limit: float | None) -> None:
-        """Close the hub and wait for it, at most `limit` seconds; None means without limit."""
+        """Close the hub and wait for it, at most `limit` seconds; None means no limit."""
         if self._process != os.getpid():
             return  # a fork has neither the thread nor the servers
         if threading.current_thread() is self._thread:

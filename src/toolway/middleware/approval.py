@@ -50,7 +50,7 @@ _UNBOUND_META: Final = frozenset(
 
 
 class ApprovalRequired(CallError):
-    """Raised if a call needs an operator's approval. It was not sent; repeat it after the approval."""
+    """Raised when a call needs an operator's approval. It was not sent; repeat it after the approval."""
 
     code = APPROVAL_CODE
 

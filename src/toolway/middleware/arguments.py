@@ -38,7 +38,7 @@ def check_arguments(validator: ArgumentValidator) -> Middleware:
 
 
 class ArgumentValidator:
-    """Checks arguments against input schemas; compiles each schema at the first call of its tool.
+    """Checks arguments against input schemas; compiles each schema on the first call of its tool.
 
     `ignores_null` returns True for a server that treats an argument which is null like a missing one.
     """

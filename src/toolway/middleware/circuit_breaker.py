@@ -1,6 +1,6 @@
 """Circuit breaker: stops calls to a server or a tool that keeps failing, for a while.
 
-    closed ──(5 failures in a row, or half of 20 in 10 s)──▶ open ──(its time is over)──▶ half open
+    closed ──(5 failures in a row, or half of 20 in 10 s)──▶ open ──(its time is up)──▶ half open
       ▲                                                       ▲                              │
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
@@ -115,7 +115,7 @@ class CircuitBreaker:
     def seconds_until_allowed(self, now: float) -> float:
         """Return the seconds until the breaker allows an attempt of a call; 0 means that it is allowed now.
 
-        An open breaker becomes half open when its time is over. Call `begin_trial` before the attempt then.
+        An open breaker becomes half open when its time is up. Call `begin_trial` before the attempt then.
         """
         if self.state is BreakerState.OPEN and now >= self._open_until:
             self._transition(BreakerEvent.PAUSE_OVER)

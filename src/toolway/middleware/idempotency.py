@@ -101,7 +101,7 @@ class CrashSafeIdempotencyStore(IdempotencyStore, Protocol):
 
 
 class StoreFull(Exception):
-    """Raised if an idempotency store has no room for another key of this caller."""
+    """Raised when an idempotency store has no room for another key of this caller."""
 
 
 class StoreUsage:

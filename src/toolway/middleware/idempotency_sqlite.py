@@ -46,7 +46,7 @@ _WHERE_KEY: Final = "WHERE caller = ? AND server = ? AND name = ? AND key = ?"
 
 
 class StoreInUse(Exception):
-    """Raised if another process uses the SQLite file of the idempotency keys.
+    """Raised when another process uses the SQLite file of the idempotency keys.
 
     Example:
         try:

@@ -24,7 +24,7 @@ BARE_NAME_WAIT_S: Final = 10.0  # seconds that a call without a server waits for
 
 AMBIGUOUS_CODE: Final = "E-TOOL-AMBIGUOUS"
 
-#: (seconds) → enabled servers, after their tools are known or the time is over; None waits as long as a list does
+#: (seconds) → enabled servers, after their tools are known or time runs out; None waits as long as a list does
 WaitForLists = Callable[[float | None], Awaitable[Collection[str]]]
 
 

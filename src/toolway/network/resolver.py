@@ -148,7 +148,7 @@ async def _lookup_shared(host: str, lookup: Lookup, timeout: float) -> list[str]
 def _lookup_addresses(lookup: Lookup, host: str) -> list[str]:
     """Return the IP addresses that `lookup` finds for `host`, in normal form.
 
-    Raises `ValueError` if `lookup` returns a text that is not an IP address.
+    Raises `ValueError` if `lookup` returns a string that is not an IP address.
     """
     return [str(ip_address(text)) for text in lookup(host)]
 

@@ -24,7 +24,7 @@ class Parameter:
     explode: bool = False
     allow_reserved: bool = False  # :/?#[]@!$&'()*+,;= stay unescaped, as far as that is safe
     allow_empty: bool = False  # an empty value is written as a bare name
-    content_type: str = ""  # set if the value is serialised in this format, such as JSON
+    content_type: str = ""  # set if the value is serialized in this format, such as JSON
     operator_supplied: bool = False  # the operator supplies it: it is not a tool argument and never encoded
 
 
@@ -199,7 +199,7 @@ def _matches_any(text: str, patterns: tuple[str, ...], *, lower: bool = False) -
 
 
 class InvalidDocument(Exception):
-    """Raised if an OpenAPI document cannot be used. `reason` and `hint` are for the operator."""
+    """Raised when an OpenAPI document cannot be used. `reason` and `hint` are for the operator."""
 
     def __init__(self, reason: str, *, hint: str = "") -> None:
         super().__init__(reason)

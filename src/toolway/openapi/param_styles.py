@@ -1,7 +1,7 @@
-"""Parameter styles of OpenAPI (RFC 6570): serialisation of values as text, and escaping.
+"""Parameter styles of OpenAPI (RFC 6570): serialization of values as text, and escaping.
 
 Each style function takes `escape`, which escapes one text for its position. Separators are written here and never
-originate from a value. A text that could leave its position is rejected.
+originate from a value. A string that could leave its position is rejected.
 """
 
 from __future__ import annotations

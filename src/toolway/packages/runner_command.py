@@ -98,7 +98,7 @@ def split_requirement(ecosystem: Ecosystem, text: str) -> tuple[str, str]:
 
 
 def normalize(name: str) -> str:
-    """Return the normalised name of a PyPI package: lower case, with `-` for `_` and `.`."""
+    """Return the normalized name of a PyPI package: lower case, with `-` for `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

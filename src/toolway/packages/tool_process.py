@@ -19,7 +19,7 @@ _DROPPED: Final = ("npm_config_ignore_scripts", "PIP_NO_BINARY", "UV_NO_BINARY",
 
 
 class LockError(ToolwayError):
-    """Raised if packages cannot be resolved, installed or verified."""
+    """Raised when packages cannot be resolved, installed or verified."""
 
     code = "E-LOCK"
 

@@ -2,7 +2,7 @@
 
 uv and pip write launchers (.exe) that contain the path of an interpreter, and an environment of Python needs a link to
 one, which only administrators may create. So a tree has plain scripts instead, and a note of the interpreter that runs
-them. Both are in the local part of the tree, whose digest is compared at each start.
+them. Both are in the local part of the tree, whose digest is compared on each start.
 """
 
 from __future__ import annotations

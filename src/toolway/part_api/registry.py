@@ -12,7 +12,7 @@ from typing import Final
 
 from toolway.part_api.part import KeyAttribute, Metric, Part
 
-#: Built-in parts: name → class, in the order in which they are opened. A new part needs one line here.
+#: Built-in parts: name → class, in the order they are opened. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
     "identity": "toolway.parts.identity:Identity",
     "policy": "toolway.parts.policy:AccessPolicies",

@@ -1,6 +1,6 @@
 """Inverted index of tool definitions: one segment per server, one posting per word. Pure.
 
-A segment depends only on the definitions of its server: lengths are normalised by constants, not by averages over all
+A segment depends only on the definitions of its server: lengths are normalized by constants, not by averages over all
 tools. So a server that is added or changed affects the scores of other servers' tools only by the rarity of words. The
 tools of a segment have consecutive numbers, higher than all earlier ones: a posting gets and loses them as one range.
 

@@ -41,7 +41,7 @@ MIN_BONUS: Final = 0.005  # that is worth a reason
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query: its words with their weights, related words, and the normalised text if it is a tool's name."""
+    """A parsed query: its words with their weights, related words, and the normalized text if it is a tool's name."""
 
     text: str
     words: Mapping[str, float]  # stems of the query

@@ -2,7 +2,7 @@
 
 The file is zlib-compressed text: one line per stem, `stem other=72 other=64`, with the likeness in hundredths. It was
 made from the token embeddings of all-MiniLM-L6-v2 (Apache-2.0); see the README of bench/search/data. A line is parsed
-at the first use of its word.
+on first use of its word.
 """
 
 from __future__ import annotations

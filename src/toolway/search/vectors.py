@@ -59,7 +59,7 @@ class Embedder(Protocol):
 
     @property
     def identity(self) -> str:
-        """Return a text that identifies model and vector format. Vectors of different identities are never mixed."""
+        """Return a string that identifies model and vector format. Vectors of different identities are never mixed."""
 
     async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
         """Return one vector per string. Raises `EmbeddingError`, even for taking longer than `timeout` seconds."""

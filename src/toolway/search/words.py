@@ -59,7 +59,7 @@ def _cut_ending(word: str) -> str:
 
 
 class _Stems(dict[str, str]):
-    """Cache of stems by word, filled at the first use of a word. The stem of a stop word is ""."""
+    """Cache of stems by word, filled on first use of a word. The stem of a stop word is ""."""
 
     def __missing__(self, word: str) -> str:
         found = "" if word in STOP_WORDS else _cut_ending(word[:MAX_WORD_CHARS])

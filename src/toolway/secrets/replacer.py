@@ -1,6 +1,6 @@
 """Replaces secret values in text with `***`, in whatever form a program writes them.
 
-A text is searched as it is, then without its escapes (of JSON, URLs, HTML and source code), repeatedly, because escapes
+Text is searched as it is, then without its escapes (of JSON, URLs, HTML and source code), repeatedly, because escapes
 may be escaped again, and with its lines joined, because programs break long values into lines. The number of these
 steps is fixed, and each of them takes linear time.
 """
@@ -386,7 +386,7 @@ def _encoded_forms(value: str) -> Iterator[str]:
     lines = value.splitlines()
     if len(lines) > 1:
         yield from (line for line in lines if len(line) >= MIN_LINE_CHARS and not line.startswith("-----"))
-        yield "".join(line.strip() for line in lines)  # as it is in a text whose lines are joined
+        yield "".join(line.strip() for line in lines)  # as it is in a string whose lines are joined
     if len(value) <= MAX_ENCODED_CHARS:
         data = value.encode("utf-8", "surrogatepass")
         yield from _url_forms(data)
@@ -407,7 +407,7 @@ def _url_forms(data: bytes) -> Iterator[str]:
 def _base64_forms(data: bytes) -> Iterator[str]:
     """Yield the base64 forms of a secret, alone and inside longer data, in both alphabets.
 
-    In longer data it may begin at any of three positions. The characters at its ends then depend on its neighbours.
+    In longer data it may begin at any of three positions. The characters at its ends then depend on its neighbors.
     """
     for position in range(3):
         first = (position * 8 + 5) // 6

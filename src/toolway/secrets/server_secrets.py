@@ -19,7 +19,7 @@ MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was 
 class _Written(NamedTuple):
     """Forms of one secret value: in strings, and in a result's JSON bytes."""
 
-    texts: tuple[str, ...]  # as a text may contain it, also a text that is JSON itself
+    texts: tuple[str, ...]  # as a string may contain it, also a string that is JSON itself
     forms: tuple[bytes, ...]  # as the bytes of a result contain it
 
     @staticmethod
@@ -95,7 +95,7 @@ class ServerSecrets:
         return named + [("a login token", value) for value in self._tokens]
 
     def mask(self, text: str) -> str:
-        """Return text from a definition with secret values replaced by `***`, in any form."""
+        """Return text from a definition with secret values replaced with `***`, in any form."""
         if self._replace is None:
             self._replace = build_replacer({*self._values, *self._tokens, *self._environment})
         return self._replace(text)

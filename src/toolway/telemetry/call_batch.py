@@ -44,7 +44,7 @@ class CallBatch:
             self.deliver()
 
     def deliver(self) -> None:
-        """Deliver all waiting calls to the sinks, in the order in which the calls ended."""
+        """Deliver all waiting calls to the sinks, in the order the calls ended."""
         if not self._calls:
             return
         calls, self._calls = self._calls, []

@@ -1,7 +1,7 @@
 """Redaction of everything that is stored for later: all rules, in this one file.
 
 1. A value becomes a placeholder if its name usually names a secret (`password`, `api_key`, …) or is configured as one.
-2. A text with the form of a token (`ghp_…`, a JWT, a private key) becomes a placeholder, independent of its name.
+2. A string with the form of a token (`ghp_…`, a JWT, a private key) becomes a placeholder, independent of its name.
 3. Secrets that this process has fetched are hidden inside every text (`secrets/detection.py`).
 4. Password and query of a URL are hidden, because queries often carry tokens.
 5. Values that are too deep, too wide or too long are cut, with a mark.
@@ -91,7 +91,7 @@ class Redactor:
 
 
 def redact_urls(text: str) -> str:
-    """Remove the user, the password and the query from all URLs in a text.
+    """Remove the user, the password and the query from all URLs in a string.
 
     >>> redact_urls("see https://user:pw@example.com/a?token=1#x")
     'see https://example.com/a?***'

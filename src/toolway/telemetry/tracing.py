@@ -203,7 +203,7 @@ def _end_run_span(span: Span, state: str, attributes: Mapping[str, Any] | None =
 class NoopTrace:
     """Trace of a call that sampling left out: it creates no spans.
 
-    Its trace context has no `sampled` flag, so the called server does not record the call either.
+    Its trace context has no `sampled` flag, so the server does not record the call either.
     """
 
     __slots__ = ()

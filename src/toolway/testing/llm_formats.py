@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 
-#: (call id, tool, arguments: an object, or a text that is sent instead of it)
+#: (call id, tool, arguments: an object, or a string that is sent instead of it)
 CallParts: TypeAlias = tuple[str, str, "Json | str"]
 
 #: (call id, text, is an error, tool)

@@ -359,7 +359,7 @@ async def _silent_handshake(connection: ServerConnection, setting: FaultSetting)
 
 @websocket_fault("never")
 async def _never(context: WebSocketFaultContext) -> None:
-    """Leave the request without a response for ever."""
+    """Leave the request without a response forever."""
 
 
 @websocket_fault("close")

@@ -185,7 +185,7 @@ def _succeeded(task: asyncio.Task[NegotiatedProtocol]) -> bool:
 
 
 class _LegacyServer(Exception):
-    """Raised if the server answered `server/discover` as only a server before 2026-07-28 does."""
+    """Raised when the server answered `server/discover` as only a server before 2026-07-28 does."""
 
 
 async def _discover(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:

@@ -84,7 +84,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[StateEvent, State]]] = {
 
 
 class IllegalEvent(Exception):
-    """Raised if an event occurs in a lifecycle state that does not allow it: a bug in Toolway."""
+    """Raised when an event occurs in a lifecycle state that does not allow it: a bug in Toolway."""
 
 
 def step(state: State, event: StateEvent) -> State:

@@ -165,7 +165,7 @@ def describe_state(
     wait: float | None,
     transport: str = "",
 ) -> str:
-    """Return a text that explains to operators why a server is in its state."""
+    """Return a string that explains to operators why a server is in its state."""
     is_requested = disconnect is not None and disconnect.code == RESTART_CODE
     reason = "" if is_requested else _describe_failure(disconnect, cause, stderr)
     match state:

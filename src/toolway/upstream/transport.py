@@ -171,7 +171,7 @@ def require_may_send(call_state: CallState) -> None:
 
 
 class TransportError(Exception):
-    """Raised if a request got no usable response; says whether the server may have executed it.
+    """Raised when a request got no usable response; says whether the server may have executed it.
 
     Example:
         raise TransportError("no connection", Certainty.NOT_SENT)

@@ -36,7 +36,7 @@ _READY: Final = State.READY  # an attribute of an enum class is slow
 
 
 class EraChanged(Exception):
-    """Raised if a server turned out to be a legacy one when a call that was meant for a modern one was to be sent."""
+    """Raised when a server turned out to be a legacy one when a call that was meant for a modern one was to be sent."""
 
 
 class Upstream:

@@ -25,7 +25,7 @@ from toolway.workflows.expression_process import ExpressionProcess
 MAX_EXPRESSION_CHARS: Final = 4096
 MAX_DATA_BYTES: Final = 256 * 1024  # JSON of all variables that one expression uses
 MAX_TEXT_CHARS: Final = 1024 * 1024  # of a template's result
-MAX_SIMPLE_CHARS: Final = 64 * 1024  # of a text that is found without the CEL runtime
+MAX_SIMPLE_CHARS: Final = 64 * 1024  # of a string that is found without the CEL runtime
 _MACROS: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(")
 _PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _NAMES: Final = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
@@ -33,7 +33,7 @@ _STEP_NAMES: Final = re.compile(r"\bsteps\s*\.\s*([A-Za-z_]\w*)")
 
 
 class ExpressionError(ToolwayError):
-    """Raised if an expression is invalid, or has no value with the data of a run."""
+    """Raised when an expression is invalid, or has no value with the data of a run."""
 
     code = "E-WORKFLOW-EXPRESSION"
 

@@ -108,25 +108,25 @@ ACTIVE_STATES: Final[frozenset[str]] = frozenset(("running", "undoing"))
 
 
 class RunsInUse(ToolwayError):
-    """Raised if another process already executes the runs of a journal."""
+    """Raised when another process already executes the runs of a journal."""
 
     code = "E-RUNS-IN-USE"
 
 
 class RunLost(ToolwayError):
-    """Raised if another process executes a run now, or may do so. Nothing was written to the run."""
+    """Raised when another process executes a run now, or may do so. Nothing was written to the run."""
 
     code = "E-WORKFLOW-LOST"
 
 
 class JournalError(ToolwayError):
-    """Raised if the journal cannot be opened, read or written."""
+    """Raised when the journal cannot be opened, read or written."""
 
     code = "E-WORKFLOW-JOURNAL"
 
 
 class RunDamaged(JournalError):
-    """Raised if a stored value of one run cannot be read. It concerns this run alone: all other runs continue."""
+    """Raised when a stored value of one run cannot be read. It concerns this run alone: all other runs continue."""
 
     code = "E-WORKFLOW-DAMAGED"
 
@@ -163,7 +163,7 @@ def definition_hash(body: Mapping[str, Any]) -> str:
 
 
 class NewerRun(JournalError):
-    """Raised if a run has entries or messages that only a newer version of Toolway knows."""
+    """Raised when a run has entries or messages that only a newer version of Toolway knows."""
 
     code = "E-WORKFLOW-NEWER"
 

@@ -88,7 +88,7 @@ class SqliteJournal:
 
     def _close_file(self) -> None:
         if self._intents is not None:
-            # If that fails, the record is read at the next start.
+            # If that fails, the record is read on the next start.
             with contextlib.suppress(JournalError, OSError, sqlite3.Error):
                 self._intents.end(self._db)
             self._intents.close()

@@ -318,7 +318,7 @@ def _differ(first: Mapping[str, Any], second: Mapping[str, Any], *, is_own: bool
 
 
 def server_identity(entry: Mapping[str, Any]) -> str:
-    """Return a text that identifies an entry's server: its URL, or its command with arguments."""
+    """Return a string that identifies an entry's server: its URL, or its command with arguments."""
     url = entry.get("url")
     if isinstance(url, str):
         return url.rstrip("/").lower()

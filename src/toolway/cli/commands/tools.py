@@ -646,7 +646,7 @@ def _content_text(block: dict[str, Any]) -> str:
 def convert_texts(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Parse those arguments as JSON whose text the schema rejects because it wants another type.
 
-    A text that is not valid JSON stays: the call then names it.
+    A string that is not valid JSON stays: the call then names it.
     """
     validator = SchemaValidator(dict(schema))
     if validator.is_valid(arguments):

@@ -1,7 +1,7 @@
 """Revisions: numbers of changes in the database, which every node polls to find out whether it must reload.
 
 A transaction that changes shared state takes the next revision at its end. From there to the commit it holds the
-revision row, so writers are serialised. So nothing large is written and no lock is awaited after that.
+revision row, so writers are serialized. So nothing large is written and no lock is awaited after that.
 """
 
 from __future__ import annotations

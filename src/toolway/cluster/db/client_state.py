@@ -155,7 +155,7 @@ class SessionStateStore:
     async def update(
         self, tenant: str, id: str, modify: Callable[[SessionState], SessionState], ttl: float
     ) -> SessionState:
-        """Replace the state of a session by the result of `modify`, under a row lock. Return the new state.
+        """Replace the state of a session with the result of `modify`, under a row lock. Return the new state.
 
         The row expires after `ttl` seconds.
         """

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ConfigConflict(Exception):
-    """Raised if all attempts to write the configuration failed, because other nodes changed it in the meantime."""
+    """Raised when all attempts to write the configuration failed, because other nodes changed it in the meantime."""
 
 
 class ConfigStore:
@@ -372,7 +372,7 @@ class ConfigEntry:
 class StoredConfig:
     """Complete configuration of a tenant: server entries and settings."""
 
-    entries: Mapping[str, ConfigEntry]  # by normalised server name
+    entries: Mapping[str, ConfigEntry]  # by normalized server name
     settings: Json  # the `toolway` block
     marks: Mapping[str, int]  # of the stored servers, by name (`integrity.py`)
 
@@ -407,7 +407,7 @@ class ConfigChanges:
 def parse_document(document: Json) -> StoredConfig:
     """Parse a configuration document and assign each entry its server name.
 
-    A name that is already valid wins over one that must be normalised. An entry whose normalised name is taken keeps
+    A name that is already valid wins over one that must be normalized. An entry whose normalized name is taken keeps
     its written name: it cannot be called, but the reader of the configuration reports it."""
     servers: Json = document.get(SERVER_MAP_KEYS[0]) or {}
     names = {written_name: written_name for written_name in servers if normalize_name(written_name) == written_name}

@@ -3,7 +3,7 @@
 A stopped node must not block other nodes. So the database ends idle transactions before the waiters for their locks
 time out. An acknowledged commit is on the database's disk.
 
-A hostile or hanging database must not block a node for ever either. It keeps the time limits of statements itself, so
+A hostile or hanging database must not block a node forever either. It keeps the time limits of statements itself, so
 a node has its own: a connection on which nothing is answered is cut.
 """
 
@@ -63,7 +63,7 @@ _REQUIRE_SYNC_COMMIT: Final = (
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
 )
 _MIGRATIONS_DIR: Final = Path(__file__).parent / "migrations"
-_UPGRADE_LOCK_ID: Final = 0x746F6F6C776179  # advisory lock id that serialises nodes that start at the same time
+_UPGRADE_LOCK_ID: Final = 0x746F6F6C776179  # advisory lock id that serializes nodes that start at the same time
 
 Columns: TypeAlias = Mapping[str, Any]
 

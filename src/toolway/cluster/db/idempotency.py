@@ -54,11 +54,11 @@ log = logging.getLogger("toolway.cluster")
 
 
 class DatabaseUnavailable(Exception):
-    """Raised if the database does not respond, so an idempotency key cannot be claimed."""
+    """Raised when the database does not respond, so an idempotency key cannot be claimed."""
 
 
 class NoLease(Exception):
-    """Raised if this node has no lease: other nodes could not learn the outcome of its calls."""
+    """Raised when this node has no lease: other nodes could not learn the outcome of its calls."""
 
 
 @dataclass(slots=True)

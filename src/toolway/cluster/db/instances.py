@@ -336,7 +336,7 @@ async def apply_desired_instances(db: AsyncConnection, tenant: str, desired: Map
     """Make the instance rows of these servers match the desired state, within a transaction.
 
     Other servers are not changed. A live owner keeps its instances: surplus or misplaced ones are marked as recalled,
-    and the owner releases them at its next poll."""
+    and the owner releases them on its next poll."""
     remaining, new = iter(desired.items()), 0
     while batch := dict(islice(remaining, SERVERS_PER_BATCH)):
         new += await _apply_batch(db, tenant, batch)

@@ -204,7 +204,7 @@ def _encode(table: str, content: tuple[Any, ...]) -> bytes:
 
 
 class StateRefused(ConfigError):
-    """Raised if the rows of a tenant are not those that its nodes wrote last, or were written with another key."""
+    """Raised when the rows of a tenant are not those that its nodes wrote last, or were written with another key."""
 
     def __init__(self, tenant: str, what: str, detail: str) -> None:
         restore = "if you restored a backup, restart all nodes; otherwise see: toolway cluster trust --help"

@@ -414,7 +414,7 @@ def _binding_text(binding: tuple[str, ...]) -> str:
 
 
 class DecryptionError(ConfigError):
-    """Raised if a stored value has another key, belongs to another row, or is damaged."""
+    """Raised when a stored value has another key, belongs to another row, or is damaged."""
 
     def __init__(self, binding: tuple[str, ...], detail: str) -> None:
         super().__init__(

@@ -58,7 +58,7 @@ PublishChunk = Callable[[bytes], Awaitable[None]]
 
 
 class InvalidFrame(Exception):
-    """Raised if a received frame (message of the RPC protocol over NATS) is malformed."""
+    """Raised when a received frame (message of the RPC protocol over NATS) is malformed."""
 
 
 class Subjects:
@@ -210,7 +210,7 @@ def _decode_chunk(frame: bytes) -> tuple[int, bytes]:
 
 
 class TransferStalled(Exception):
-    """Raised if the receiver of a chunked message acknowledges no chunk in time."""
+    """Raised when the receiver of a chunked message acknowledges no chunk in time."""
 
 
 class ChunkedTransfer:

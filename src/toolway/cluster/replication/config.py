@@ -33,7 +33,7 @@ from toolway.types import Json
 def read_document(
     file: str, held: Collection[HeldEntry] = (), contents: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Json, str]:
-    """Read a configuration file. Return its normalised document and a digest of the content.
+    """Read a configuration file. Return its normalized document and a digest of the content.
 
     The entries `held`, which need review, are left out. White space and comments do not change the digest.
     Variables stay unexpanded, since each node has its own. `contents` has the contents of files that keys of the
@@ -122,7 +122,7 @@ class ConfigSource:
 
 
 def _may_clash(change: ConfigDiff) -> bool:
-    """Return True if a changed entry may have the same normalised name as another entry."""
+    """Return True if a changed entry may have the same normalized name as another entry."""
     return any(normalize_name(entry.written_name) != entry.written_name for entry in change.entries.values()) or any(
         normalize_name(name) != name for name in change.removed
     )

@@ -145,11 +145,11 @@ class SharedPins:
         return approved
 
     def close(self) -> None:
-        """Begin no more writes of pins to the database. `wait_closed` waits for a write that is in flight."""
+        """Start no new writes of pins to the database. `wait_closed` waits for a write that is in flight."""
         self._is_closed = True
 
     async def wait_closed(self) -> None:
-        """Begin no more writes of pins to the database; wait at most `CLOSE_TIMEOUT_S` for one that is in flight."""
+        """Start no new writes of pins to the database; wait at most `CLOSE_TIMEOUT_S` for one that is in flight."""
         self.close()
         if self._writer is not None:
             await asyncio.wait({self._writer}, timeout=CLOSE_TIMEOUT_S)

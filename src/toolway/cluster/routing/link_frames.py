@@ -43,7 +43,7 @@ MAX_RECORDS: Final = 1 << 40  # of one key
 
 
 class LinkError(Exception):
-    """Raised if the peer breaks the rules of a link, or if its bytes were changed. The connection must end."""
+    """Raised when the peer breaks the rules of a link, or if its bytes were changed. The connection must end."""
 
 
 class LinkFrame(NamedTuple):

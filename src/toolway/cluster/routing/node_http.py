@@ -152,7 +152,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 class NodeProofFailed(HttpError):
-    """Raised if the process at the address of a node does not prove to be that node."""
+    """Raised when the process at the address of a node does not prove to be that node."""
 
 
 async def check_node(

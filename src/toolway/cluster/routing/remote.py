@@ -377,7 +377,7 @@ class RemoteTransport(OwnerTransportBase):
 
 
 class _OwnerUnavailable(Exception):
-    """Raised if the owner node executed nothing: the request then waits for the next owner.
+    """Raised when the owner node executed nothing: the request then waits for the next owner.
 
     `is_confirmed` means that the owner itself said so, sealed. Otherwise it follows from a network error, which may be
     wrong. The next attempt then has the same `use_id`, which a node accepts only once. So the same owner does not

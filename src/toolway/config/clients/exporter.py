@@ -201,7 +201,7 @@ def _iter_input_names(value: Any) -> Iterator[str]:
 def _find_plain_secrets(document: Any) -> frozenset[str]:
     """Return the plain-text secrets in a client's file, which are masked in the diff.
 
-    A text that is part of a command is never masked, even if `env` repeats it: the diff must show what an entry runs.
+    A string that is part of a command is never masked, even if `env` repeats it: the diff must show what an entry runs.
     """
     found = {secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS}
     shown = list(_iter_command_texts(document))

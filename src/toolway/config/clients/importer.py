@@ -359,7 +359,7 @@ class _EntryNormalizer:
         return None if found is None else self._unread.pop(found)
 
     def _translate(self, field: str, value: Any) -> Any:
-        """Translate the client's variables in a text or list to our syntax.
+        """Translate the client's variables in a string or list to our syntax.
 
         Other values are returned unchanged. Text that only appears to contain a variable causes a warning.
         """

@@ -360,7 +360,7 @@ def _collapse_empty(text: str, start: int) -> str:
 
 
 class JsonNode(msgspec.Struct):
-    """JSON value in a text: its start and end offsets, and its members or items."""
+    """JSON value in a string: its start and end offsets, and its members or items."""
 
     start: int
     end: int = 0

@@ -89,7 +89,7 @@ _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value
 
 
 class RpcFailure(Exception):
-    """Raised if an MCP request is to be answered with a JSON-RPC error: code, message and data."""
+    """Raised when an MCP request is to be answered with a JSON-RPC error: code, message and data."""
 
     def __init__(
         self, code: int, message: str, data: Any = None, *, status: int | None = None, retry_after: float | None = None

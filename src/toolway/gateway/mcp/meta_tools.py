@@ -32,7 +32,7 @@ _CALL_SCHEMA: Final[Json] = {
     "required": ["name"],
 }
 
-#: Definitions, in the order in which they are listed.
+#: Definitions, in the order they are listed.
 _DEFINITIONS: Final[tuple[Json, ...]] = (
     {
         "name": SEARCH_TOOL,

@@ -364,7 +364,7 @@ class EndpointView:
         return [qualify(server, str(uri)) for server in sorted(servers)] if len(servers) > 1 else []
 
     def sanitize(self, value: Any) -> Any:
-        """Remove invisible characters from a text or JSON value of a server, unless the setting is to keep them."""
+        """Remove invisible characters from a string or JSON value of a server, unless the setting is to keep them."""
         return value if self._invisible_characters() == "keep" else map_texts(value, remove_invisible)
 
     def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:

@@ -48,7 +48,7 @@ class AgentsAdmin:
         get_reader: Returns the reader of agent runs; None if the gateway shows none.
         get_engine: Returns the engine of the gateway, or None.
         key_names: Returns the names of API keys by id.
-        mask: Masks secrets in a text.
+        mask: Masks secrets in a string.
         emit: Reports an action of an administrator in a journal that is not the gateway's.
         usages: What runs that have ended have used, by id. They are kept there.
     """

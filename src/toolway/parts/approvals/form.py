@@ -28,7 +28,7 @@ _ANSWER_FIELD: Final = "approve"
 class ArgumentReader:
     """Describes call arguments for human readers.
 
-    `mask` hides secrets in a text. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
+    `mask` hides secrets in a string. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
     of server bank`: the reader must know what is sent without reading it.
     """
 

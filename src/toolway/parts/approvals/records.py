@@ -101,7 +101,7 @@ class ApprovalStore(Protocol):
 
 
 class StoreError(Exception):
-    """Raised if the store of the approvals cannot be read or written."""
+    """Raised when the store of the approvals cannot be read or written."""
 
 
 def new_request_id() -> str:

@@ -35,7 +35,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class BudgetExceeded(Exception):
-    """Raised if a budget that a call is charged to is used up."""
+    """Raised when a budget that a call is charged to is used up."""
 
     def __init__(self, account: BudgetAccount, wait: float, resets_at: int) -> None:
         super().__init__(account.id)
@@ -45,11 +45,11 @@ class BudgetExceeded(Exception):
 
 
 class LedgerUnavailable(Exception):
-    """Raised if it is unknown how much of a budget is used, because the ledger that stores it cannot be used."""
+    """Raised when it is unknown how much of a budget is used, because the ledger that stores it cannot be used."""
 
 
 class TooManyCalls(Exception):
-    """Raised if an API key has reached its limit of concurrent calls. `limit` is its share for this process."""
+    """Raised when an API key has reached its limit of concurrent calls. `limit` is its share for this process."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)

@@ -24,7 +24,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class LedgerError(Exception):
-    """Raised if the ledger cannot be read or written."""
+    """Raised when the ledger cannot be read or written."""
 
 
 class BudgetAccount(NamedTuple):

@@ -20,7 +20,7 @@ _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
 class FlowStoreError(Exception):
-    """Raised if the stored windows of callers (their last labeled calls) cannot be read or written."""
+    """Raised when the stored windows of callers (their last labeled calls) cannot be read or written."""
 
 
 def encode_window(window: Window) -> str:

@@ -37,7 +37,7 @@ _NAME_CLAIMS: Final = ("preferred_username", "email", "upn", "name")
 
 
 class InvalidToken(Exception):
-    """Raised if a token does not authenticate its sender. The text is sent to the sender, so it contains no secret."""
+    """Raised when a token does not authenticate its sender. The sender gets the message, so it has no secrets."""
 
 
 class ParsedToken(NamedTuple):

@@ -50,7 +50,7 @@ Answer = tuple[int, bytes, tuple[tuple[str, str], ...]]
 
 
 class GrantRefused(Exception):
-    """Raised if a request to the token endpoint is refused. `code` is an error code of RFC 6749."""
+    """Raised when a request to the token endpoint is refused. `code` is an error code of RFC 6749."""
 
     def __init__(self, code: str, description: str, status: int = 400) -> None:
         super().__init__(description)

@@ -314,7 +314,7 @@ class IdentityProvider:
         return principal
 
     def _report(self, identity: TokenIdentity, principal: Principal) -> None:
-        """Emit an event at the first use of a token: it names the issuer and subject behind the principal id."""
+        """Emit an event on first use of a token: it names the issuer and subject behind the principal id."""
         by = f" with {identity.client}" if identity.client else ""
         reason = f"{self.settings.issuer}#{identity.subject}{by}, groups: {', '.join(self._used_groups(identity))}"
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))

@@ -1,6 +1,6 @@
 """User login at one running gateway: connects the provider, and gives it changed settings.
 
-The login settings are fixed at the start; the groups of `toolway.access` may change at each reload. A gateway
+The login settings are fixed at the start; the groups of `toolway.access` may change on each reload. A gateway
 without a login loads nothing of it.
 """
 

@@ -18,7 +18,7 @@ _VARIABLES: Final = ("principal", "resource", "context")
 
 
 class UnsupportedPolicy(ValueError):
-    """Raised if a policy is written in a form that cannot be analysed; the text says how to write it."""
+    """Raised when a policy is written in a form that cannot be analysed; the text says how to write it."""
 
 
 class ArgumentRead(NamedTuple):
@@ -224,7 +224,7 @@ def _path_of(node: Any) -> tuple[str, ...] | None:
 
 
 def read_policies(text: str, policies_to_json: Any) -> list[Policy]:
-    """Parse the policies in a text. Raises `UnsupportedPolicy`, or `ValueError` if the text is not valid Cedar.
+    """Parse the policies in a string. Raises `UnsupportedPolicy`, or `ValueError` if the text is not valid Cedar.
 
     `policies_to_json` is the function of the Cedar library that parses them.
     """

@@ -26,7 +26,7 @@ ArgumentTypes: TypeAlias = "tuple[Field, ...]"
 
 
 class UnfitArgument(ValueError):
-    """Raised if an argument that a policy reads has a value that Cedar, or the schema of its tool, does not allow."""
+    """Raised when an argument that a policy reads has a value that Cedar, or the schema of its tool, does not allow."""
 
 
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:

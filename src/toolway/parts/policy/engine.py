@@ -68,7 +68,7 @@ class PolicyProblem(NamedTuple):
 
 
 class InvalidPolicies(ValueError):
-    """Raised if a text is not a valid set of policies."""
+    """Raised when a text is not a valid set of policies."""
 
     def __init__(self, problems: Sequence[PolicyProblem]) -> None:
         super().__init__("; ".join(map(str, problems[:3])))

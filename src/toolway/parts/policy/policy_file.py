@@ -49,7 +49,7 @@ def load_policy(path: Path) -> LoadedPolicy:
 
 
 def parse_policy(text: str, file: str) -> PolicyEngine:
-    """Compile the policies in a text. Raises `ConfigError` if they are not valid. `file` is for the error."""
+    """Compile the policies in a string. Raises `ConfigError` if they are not valid. `file` is for the error."""
     try:
         return PolicyEngine(text)
     except InvalidPolicies as exc:

@@ -240,7 +240,7 @@ class WorkflowService(PartRuntime):
                     self.hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def drain(self) -> None:
-        """Answer at once the calls that wait for a run, and begin no more runs, because the gateway shuts down."""
+        """Answer at once the calls that wait for a run, and start no new runs, because the gateway shuts down."""
         if self._server is not None:
             self._server.stop_waiting()
         if self.engine is not None:
@@ -249,7 +249,7 @@ class WorkflowService(PartRuntime):
     async def finish(self, timeout: float) -> None:
         """Stop the workflows: wait at most `timeout` seconds for running steps.
 
-        Unfinished runs continue at the next start.
+        Unfinished runs continue on the next start.
         """
         tasks = [task for task in (self._opening, self._watching) if task is not None]
         for task in tasks:

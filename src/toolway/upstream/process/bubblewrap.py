@@ -49,7 +49,7 @@ ETC_PATHS: Final = (
     *("passwd", "group", "nsswitch.conf", "hosts", "host.conf", "resolv.conf", "localtime", "timezone", "mime.types"),
     *("fonts", "magic", "terminfo", "os-release", "debian_version", "services", "protocols", "gai.conf"),
 )
-PACKAGE_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})  # they ask a registry at each start
+PACKAGE_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})  # they ask a registry on each start
 PRIVATE_FOLDER_BYTES: Final = 1 << 30  # of each private folder in `strict`, which is in memory
 PROXY_FOLDER: Final = "/run/toolway"  # in `strict`, if the entry grants hosts
 FORWARDER: Final = "/run/toolway-forwarder.py"
@@ -161,7 +161,7 @@ def strict_command(
 
 
 def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
-    """Raise `ValueError` if a command (such as npx) needs a package registry at each start and no host is granted."""
+    """Raise `ValueError` if a command (such as npx) needs a package registry on each start and no host is granted."""
     if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
         raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway trust lock")
 

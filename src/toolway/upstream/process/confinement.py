@@ -32,7 +32,7 @@ DEVICES: Final = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "rand
 
 
 class SandboxError(Exception):
-    """Raised if the sandbox of a server is not possible here.
+    """Raised when the sandbox of a server is not possible here.
 
     `code` is the name of the errno, E-SANDBOX, or E-PLATFORM if no sandbox of this system can do that.
     """

@@ -23,7 +23,7 @@ TAG_VARIABLE: Final = "TOOLWAY_TAG"  # random tag in the environment of a server
 
 
 class SpawnError(Exception):
-    """Raised if a process could not be started. `code` is the name of the errno, such as ENOENT, or ours."""
+    """Raised when a process could not be started. `code` is the name of the errno, such as ENOENT, or ours."""
 
     def __init__(self, code: str, text: str, hint: str = "") -> None:
         super().__init__(text)

@@ -24,7 +24,7 @@ _MAX_RETRY_DIGITS: Final = 9
 
 
 class EventTooLong(Exception):
-    """Raised if a server-sent event grows beyond the limit of the parser."""
+    """Raised when a server-sent event grows beyond the limit of the parser."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"an event of more than {limit} bytes")

@@ -109,11 +109,11 @@ class Frame(msgspec.Struct, eq=False):
 
 
 class PipeFull(Exception):
-    """Raised if a frame would exceed the byte limit of the write queue."""
+    """Raised when a frame would exceed the byte limit of the write queue."""
 
 
 class PipeBroken(Exception):
-    """Raised if a frame is written to a pipe that is closed, by us or by its reader."""
+    """Raised when a frame is written to a pipe that is closed, by us or by its reader."""
 
 
 class PipeWriter:

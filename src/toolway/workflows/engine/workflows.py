@@ -124,7 +124,7 @@ class Workflows(RunExecutor):
             self._hub._core.spawner.release(self._hold)
 
     def stop_taking(self) -> None:
-        """Take no more runs from the journal and begin no more steps.
+        """Take no more runs from the journal and start no new steps.
 
         Another node, or the next process, continues the runs.
         """

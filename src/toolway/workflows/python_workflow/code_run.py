@@ -234,7 +234,7 @@ class CodeRun:
         return entries[0].began, entries[-1].ended
 
     def open_requests(self) -> list[StepRequest]:
-        """Return the steps that the workflow function waits for, in the order in which it requested them."""
+        """Return the steps that the workflow function waits for, in the order it requested them."""
         return [each for each in self._requests.values() if not each.future.done()]
 
     def ending(self) -> Progress:

@@ -59,7 +59,7 @@ def lock(
 ) -> CommandResult:
     """Lock the packages that npx and uvx entries run: exact versions, hashes, and an installed tree.
 
-    A locked server starts from its tree, which is compared with the lock at each start, without asking the registry.
+    A locked server starts from its tree, which is compared with the lock on each start, without asking the registry.
 
     Install scripts of packages are not run. The entries of the configuration stay as they are.
     """

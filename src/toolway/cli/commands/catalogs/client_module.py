@@ -153,7 +153,7 @@ def _text(value: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text of a server without characters that could end a docstring or begin an escape."""
+    """Return text from a server without characters that could end a docstring or begin an escape."""
     printable = "".join(each if each.isprintable() or each == "\n" else " " for each in text)
     return printable.replace("\\", "/").replace('"', "'")
 

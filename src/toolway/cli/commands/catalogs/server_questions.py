@@ -32,7 +32,7 @@ _YES: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "f
 
 
 class EndOfInput(Exception):
-    """Raised if the user ends the input (Ctrl-D) instead of answering."""
+    """Raised when the user ends the input (Ctrl-D) instead of answering."""
 
 
 class ServerQuestions:

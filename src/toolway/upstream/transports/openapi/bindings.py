@@ -217,7 +217,7 @@ _NO_URL_REASON: Final = "the document has no URL for its API"
 
 
 class NoBaseUrl(Exception):
-    """Raised if no base URL can be used for an API operation; has the reason and a hint."""
+    """Raised when no base URL can be used for an API operation; has the reason and a hint."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)

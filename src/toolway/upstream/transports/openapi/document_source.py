@@ -337,7 +337,7 @@ _OPERATIONS_PER_YIELD: Final = 10  # operations between two pauses
 
 
 class SubprocessUnavailable(Exception):
-    """Raised if the parser subprocess cannot be started, or ends without a complete result."""
+    """Raised when the parser subprocess cannot be started, or ends without a complete result."""
 
 
 class _ParserOutput(msgspec.Struct):
