@@ -15,7 +15,7 @@ from tests.gateway.edge_lab import modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
 from tests.gateway.test_pins import toolway
-from tests.parts.approvals.lab import asking, call
+from tests.parts.approvals.lab import asking, call, refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -163,3 +163,36 @@ async def test_long_approval_request_is_stored_whole(tmp_path: Path, text: str) 
         id_ = (await call(raw, "modern", "echo", {"text": text})).error["data"]["approvalId"]
         found = await lab.gate.get_request(id_)
         assert json.loads(found.arguments[0].value) == text
+
+
+@pytest.mark.attack("R4-held-1")
+async def test_approval_does_not_cover_lookalike_arguments(tmp_path: Path) -> None:
+    rules = {"bank.echo": "operator"}
+    async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
+        shown = {"text": "caf\u00e9", "amount": 1, "to": {"a": 0, "b": [1, 2]}}
+        first = await call(raw, "modern", "echo", shown)
+        await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")
+        for other in (
+            {**shown, "text": "cafe\u0301"},
+            {**shown, "text": "caf\u00e9\u200b"},
+            {**shown, "amount": 1.0},
+            {**shown, "amount": True},
+            {**shown, "amount": "1"},
+            {**shown, "to": {"a": -0.0, "b": [1, 2]}},
+            {**shown, "to": {"a": 0, "b": [2, 1]}},
+            {**shown, "more": None},
+        ):
+            assert refusal(await call(raw, "modern", "echo", other)) == (-31014, "E-APPROVAL"), other
+        assert lab.executed() == 0
+        same = {"to": {"b": [1, 2], "a": 0}, "amount": 1, "text": "caf\u00e9"}
+        assert not (await call(raw, "modern", "echo", same)).result["isError"] and lab.executed() == 1
+
+
+@pytest.mark.attack("A2-held-7")
+async def test_approval_is_used_once_by_parallel_calls(tmp_path: Path) -> None:
+    async with asking(tmp_path, {"bank.*": "operator"}) as lab, lab.raw("server/bank") as raw:
+        arguments = {"text": "pay"}
+        first = await call(raw, "modern", "echo", arguments)
+        await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")
+        answers = await asyncio.gather(*(call(raw, "modern", "echo", arguments) for _ in range(30)))
+        assert sum("result" in each.last for each in answers) == 1 == lab.executed()

@@ -272,3 +272,27 @@ def test_rewritten_log_without_its_key_is_not_accepted(
     assert attacker.verify("--log", attacker.settings.file).exit_code == ALTERED  # its own log: the key is known
     Path(attacker.settings.digest_key_file).unlink()
     assert attacker.verify().exit_code == ALTERED
+
+
+@pytest.mark.attack("R2-B-5")
+def test_log_without_macs_fails_verification_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "real"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    settings = AuditSettings(to="sqlite", file=str(folder / "audit.sqlite"))
+    chain = AuditChain(create_sink(settings), RecordMacs.load(settings))
+    chain.open()
+    chain.write([encode_record("call.intent", 1_700_000_000.0 + n, n, {"call": f"c{n}"}) for n in range(3)])
+    chain.close()
+    sink = create_sink(settings)
+    sink.open()
+    bodies = [re.sub(rb'^\{"seq":\d+,"prev":"\w+",', b"{", row.body) for row in sink.read_forward()]
+    sink.close()
+    Path(settings.file).unlink()
+    sink = create_sink(settings)
+    sink.open()
+    sink.append(link_records(ChainHead(), [re.sub(rb',"mac":"\w+"\}$', b"}", body) for body in bodies]))
+    sink.close()
+    for place in ("real", "link"):
+        done = CliRunner().invoke(app, ["audit", "verify", "--log", str(tmp_path / place / "audit.sqlite")])
+        assert done.exit_code == 9, place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -19,8 +20,10 @@ from toolway.audit import file_sinks
 from toolway.audit.chain import AuditChain
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
+from toolway.audit.signing import KeySigner
 from toolway.audit.sink import ChainHead, SinkBroken, StoredRecord, encode_record, link_records
 from toolway.parts.audit import whole_logs
+from toolway.parts.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 
 __all__ = ["place"]  # the fixture
 
@@ -227,3 +230,32 @@ def test_records_hidden_by_a_database_view_are_detected(place: Place) -> None:
         db.execute("CREATE VIEW records AS SELECT seq, hash, body FROM hidden WHERE seq < 4")
     assert place.verify().exit_code == ALTERED
     assert place.refused() in ("E-AUDIT-ALTERED", "E-AUDIT-OPEN")
+
+
+def export(signer: KeySigner, kind: str, records: list[bytes]) -> bytes:
+    out = io.BytesIO()
+    facts = {"time": "2026-11-17T00:00:00.000000Z", "key": signer.public.id, "selection": {"kind": kind}, "logs": []}
+    write_export(records, out, lambda size, root: {**facts, "size": size, "root": root}, signer.sign)
+    return out.getvalue()
+
+
+@pytest.mark.attack("R4-4")
+def test_joined_proofs_are_rejected() -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    signer = KeySigner(Ed25519PrivateKey.generate())
+    records = [b'{"seq":%d,"call":"pay"}' % number for number in range(5)]
+    first, second = (write_proofs(io.BytesIO(export(signer, kind, records)), "pay") for kind in ("a", "b"))
+
+    def check(*lines: bytes) -> int:
+        return check_file(io.BytesIO(b"".join(line + b"\n" for line in lines)), signer.public).records
+
+    assert check(*first) == 5 and check(first[1], first[3]) == 2
+    for lines, reason in (
+        ((first[1], first[1]), "repeated"),
+        ((first[3], first[1]), "moved"),
+        ((first[1], second[2]), "several exports"),
+        ((second[0], *first[1:]), "several exports"),
+    ):
+        with pytest.raises(AlteredExport, match=reason):
+            check(*lines)

@@ -7,12 +7,13 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.gateway.edge_lab import modern
+from tests.gateway.edge_lab import message_of, modern
 from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
 from tests.parts.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, compact, encode, guarded
 from tests.parts.identity.test_identity_assertions import lab
@@ -345,3 +346,19 @@ async def test_token_outside_the_authorization_header_is_rejected(tmp_path: Path
             body, heads = modern("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
             answer = await found.ask("POST", path, body, {**heads, **fields}, token=None)
             assert answer.status == 401 and token.encode() not in answer.body, fields
+
+
+@pytest.mark.attack("R4-8")
+async def test_admin_call_requires_the_oauth_scope_of_the_tool(tmp_path: Path) -> None:
+    issuer = Issuer()
+    settings = replace(SETTINGS, admins=("platform",), tool_scopes={"a.echo": ("pay",)})
+    async with guarded(tmp_path, issuer, settings=settings) as found:
+        body = {"server": "a", "tool": "echo", "arguments": {"text": "x"}}
+        for scope, status in (("read", 502), ("read pay", 200)):
+            token = issuer.token(groups=["platform"], scope=scope)
+            answer = await found.ask("POST", "/admin/call", body, token=token)
+            assert answer.status == status and (status == 200) == (b"lacks the scope pay" not in answer.body)
+        (made,) = message_of(await found.ask("GET", "/admin/calls?limit=5"))["calls"]
+        plain = issuer.token(groups=["platform"], scope="read")
+        again = await found.ask("POST", f"/admin/calls/{made['id']}/replay", {"confirm": True}, token=plain)
+        assert b"lacks the scope pay" in again.body and found.calls("a") == 1

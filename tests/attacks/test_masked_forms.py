@@ -5,18 +5,27 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 import textwrap
 from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from urllib.parse import quote, quote_plus
 
 import pytest
+from typer.testing import CliRunner
 
+from tests.parts.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
+from toolway.cli.app import app
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
-from toolway.secrets import replacer
+from toolway.hub.result_redaction import ResultRedactor
+from toolway.protocol import sanitize
+from toolway.secrets import replacer, server_secrets
 from toolway.secrets.replacer import CUT, CUT_MARGIN_CHARS, MASK, build_replacer, mask_and_cut
+from toolway.secrets.server_secrets import ServerSecrets, secrets_of
+from toolway.types import ToolResult
 
 SECRETS = ["sk/Tq7v+Lm2Xk9Zp4Rw8/zz", 'a"b\\c/d é&=+/', "päss/wörd", "six/66", "-" + "Zk3/x+" * 30]
 
@@ -146,3 +155,63 @@ def test_part_of_a_secret_next_to_a_cut_mark_is_masked(form: str) -> None:
         assert not any(part in around for part in parts_of(value))
     assert mask(f"x {CUT}") == f"x {CUT}"
     assert mask(f"x {value[:6]}") == f"x {value[:6]}"
+
+
+@pytest.mark.attack("R2-B-2")
+def test_secret_with_invisible_characters_inside_is_masked(tmp_path: Path) -> None:
+    secret = "Zq8wT3xK9-Lm2vB"
+    program = (
+        "import os, sys\nsecret = os.environ['PLAIN']\n"
+        "for between in '\\u200b', '\\0', '\\x08', '\\u00ad', '\\ufe0f', '\\u202e', '\\U000e0041':\n"
+        "    print('x', between.join(secret), file=sys.stderr)\nsys.exit(3)"
+    )
+    entry = {"command": sys.executable, "args": ["-c", program], "env": {"PLAIN": secret, "PYTHONUTF8": "1"}}
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"telltale": entry}}))
+    for words in (["logs", "telltale", "--wait", "5"], ["show", "telltale", "--wait", "5"]):
+        done = CliRunner().invoke(app, [*words, "--config", str(file)])
+        assert "***" in done.output and secret not in sanitize.remove_invisible(done.output + done.stderr), words
+    assert replacer.UNPRINTABLE.pattern == sanitize._UNPRINTABLE.pattern
+
+
+@pytest.mark.attack("R2-C-4")
+def test_fully_url_encoded_secret_is_masked() -> None:
+    secret = "Tq7vLm2Xk9Zp4Rw8"
+    encoded = "".join(f"%{ord(char):02X}" for char in secret)
+    mask = replacer.build_replacer([secret])
+    assert mask(f"at /{encoded}/x and {encoded.lower()}") == "at /***/x and ***"
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-2")
+async def test_callers_token_is_masked_in_the_result(tmp_path: Path) -> None:
+    async with ExchangeIssuer() as issuer, on_behalf(tmp_path, issuer, {"jira": Target(issuer)}) as found:
+        alice = issuer.token("alice")
+        assert "result" in await found.call("jira__echo", {"text": "x"}, token=alice)
+        (token,) = issuer.valid
+        for _ in range(2):  # the second call is a flight
+            answer = await found.call("jira__echo", {"text": f"Bearer {token}"}, token=alice)
+            assert answer["result"]["content"][0]["text"] == "Bearer ***"
+
+
+@pytest.mark.attack("R4-3")
+def test_entry_secret_stays_masked_after_many_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_secrets, "MAX_TOKENS", 50)
+    found = ServerSecrets()
+    found.add("secret-of-the-entry")
+    found.add_token("token-in-use")
+    for number in range(300):
+        found.add_token(f"token-{number:06}")
+        found.add_token("token-in-use")
+    assert found.may_be_in(b"secret-of-the-entry") and found.may_be_in(b"token-in-use")
+    assert not found.may_be_in(b"token-000000") and len(found.texts) == 51
+
+
+@pytest.mark.attack("R4-9")
+def test_secret_in_an_image_like_part_is_masked() -> None:
+    secrets_of("gallery").add("secret-of-the-entry")
+    redactor = ResultRedactor("gallery")
+    said = "the token is secret-of-the-entry"
+    file = {"mimeType": "text/plain", "data": said, "blob": said, "nested": [{"type": "text", "data": said}]}
+    result = ToolResult("gallery", "read", {"content": [], "structuredContent": {"file": file}})
+    assert "secret" not in str(redactor.redact_now(result).raw)

@@ -65,3 +65,21 @@ def test_operation_at_another_origin_gets_no_credentials() -> None:
 def test_first_operation_decides_the_origin_of_credentials() -> None:
     api = document([], first=["https://api.example"], other=["https://evil.example"], port=["https://api.example:8443"])
     assert origins(api, **KEY) == {"/first": "https://api.example", "/other": "", "/port": ""}
+
+
+@pytest.mark.attack("R2-C-5")
+@pytest.mark.parametrize(("of_entry", "of_document"), [("X-Api-Key", "X_Api_Key"), ("x_api_key", "X-Api-Key")])
+def test_document_cannot_replace_an_entry_header_by_spelling(of_entry: str, of_document: str) -> None:
+    """CGI and WSGI servers take `X_Api_Key` and `X-Api-Key` for the same header."""
+    names = [of_document, "Content_Length", "X-Other"]
+    parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
+    operation = {"operationId": "o", "parameters": parameters, "responses": {"200": {"description": ""}}}
+    document = {"openapi": "3.0.3", "info": {"title": "t", "version": "1"}, "paths": {"/o": {"get": operation}}}
+    loaded = load_document(
+        json.dumps(document).encode(),
+        source="x",
+        selection=OperationSelection(),
+        operator_supplied=frozenset({of_entry, of_entry.lower()}),
+    )
+    arguments = [each.name for each in loaded.operations[0].parameters if not each.operator_supplied]
+    assert arguments == ["X-Other"]

@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from toolway import Hub
+from toolway.testing import FakeHttp
+from toolway.workflows import Workflows
+from toolway.workflows.sqlite_journal import SqliteJournal
+
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 
 from tests.attacks.test_config_files import SECRET, held, serving
@@ -292,3 +297,22 @@ async def test_workflow_address_gets_no_provider_key_unless_listed(
                 await asyncio.sleep(0.3)
             assert "E-AGENT-ADDRESS" in shown
         assert llm.requests == []
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("A2-held-9")
+async def test_expression_in_an_input_or_result_is_not_evaluated(tmp_path: Path) -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    evil = "${inputs.secret} ${steps.second.text} {{inputs.secret}}"
+    steps = [
+        {"name": "first", "tool": "demo.echo", "params": {"text": "${inputs.text}"}},
+        {"name": "second", "tool": "demo.echo", "params": {"text": "${steps.first.text}"}},
+    ]
+    body = {"steps": steps, "outputs": {"text": "${steps.second.text}"}}
+    async with (
+        FakeHttp() as fake,
+        Hub({"demo": fake.url}, catalog_storage=None) as hub,
+        Workflows(hub, SqliteJournal(None)) as workflows,
+    ):
+        run = await workflows.start(body, {"text": evil, "secret": "s3cr3t"})
+        assert await run.result() == {"text": evil}
