@@ -8,7 +8,6 @@ later, as on all nodes (`node.py`).
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import ipaddress
 import logging
 import socket
@@ -25,7 +24,7 @@ from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.options import ADVERTISE_NONE, ClusterOptions, option_error
 from toolway.cluster.replication.config import parse_document
 from toolway.config.loader import SERVER_MAP_KEYS, TOOLWAY_BLOCK, LoadedConfig
-from toolway.errors import ConfigError, ServerUnavailable, ToolwayError
+from toolway.errors import ServerUnavailable, ToolwayError
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
@@ -36,7 +35,6 @@ from toolway.secrets.detection import mask_secrets
 DATABASE_RETRY_INTERVAL_S: Final = 1.0  # seconds between two attempts
 LOG_REPEAT_INTERVAL_S: Final = 60.0  # seconds after which the same error is logged again
 
-_REQUIRED_PACKAGES: Final = ("nats", "sqlalchemy", "alembic", "psycopg", "aiosqlite")
 _MAX_DETAIL_CHARS: Final = 300  # characters of the original error text
 _PROBE_PORT: Final = 9  # of the connected UDP socket; nothing is sent to it
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -192,18 +190,6 @@ def _is_loopback(host: str) -> bool:
 
 
 # -- errors of dependencies -------------------------------------------------------------------------------------------
-
-
-def require_cluster_extra() -> None:
-    """Raise `ConfigError` if the optional dependencies `toolway[cluster]` are not installed."""
-    missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            "cluster dependencies not installed",
-            detail=f"missing packages: {', '.join(missing)}",
-            hint="install it: pip install 'toolway[cluster]'",
-            code="E-CLUSTER-MISSING",
-        )
 
 
 @contextmanager

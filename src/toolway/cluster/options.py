@@ -6,6 +6,7 @@ Secrets (cluster key, passwords in URLs) are left out of every `repr` and masked
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import re
 import secrets
@@ -20,6 +21,7 @@ from toolway.config.locations import add_private_file
 from toolway.errors import ConfigError
 from toolway.secrets.detection import remember_secret
 
+_REQUIRED_PACKAGES: Final = ("nats", "sqlalchemy", "alembic", "psycopg", "aiosqlite")
 ADVERTISE_NONE: Final = "none"  # value of --advertise: other nodes reach this one over NATS only
 MAX_NATS_URLS: Final = 32  # NATS URLs
 MAX_LABELS: Final = 32
@@ -458,3 +460,15 @@ def option_error(
 ) -> ConfigError:
     """Return a `ConfigError` about an invalid cluster option of `toolway serve`."""
     return ConfigError(message, detail=detail, hint=hint, code=code)
+
+
+def require_cluster_extra() -> None:
+    """Raise `ConfigError` if the optional dependencies `toolway[cluster]` are not installed."""
+    missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            "cluster dependencies not installed",
+            detail=f"missing packages: {', '.join(missing)}",
+            hint="install it: pip install 'toolway[cluster]'",
+            code="E-CLUSTER-MISSING",
+        )

@@ -22,7 +22,13 @@ from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.cli.targets import require_gateway
 from toolway.cluster.keys import format_tenant_key
-from toolway.cluster.options import generate_cluster_key, parse_name, read_cluster_key, read_database_url
+from toolway.cluster.options import (
+    generate_cluster_key,
+    parse_name,
+    read_cluster_key,
+    read_database_url,
+    require_cluster_extra,
+)
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -255,11 +261,10 @@ async def run_trust(
 
     Each row is shown first. With `dry_run`, nothing else is done.
     """
-    from toolway.cluster.bootstrap import reporting_database_errors, require_cluster_extra
-
     require_cluster_extra()
     key = read_cluster_key(str(cluster_key_file) if cluster_key_file is not None else None, os.environ)
     url = read_database_url(database, os.environ)
+    from toolway.cluster.bootstrap import reporting_database_errors  # what follows needs the extra
     from toolway.cluster.db.engine import open_engine
     from toolway.cluster.db.takeover import take_over
 

@@ -1,6 +1,6 @@
 """`toolway serve`: run the gateway, alone or as a node of a cluster.
 
-Cluster modules are loaded only if a cluster is configured.
+What needs an extra is loaded only if a cluster is configured, and the doctor when it is asked.
 """
 
 from __future__ import annotations
@@ -16,25 +16,42 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from toolway._os import home_folder, on_stop_signals, usable_cores
+from toolway._os import on_stop_signals, usable_cores
 from toolway._os.support import missing
 from toolway.cli.exit_codes import ExitCode, UsageError, exit_code_for
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.cli.targets import load_masked_file
+from toolway.cluster.options import ClusterOptions, Flags, read_options, require_cluster_extra
+from toolway.config.exposure import public_reason
+from toolway.config.locations import add_private_file
+from toolway.config.masking import create_mask
+from toolway.config.scopes import ApprovalGate
+from toolway.config.settings import GatewaySettings
 from toolway.errors import ConfigError, ToolwayError, platform_error
+from toolway.gateway.principals import SEARCH_ENDPOINT
+from toolway.gateway.state_dir import StateDir
+from toolway.serve.own_process import protect_process
+from toolway.serve.process import GatewayProcess
+from toolway.serve.sockets import tls_context
+from toolway.serve.workers import WorkerPool, count_workers, read_worker, reject_combination
+from toolway.telemetry.logging import LogSink, configure_logging
 
 if TYPE_CHECKING:
     import ssl
 
-    from toolway.cluster.options import ClusterOptions
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import Server
-    from toolway.config.scopes import ApprovalGate
     from toolway.gateway.admin.overview import RunDoctor
     from toolway.serve.workers import ParentLink
     from toolway.types import Json
     from toolway.upstream.process.spawner import Spawner
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 
@@ -105,7 +122,6 @@ def serve(
     if workers is not None:
         if lacked := missing("workers"):
             raise platform_error(*lacked)
-        from toolway.serve.workers import read_worker
 
         worker = read_worker(os.environ)
         if worker is None and (count := check_workers(workers, options, stdio=stdio, auth=not no_auth)) > 1:
@@ -133,7 +149,6 @@ def serve(
 
 def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, auth: bool) -> int:
     """Return the number of workers. Raises `ConfigError` if --workers is invalid or combined with another option."""
-    from toolway.serve.workers import count_workers, reject_combination
 
     if cluster is not None:
         raise reject_combination("--cluster", "a node of a cluster is one process")
@@ -143,8 +158,6 @@ def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, aut
         raise reject_combination("--no-auth", "workers authenticate each other")
     count = count_workers(text, usable_cores())
     if count > 1:
-        from toolway.cluster.bootstrap import require_cluster_extra
-
         require_cluster_extra()
     return count
 
@@ -153,13 +166,6 @@ def run_workers(
     output: Output, config: Path | None, host: str | None, port: int | None, count: int, *, tls: bool
 ) -> int:
     """Run several gateway processes at one address until a signal stops them, and return the exit code."""
-    from toolway.cli.targets import load_masked_file
-    from toolway.config.exposure import public_reason
-    from toolway.config.masking import create_mask
-    from toolway.gateway.state_dir import StateDir
-    from toolway.serve.own_process import protect_process
-    from toolway.serve.workers import WorkerPool, reject_combination
-    from toolway.telemetry.logging import configure_logging
 
     environ = dict(os.environ)
     protect_process()
@@ -214,15 +220,6 @@ def run_serve(
 
     With `cluster`, run it as a cluster node; with `parent`, as one of several workers.
     """
-    from toolway.cli.targets import load_masked_file
-    from toolway.config.locations import add_private_file
-    from toolway.config.masking import create_mask
-    from toolway.gateway.principals import SEARCH_ENDPOINT
-    from toolway.gateway.state_dir import StateDir
-    from toolway.serve.own_process import protect_process
-    from toolway.serve.process import GatewayProcess
-    from toolway.serve.sockets import tls_context
-    from toolway.telemetry.logging import LogSink, configure_logging
 
     reject_stdio_in_cluster(cluster, stdio)
     if search and not stdio:
@@ -299,7 +296,6 @@ def _open_gate(config: Path | None) -> ApprovalGate:
 
     If someone at a terminal names a config file (--config), its entries are trusted.
     """
-    from toolway.config.scopes import ApprovalGate
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     return ApprovalGate.open(os.environ, "take" if config is not None and at_terminal else "hold")
@@ -330,11 +326,7 @@ def _make_announcer(output: Output, auth: bool, node: str, public_reason: Callab
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return cast(Callable[[], asyncio.AbstractEventLoop], uvloop.new_event_loop)
+    return cast(Callable[[], asyncio.AbstractEventLoop], uvloop.new_event_loop) if uvloop is not None else None
 
 
 # -- cluster -----------------------------------------------------------------------------------------------------------
@@ -347,8 +339,6 @@ def read_cluster_options(**flags: Any) -> ClusterOptions | None:
     """
     if not os.environ.get(CLUSTER_VARIABLE) and all(value is None for value in flags.values()):
         return None
-    from toolway.cluster.bootstrap import require_cluster_extra
-    from toolway.cluster.options import Flags, read_options
 
     options = read_options(Flags(**flags), os.environ)
     if options is not None:
@@ -379,7 +369,6 @@ async def load_from_database(
     Waits until the database answers or a signal sets `stop`. Raises `ConfigError` if the database has no configuration,
     or if a config file exists but is unusable.
     """
-    from toolway.config.settings import GatewaySettings
 
     if file_error.code != "E-CONFIG-NONE":
         raise file_error
@@ -417,27 +406,11 @@ def build_doctor(
     """
 
     async def run_checks_as_json(name: str | None) -> Json:
-        from toolway.cli.commands.diagnostics import select_servers
-        from toolway.config.masking import build_masker
-        from toolway.doctor.entry_checks import CheckTarget
-        from toolway.doctor.file_checks import CheckPlan, plan_own_files
-        from toolway.doctor.run import run_checks
+        from toolway.cli.gateway_doctor import check_servers
 
-        if current_servers is None:
-            own_config = plan_own_files(os.environ, Path.cwd(), config, gate)
-        else:
-            rules: dict[str, Any] = {}
-            if spawner is not None:
-                rules = {"requires_lock": spawner().requires_lock, "default_sandbox": spawner().default_sandbox}
-            own_config = CheckPlan(
-                targets=[
-                    CheckTarget(each, server, "the cluster database", **rules)
-                    for each, server in current_servers().items()
-                ]
-            )
-        selected = select_servers(own_config, [] if name is None else [name])
-        report = await run_checks(selected.targets, os.environ, files=selected.files)
-        servers = [target.server for target in selected.targets if target.server is not None]
-        return report.with_tilde(home_folder(os.environ)).apply_mask(build_masker(servers)).to_json()
+        rules: dict[str, Any] = {}
+        if spawner is not None:
+            rules = {"requires_lock": spawner().requires_lock, "default_sandbox": spawner().default_sandbox}
+        return await check_servers(name, config, None if current_servers is None else current_servers(), gate, rules)
 
     return run_checks_as_json
