@@ -23,7 +23,7 @@ from run import HubResults, _query_all, _reset
 from toolway.catalog.definition_rules import ToolNames, inspect_definition
 from toolway.catalog.pins import shown_parts
 from toolway.config.schema import Sandbox, SandboxGrants
-from toolway.upstream.process.confinement import describe
+from toolway.upstream.process.sandboxes import describe
 
 KINDS = {"tools": "name", "prompts": "name", "templates": "uriTemplate"}
 #: In `strict`, code-runner calls a `python` that was not granted to it.

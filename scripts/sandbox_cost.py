@@ -22,9 +22,9 @@ from unittest import mock
 
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock
-from toolway.upstream.process.confinement import describe
 from toolway.upstream.process.limits import plan_limits
 from toolway.upstream.process.pipes import read_all
+from toolway.upstream.process.sandboxes import describe
 from toolway.upstream.process.spawner import Spawner
 
 LIMIT_MS = 10.0  # that `guard` may add to a start

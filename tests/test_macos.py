@@ -299,10 +299,10 @@ def test_sandbox_with_limits_is_rejected_before_start(grants: dict[str, Any], en
     program = """
 import json, sys
 from toolway.config.schema import SandboxGrants
-from toolway.upstream.process import confinement, seatbelt
+from toolway.upstream.process import confinement, sandbox_choice, seatbelt
 seatbelt.PROGRAM = "/bin/sh"  # Linux lacks sandbox-exec
 try:
-    confinement.confine(["/bin/true"], {}, None, "strict", SandboxGrants(**json.loads(sys.argv[1])), [], "")
+    sandbox_choice.confine(["/bin/true"], {}, None, "strict", SandboxGrants(**json.loads(sys.argv[1])), [], "")
 except confinement.SandboxError as exc:
     print(exc.code, exc, exc.hint)
 """

@@ -21,7 +21,8 @@ from toolway.config.locations import is_outside
 from toolway.doctor.run import _check_folders
 from toolway.doctor.security import judge
 from toolway.doctor.security_facts import CheckedServer, Facts
-from toolway.upstream.process.confinement import SandboxError, describe
+from toolway.upstream.process.confinement import SandboxError
+from toolway.upstream.process.sandboxes import describe
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors" / "E-PLATFORM.md"

@@ -15,7 +15,8 @@ from tests.attacks.test_sandbox import SHELL, Lab, read_output, succeeded
 from toolway import Hub
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock, seatbelt, syscall_filter
-from toolway.upstream.process.confinement import SandboxError, confine
+from toolway.upstream.process.confinement import SandboxError
+from toolway.upstream.process.sandbox_choice import confine
 from toolway.upstream.process.spawner import Spawner
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,9 @@ from toolway.config.schema import SandboxGrants
 from toolway.config.server_entry import parse_entry
 from toolway.errors import ConfigError
 from toolway.upstream.process import bubblewrap, control_group, limits
-from toolway.upstream.process.confinement import SandboxError, confine, describe
+from toolway.upstream.process.confinement import SandboxError
+from toolway.upstream.process.sandbox_choice import confine
+from toolway.upstream.process.sandboxes import describe
 
 PROBE = Path(__file__).with_name("limits_probe.py")
 ROOT = Path(__file__).resolve().parents[2]

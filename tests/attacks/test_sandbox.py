@@ -24,9 +24,9 @@ from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.network.policy import ALLOW_ALL
 from toolway.upstream.process import bubblewrap, landlock
-from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.host_proxy import HostProxy
 from toolway.upstream.process.pipes import read_all
+from toolway.upstream.process.sandbox_choice import choose_sandbox
 from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 

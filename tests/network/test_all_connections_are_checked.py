@@ -44,9 +44,9 @@ SILENT = frozenset(
 #: Packages that connect, or create clients that do, and the files that may import them: each was read for that. A file
 #: that is not here, and a package that is in neither list, is new: it goes through `toolway.network`.
 CONNECTING: dict[str, set[str]] = {
-    "boto3": {"agents/providers.py"},  # its connections are replaced by checked ones
-    "botocore": {"agents/providers.py"},
-    "urllib3": {"agents/providers.py"},
+    "boto3": {"agents/bedrock.py"},  # its connections are replaced by checked ones
+    "botocore": {"agents/bedrock.py"},
+    "urllib3": {"agents/bedrock.py"},
     "httpx2": {
         *("agents/answer_limit.py", "auth/oauth_flow.py", "auth/oauth_http.py", "parts/identity/provider.py"),
         *("network/httpx_transport.py", "telemetry/webhook.py"),
@@ -57,7 +57,7 @@ CONNECTING: dict[str, set[str]] = {
         *("agents/agent_loop.py", "agents/answer_limit.py", "agents/journalled_model.py", "agents/model_access.py"),
         *("agents/prices.py", "agents/providers.py", "agents/replay.py"),
     },
-    "pydantic_ai.providers": {"agents/providers.py"},
+    "pydantic_ai.providers": {"agents/bedrock.py", "agents/providers.py"},
     # Engines that the operator starts the gateway with. Their addresses are not a setting of a file.
     "nats": {
         *("cluster/bus.py", "cluster/heartbeat.py", "cluster/nats_connection.py", "cluster/nats_rpc/batching.py"),

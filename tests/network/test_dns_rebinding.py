@@ -27,7 +27,7 @@ from tests.upstream.raw_http import (
 )
 from toolway import CallError, Hub, NetworkPolicy, Server
 from toolway.auth.encrypted_token_store import EncryptedTokenStore
-from toolway.auth.refresh_process import run_order
+from toolway.auth.refresh_order import run_order
 from toolway.auth.token_store import Credential, OAuthClient, TokenKey, credential_to_dict
 from toolway.config.schema import OpenApi
 from toolway.http.client import ClientLimits, HttpError, HttpTarget

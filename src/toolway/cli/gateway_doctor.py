@@ -25,7 +25,7 @@ async def check_servers(
     gate: ApprovalGate | None,
     rules: Mapping[str, Any],
 ) -> Json:
-    """Check one server, or all of them. `current` replaces the config file, and `rules` are those of their gateway."""
+    """Check one server, or all of them. `current` replaces the config file; `rules` are the gateway's."""
     if current is None:
         plan = plan_own_files(os.environ, Path.cwd(), config, gate)
     else:

@@ -26,7 +26,7 @@ from toolway.errors import ToolwayError
 from toolway.hub.secret_resolution import resolve_secrets
 from toolway.search.tokens import search_advice
 from toolway.secrets import looks_like_secret
-from toolway.upstream.process.confinement import choose_sandbox
+from toolway.upstream.process.sandbox_choice import choose_sandbox
 from toolway.upstream.process.spawner import Spawner, build_environment
 
 MAX_PARALLEL_STARTS = 8  # servers started in parallel: a busy machine makes every start seem slow

@@ -14,8 +14,9 @@ from toolway.config.locations import own_folders
 from toolway.config.schema import Server
 from toolway.doctor.security_facts import SandboxProbe
 from toolway.upstream.process.bubblewrap import SECRET_PATHS, refuse_package_runner
-from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError, describe
+from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError
 from toolway.upstream.process.pipes import read_all
+from toolway.upstream.process.sandboxes import describe
 from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Spawner, SpawnError, build_environment
 

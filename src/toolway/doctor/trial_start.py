@@ -28,8 +28,8 @@ from toolway.secrets.replacer import cut_bytes
 from toolway.upstream import lists
 from toolway.upstream.diagnosis import PACKAGE_RUNNERS
 from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
-from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.pipes import Source
+from toolway.upstream.process.sandbox_choice import choose_sandbox
 from toolway.upstream.process.spawner import Process, Spawner
 from toolway.upstream.session import Session
 from toolway.upstream.start_policy import refusal_hint

@@ -74,7 +74,7 @@ from toolway.part_api.part import CheckedGateway
 from toolway.protocol.jsonrpc import decode_json
 from toolway.secrets.detection import secrets_in_url
 from toolway.types import Json
-from toolway.upstream.process.confinement import choose_sandbox
+from toolway.upstream.process.sandbox_choice import choose_sandbox
 from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"

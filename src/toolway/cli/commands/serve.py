@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from toolway.upstream.process.spawner import Spawner
 
 try:
-    import uvloop
+    from uvloop import new_event_loop
 except ImportError:
-    uvloop = None
+    new_event_loop = None  # type: ignore[assignment] # an extra
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 
@@ -326,7 +326,7 @@ def _make_announcer(output: Output, auth: bool, node: str, public_reason: Callab
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    return cast(Callable[[], asyncio.AbstractEventLoop], uvloop.new_event_loop) if uvloop is not None else None
+    return cast(Callable[[], asyncio.AbstractEventLoop] | None, new_event_loop)
 
 
 # -- cluster -----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
-from toolway.upstream.process.confinement import Confinement, SandboxError, choose_sandbox, confine
+from toolway.upstream.process.confinement import Confinement, SandboxError
 from toolway.upstream.process.pipes import Sink, Source
+from toolway.upstream.process.sandbox_choice import choose_sandbox, confine
 
 KILL_TIMEOUT_S = 1.0  # after the kill, for the exit notification to arrive
 SANDBOX_CODE = "E-SANDBOX"

@@ -18,7 +18,8 @@ from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.targets import load_masked_config
 from toolway.errors import CallError, ConfigError, NotFound, platform_error
-from toolway.upstream.process.confinement import SandboxError, describe
+from toolway.upstream.process.confinement import SandboxError
+from toolway.upstream.process.sandboxes import describe
 from toolway.upstream.process.shown_paths import ALWAYS_SHOWN
 
 if TYPE_CHECKING:
