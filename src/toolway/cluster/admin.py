@@ -27,8 +27,8 @@ T = TypeVar("T")
 class NodesAdmin:
     """Handlers of `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
 
-    `findings` returns a line for each row of the database that this node refuses. `publish_change` makes the other
-    nodes poll the database at once, if NATS is available.
+    `findings` returns a line for each database row that this node rejects. `publish_change` makes the other nodes
+    poll the database at once, if NATS is available.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ def _node_to_json(node: NodeStatus) -> Json:
 
 
 async def _run_query(query: Awaitable[T]) -> T:
-    """Return the result of a database query, whose time is limited by `db/engine.py`.
+    """Run a database query; its time limit is set in `db/engine.py`.
 
     Raises `ServerUnavailable` if the query fails for any reason.
     """

@@ -1,4 +1,4 @@
-"""Start of a cluster node: check dependencies, load the first settings, wait for the database, find its own address.
+"""Startup of a cluster node: check dependencies, load settings, wait for the database, find our address.
 
 A node that starts without a configuration file loads the gateway settings from the database (`load_initial_config`):
 audit, telemetry and the address are fixed when a gateway is created, and must be known then. The servers are loaded
@@ -44,7 +44,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
-    """Return the gateway settings that the cluster database stores, without servers.
+    """Return the gateway settings stored in the cluster database, without servers.
 
     None if the cluster was never configured. Raises `ServerUnavailable` if the database does not respond, `ConfigError`
     if its schema or content is not usable.
@@ -66,11 +66,10 @@ async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
 async def wait_for_database(
     connect: Callable[[], Awaitable[T]], stop: asyncio.Event, host: str, port: int, tls: ssl.SSLContext | None
 ) -> T:
-    """Call `connect` again and again until the database responds, and return its result.
+    """Call `connect` until the database responds, and return its result.
 
-    The wait has no limit. A process supervisor must see a process that is alive and not ready, not one that exits:
-    otherwise a database that recovers after all nodes gave up would find no node. So a minimal HTTP server answers
-    health probes on the gateway's port in the meantime.
+    Waits forever: if every node gave up while the database was down, none would be left when it recovers. Until then,
+    a minimal HTTP server answers health probes on the gateway's port: alive, but not ready.
 
     Raises `ServerUnavailable` if `stop` is set before the database responds, and any other error of `connect` at once.
     """
@@ -97,7 +96,7 @@ async def wait_for_database(
 
 
 async def _start_probe_server(host: str, port: int, tls: ssl.SSLContext | None) -> HttpServer:
-    """Start an HTTP server for health probes on the port of the future gateway.
+    """Start an HTTP server for health probes on the future gateway's port.
 
     With port 0 no client can know the port, so the server does not listen.
     """
@@ -109,7 +108,7 @@ async def _start_probe_server(host: str, port: int, tls: ssl.SSLContext | None) 
 
 
 async def _handle_request(exchange: Exchange) -> None:
-    """Answer `/healthz` with 200 (alive), `/readyz` and all other requests with 503 (not ready)."""
+    """Answer `/healthz` with 200 (alive), and everything else, including `/readyz`, with 503 (not ready)."""
     if exchange.request.path == "/healthz":
         exchange.reply(200, b'{"ok":true}', (("content-type", JSON_TYPE),))
     elif exchange.request.path == "/readyz":
@@ -128,12 +127,11 @@ def _not_ready_response(request: HttpRequest) -> Rejection:
 
 
 def detect_address(options: ClusterOptions, host: str, port: int, *, tls: bool) -> str:
-    """Return the URL under which other nodes reach this gateway, or "" if only over NATS.
+    """Return the URL at which other nodes reach this gateway, or "" if they need NATS.
 
-    The gateway listens at `host` and `port`. Without --advertise, its host is the local address from which this machine
-    reaches NATS, or the database if NATS is not reachable. A gateway that listens on loopback only is unreachable for
-    other machines if NATS is on another machine. Such a node is called over NATS: a laptop that shares its servers
-    does not need an option for that.
+    The gateway listens at `host` and `port`. Without --advertise, its host is the local address from which this
+    machine reaches NATS, or the database if NATS is not reachable. If NATS is on another machine, a gateway that only
+    listens on loopback is called over NATS: a laptop can share its servers without an option for that.
 
     May resolve host names, so call it in a thread. Raises `ConfigError`.
     """
@@ -216,7 +214,7 @@ def database_unavailable(exc: BaseException) -> ServerUnavailable:
 def nats_unavailable(exc: BaseException) -> ServerUnavailable:
     """Return the error for unreachable NATS servers; it is only logged.
 
-    A node runs on without NATS and finds changes by polling the database.
+    Without NATS, a node keeps running and finds changes by polling the database.
     """
     return ServerUnavailable(
         "NATS unavailable",
@@ -227,9 +225,9 @@ def nats_unavailable(exc: BaseException) -> ServerUnavailable:
 
 
 def _error_detail(exc: BaseException) -> str:
-    """Return the text of a database or NATS error in one line, with passwords masked.
+    """Return a database or NATS error as one line, with passwords masked.
 
-    Of a SQLAlchemy error, the driver's error inside is used.
+    For a SQLAlchemy error, that is the driver's error inside.
     """
     cause = getattr(exc, "orig", None) or exc
     text = " ".join(str(cause).split()) or type(cause).__name__

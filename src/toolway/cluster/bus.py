@@ -59,7 +59,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class Bus:
-    """NATS connection of one node: publishes and receives the messages of its tenant."""
+    """One node's NATS connection: publishes and receives its tenant's messages."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Bus:
             self._on_message(kind, decoded["body"])
 
     def _is_new(self, nonce: bytes) -> bool:
-        """Return True if no sealed message with this `nonce` (its first, random bytes) was received before."""
+        """Return True if no message with this `nonce` (its first, random bytes) was received before."""
         now = asyncio.get_running_loop().time()
         if now - self._seen_since > MESSAGE_LIFETIME_S + MAX_CLOCK_SKEW_S or len(self._seen) >= MAX_SEEN_MESSAGES:
             self._seen, self._seen_before, self._seen_since = set(), self._seen, now

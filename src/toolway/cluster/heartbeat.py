@@ -23,9 +23,9 @@ UNUSED_LISTENER_TIMEOUT_S: Final = 10.0  # seconds after which an unused listene
 
 
 class HeartbeatClock:
-    """Measures the time since a node's last heartbeat. Pure: the time is an argument.
+    """Measures the time since a node's last heartbeat. No I/O: the time is an argument.
 
-    Times in which no heartbeat could be received, such as a lost NATS connection, do not count.
+    Time in which no heartbeat could arrive, such as without a NATS connection, does not count.
     """
 
     def __init__(self, now: float) -> None:
@@ -33,11 +33,11 @@ class HeartbeatClock:
         self._check_due = now  # time for which the next check was scheduled
 
     def record_heartbeat(self, now: float) -> None:
-        """Record that a heartbeat of the watched node was received at the time `now`."""
+        """Record a heartbeat of the watched node, received at `now`."""
         self._last_heartbeat = max(self._last_heartbeat, now)
 
     def seconds_silent(self, now: float) -> float:
-        """Return the seconds since the last heartbeat; times in which none could be received (`check`) do not count."""
+        """Return the seconds since the last heartbeat, not counting time when none could arrive."""
         return now - self._last_heartbeat
 
     def check(self, now: float, disconnected: bool) -> float:
@@ -61,16 +61,16 @@ class HeartbeatClock:
 
 
 class Heartbeats(Protocol):
-    """Subscription to the heartbeats of one other node, which measures the time since the last one."""
+    """Subscription to one other node's heartbeats; measures the time since the last one."""
 
     @property
     def seconds_silent(self) -> float:
-        """Seconds without a heartbeat of the node; times in which none could be received do not count."""
+        """Return the seconds without a heartbeat, not counting time when none could arrive."""
         ...
 
 
 class HeartbeatListener:
-    """NATS subscription to the heartbeats of one other node.
+    """NATS subscription to one other node's heartbeats.
 
     `client()` returns the NATS client; None until NATS was reached for the first time.
     """
@@ -94,7 +94,7 @@ class HeartbeatListener:
 
     @property
     def seconds_silent(self) -> float:
-        """Seconds without a heartbeat of the node; times without a NATS connection do not count."""
+        """Return the seconds without a heartbeat, not counting time without a NATS connection."""
         return self._clock.seconds_silent(self._loop.time())
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Derivation of keys: a key for each tenant from the cluster key, and a key for each purpose from that (HKDF-SHA256).
+"""Key derivation (HKDF-SHA256): a tenant key from the cluster key, and one key per purpose from that.
 
-A node works with the key of its tenant only. So a node that was given nothing else can neither make call tokens for
-another tenant nor open or sign its rows in the database. The cluster key itself is needed to make keys of tenants, and
-to take over a database (`toolway cluster trust`).
+A node only needs its tenant's key. With nothing else, it can neither issue call tokens for another tenant nor read or
+sign that tenant's rows. Only making tenant keys and taking over a database (`toolway cluster trust`) need the cluster
+key itself.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ TENANT_KEY_PREFIX: Final = "tenant:"
 
 
 def derive_tenant_key(cluster_key: bytes, tenant: str) -> bytes:
-    """Return the key of one tenant. The cluster key cannot be computed from it."""
+    """Return a tenant's key, which does not reveal the cluster key."""
     return _derive(cluster_key, f"toolway tenant {tenant}")
 
 
 def derive_key(tenant_key: bytes, purpose: str) -> bytes:
-    """Return the key for one purpose, such as "row mac". From the key of one purpose, no other key can be computed."""
+    """Return the key for one purpose, such as "row mac". It reveals no other key."""
     return _derive(tenant_key, f"toolway purpose {purpose}")
 
 
 def format_tenant_key(cluster_key: bytes, tenant: str) -> str:
-    """Return the key of a tenant as text for `--cluster-key-file`: `tenant:NAME:HEX`."""
+    """Return a tenant's key as text for `--cluster-key-file`: `tenant:NAME:HEX`."""
     return f"{TENANT_KEY_PREFIX}{tenant}:{derive_tenant_key(cluster_key, tenant).hex()}"
 
 

@@ -1,4 +1,4 @@
-"""Lease of this node: acquire, renew and give up in time (rules in `lease_clock.py`)."""
+"""This node's lease: acquire, renew and give up in time (rules in `lease_clock.py`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DATABASE_RETRY_DELAY_S: Final = 0.5  # seconds after a failed database query
 
 
 class Lease:
-    """Lease of this node in the database: while it is valid, the node may own server instances.
+    """This node's lease in the database. While it is valid, the node may own server instances.
 
-    `on_acquired` and `on_lost` are called synchronously and must not block. `load()` returns the sum of the costs of
-    owned instances, which is published with each renewal.
+    `on_acquired` and `on_lost` are called synchronously and must not block. `load()` returns the total cost of owned
+    instances, which is published with each renewal.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Lease:
             self._clock.end()
 
     async def _sleep_while_held(self, seconds: float) -> bool:
-        """Sleep `seconds`, or less if the lease ends before. Return False without a lease.
+        """Sleep `seconds`, or less if the lease ends first. Return False without a lease.
 
         Waking at the end of the lease lets this node stop owned servers in time.
         """

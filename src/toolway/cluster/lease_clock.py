@@ -1,4 +1,4 @@
-"""Lease rules: a node acts as owner only while it is certain that no other node may. Pure.
+"""Lease rules: a node acts as owner only while it is certain that no other node may. No I/O.
 
 A node has one lease and owns servers under it, so renewing costs the same for one server and for a thousand.
 
@@ -35,7 +35,7 @@ WORKER_LEASE_SETTINGS: Final = LeaseSettings(ttl=60.0, renew_interval=10.0, hold
 
 
 class LeaseClock:
-    """State of this node's own lease, judged by this node's clock.
+    """State of this node's own lease, by this node's clock.
 
     Pure: the time is an argument.
     """
@@ -64,12 +64,12 @@ class LeaseClock:
         self._epoch = None
 
     def epoch(self, now: float) -> int | None:
-        """Return the number of the lease at time `now`; None if the lease is over.
+        """Return the number of the lease at time `now`; None if the lease has ended.
 
         A node without a lease owns nothing.
         """
         return self._epoch if now < self._granted_at + self._settings.hold else None
 
     def expires_at(self) -> float:
-        """Return the time at which the lease ends unless it is renewed."""
+        """Return when the lease ends unless it is renewed."""
         return self._granted_at + self._settings.hold

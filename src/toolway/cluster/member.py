@@ -1,17 +1,15 @@
-"""Cluster membership of this node: keep the lease, claim, hand over and drain instances.
+"""This node's cluster membership: keeps the lease; claims, hands over and drains instances.
 
 Three loops, each with one thing to wait for. Every call checks `fence_of`, which does not wait.
 
-Rule 1. An instance is ours from the moment the database says so until the lease is given up (`lease_clock.py`), by our
-        own clock.
-Rule 2. The first node of a slot claims its instances at once, the next nodes later (`placement.py`), so two nodes
-        rarely claim the same one; the database decides. If none of these has room, any node with room claims it.
-Rule 3. Instances that another node should own are handed over to it (`ownership.py`). A draining node claims nothing
-        and releases everything.
-Rule 4. The database is authoritative: after a lost result, and every RESYNC_INTERVAL_S seconds, our owned instances are
-        made equal to it. An instance that we are releasing does not become ours again.
-Rule 5. If nothing has changed, a poll is one query (`db/poll.py`). It costs the same for one server and for a thousand,
-        for three nodes and for hundreds.
+Rule 1. An instance is ours from the moment the database says so until we give up the lease (`lease_clock.py`), by our
+clock. Rule 2. The first node of a slot claims its instances at once, the next nodes later (`placement.py`), so two
+nodes rarely claim the same one; the database decides. If none of these has room, any node with room claims it. Rule
+3. Instances that another node should own are handed over to it (`ownership.py`). A draining node claims nothing and
+releases everything. Rule 4. The database is authoritative: after a lost result, and every RESYNC_INTERVAL_S seconds,
+our owned instances are made equal to it. An instance that we are releasing does not become ours again. Rule 5. If
+nothing has changed, a poll is one query (`db/poll.py`). It costs the same for one server and for a thousand, for
+three nodes and for hundreds.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ __all__ = ["Member", "OnOwnershipChanged", "OwnershipHandler"]
 
 
 class Member:
-    """Membership of this node in the cluster: keeps its lease, claims and releases servers.
+    """This node's membership in the cluster: keeps its lease, claims and releases servers.
 
-    `now` is a clock that runs on while the machine sleeps. `shares` is False for a worker process (`--workers`), which
-    claims servers without the first delay and has its own poll interval.
+    `now` is a clock that keeps running while the machine sleeps. `shares` is False for a worker process
+    (`--workers`), which claims servers without the first delay and has its own poll interval.
     """
 
     def __init__(
@@ -129,11 +127,11 @@ class Member:
         return tuple(self._alive.values())
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return the status of a node in the last poll of the database; None if it had no lease."""
+        """Return a node's status at the last poll; None if it had no lease."""
         return self._alive.get(id)
 
     def wake(self) -> None:
-        """Poll the database at once instead of at the next interval, as another node changed it."""
+        """Poll the database now instead of at the next interval, because another node changed it."""
         self._wakeup.set()
 
     @property
@@ -231,7 +229,7 @@ class Member:
             )
 
     async def _claim_in_pool(self, epoch: int, pool: str, dead: Collection[str]) -> None:
-        """Claim unowned instances of one pool: first those for which this node is the first choice, then overdue ones.
+        """Claim a pool's unowned instances: first those that prefer this node, then overdue ones.
 
         An instance is overdue if its preferred nodes did not claim it in time. Two separate queries keep instances
         that prefer other nodes from displacing ours in the batch.
@@ -276,7 +274,7 @@ class Member:
         return chosen
 
     async def _resync(self, epoch: int) -> None:
-        """Make the owned instances equal to those that the database assigns to this node.
+        """Make the owned instances match what the database assigns to this node.
 
         Also release in the database what it still assigns to earlier leases of this node.
         """
@@ -306,8 +304,8 @@ class Member:
 def _next_poll_delay(snapshot: ClusterSnapshot, interval: float) -> float:
     """Return the seconds until the next poll of the database.
 
-    It is short if a node died, since nodes ranked before us may have died as well and its instances need an owner. If a
-    node does not renew its lease, we poll when the lease ends.
+    The delay is short if a node died: its instances need an owner, and nodes ranked before us may have died too. If a
+    node does not renew its lease, we poll when it ends.
     """
     wait = ORPHAN_CLAIM_STEP_S if snapshot.dead_nodes else interval
     return wait if snapshot.next_expiry_s is None else min(wait, snapshot.next_expiry_s + LEASE_END_MARGIN_S)

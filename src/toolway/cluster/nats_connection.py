@@ -1,4 +1,4 @@
-"""NATS connection that trusts its server no more than the network: bounded, TLS as configured, never given up.
+"""A NATS connection that trusts its server no more than the network: bounded, TLS as configured, persistent.
 
 `nats-py` reads a message of any announced size, sends its credentials without TLS if the server asks for none, even to
 a `tls://` URL, and closes itself forever after an error message of the server. `NatsConnection` corrects that in the
@@ -29,7 +29,7 @@ class NatsConnection(Client):
         self._ps = _BoundedParser(self)
 
     async def _connect_to_server(self, s: Any) -> None:
-        """Connect to a NATS server. Raises `CancelledError` instead if the current task was cancelled while connecting.
+        """Connect to a NATS server. Raises `CancelledError` if the task was cancelled in between.
 
         `nats-py` may swallow the cancellation and keep trying.
         """
@@ -39,7 +39,7 @@ class NatsConnection(Client):
         await super()._connect_to_server(s)
 
     async def _process_connect_init(self) -> None:
-        """Complete the handshake with a NATS server. If it fails, close the connection.
+        """Complete the handshake with a NATS server, or close the connection if it fails.
 
         An unexpected exception becomes a `nats.errors.Error`, because any other type would end all attempts to connect.
         """
@@ -70,7 +70,7 @@ class NatsConnection(Client):
         await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:
-        """Connect again after an error message of the NATS server. If it only denies one subject, just report it."""
+        """Reconnect after an error message from the NATS server. If it only denies a subject, report it."""
         error = errors.Error(f"nats: {err_msg[:200]}")
         if parser.PERMISSIONS_ERR in err_msg:
             await self._error_cb(error)
@@ -80,7 +80,7 @@ class NatsConnection(Client):
 
 
 class _BoundedParser(parser.Parser):
-    """Parser of NATS messages that ends the connection if a message or a line is too long, or cannot be parsed."""
+    """NATS parser that ends the connection if a message or line is too long or cannot be parsed."""
 
     async def parse(self, data: bytes = b"") -> None:
         try:

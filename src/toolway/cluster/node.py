@@ -7,8 +7,8 @@
         await node.attach(hub, gateway, apply_config)
         await node.join(host, port, tls=False)  # from now on this node claims servers
 
-`node_context.py` serves the node's own parts, `GatewayAttachment` its gateway, and `replication/handlers.py`
-applies changes of other nodes. `routing/` selects the transport to each server, `node_auth.py` authenticates nodes.
+`node_context.py` serves the node's components, `GatewayAttachment` its gateway, and `replication/handlers.py` applies
+other nodes' changes. `routing/` selects the transport to each server, `node_auth.py` authenticates nodes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ClusterNode:
-    """Node of a cluster: the connections of this process to database and NATS, its membership and its routing.
+    """A cluster node: this process's connections to database and NATS, its membership and routing.
 
     Create it in the process that joins, inside its event loop. `token` is the local admin token of this machine.
     """
@@ -184,7 +184,7 @@ class ClusterNode:
         return DbVectorStore(self.engine, self.options.tenant, self.integrity, identity)
 
     def open_part_store(self, part: Part) -> Any:
-        """Return the store of a part in the database of the cluster, which its `cluster_store` opens; None without one.
+        """Return a part's store in the cluster database, opened by its `cluster_store`, or None.
 
         The part closes it. Raises `ConfigError` if it needs another database.
         """
@@ -199,7 +199,7 @@ class ClusterNode:
         mode_of: Callable[[str], PinMode],
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """Let a hub compare the definitions that servers send with the pins (accepted definitions) of the cluster.
+        """Make a hub compare the definitions that servers send with the cluster's pins.
 
         Call it before `attach`. `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item (a
         tool, a prompt …) that are not compared.
@@ -214,7 +214,7 @@ class ClusterNode:
         hub.lists.set_pins(self._pins)
 
     def open_part_database(self, part: Part) -> Database:
-        """Return the database of a part, which all nodes of the cluster share."""
+        """Return a part's database, which all nodes of the cluster share."""
         return ClusterDatabase(self.engine, self.options.tenant, part.tables(), self.integrity)
 
     def is_first(self) -> bool:
@@ -227,7 +227,7 @@ class ClusterNode:
 
     @property
     def hub_options(self) -> dict[str, Any]:
-        """Return the keyword arguments with which the `HubCore` of this node must be created."""
+        """Return the keyword arguments for creating this node's `HubCore`."""
         options: dict[str, Any] = {
             "environment": self.environment,
             "idempotency_store": self.idempotency_store,
@@ -242,7 +242,7 @@ class ClusterNode:
     async def open(self, file: LoadedConfig) -> LoadedConfig:
         """Connect to the database, upgrade its schema, return the configuration shared by all nodes.
 
-        The content of `file` becomes the shared configuration if it was never imported. Raises `ServerUnavailable` if
+        If `file` was never imported, it becomes the shared configuration. Raises `ServerUnavailable` if
         the database does not respond, `ConfigError` if file, schema or stored configuration are not usable.
         """
         self._config_file = file.file
@@ -261,7 +261,7 @@ class ClusterNode:
         return found
 
     async def publish_servers(self, servers: Mapping[str, Server]) -> None:
-        """Store the names of the servers that need an owner node, so the workers of this machine can claim them.
+        """Store the names of servers that need an owner, so this machine's workers can claim them.
 
         Each worker reads the configuration itself.
         """
@@ -270,11 +270,11 @@ class ClusterNode:
         self.context.wake()
 
     async def publish_config(self, file: LoadedConfig, *, force: bool = False, only_changes: bool = False) -> None:
-        """Store a configuration file as the shared configuration of all nodes, unless it was imported before.
+        """Make a config file the shared configuration of all nodes, unless it was imported before.
 
-        A file without servers does not replace an existing configuration. `force` skips both checks. If `only_changes`,
-        a file that is unchanged since the last call is not stored again, so later changes of other nodes stay.
-        The contents of files that the settings of a part name are stored with it.
+        A file without servers does not replace an existing configuration. `force` skips both checks. With
+        `only_changes`, a file that has not changed since the last call is not stored again, so other nodes' later
+        changes stay. Files that parts' settings refer to are stored with it.
         """
         if not file.file:
             return
@@ -316,7 +316,7 @@ class ClusterNode:
             connecting.cancel()
 
     async def attach(self, hub: HubCore, gateway: Gateway, apply_config: ApplyConfig) -> None:
-        """Connect the hub and the gateway to the cluster, and follow changes of other nodes.
+        """Connect the hub and gateway to the cluster, and follow other nodes' changes.
 
         The gateway must have been created with our `gateway_hooks`.
         `apply_config` applies a changed configuration. Raises `ServerUnavailable` if the database does not respond.
@@ -339,10 +339,9 @@ class ClusterNode:
         self.rate_limiter.start()
 
     def _report_findings(self, hub: HubCore) -> None:
-        """Emit an event for each row or state of the database that this node refuses.
+        """Emit an event for each database row or state that this node rejects.
 
-        Refusals from before the node had a hub are reported now, each new one when it is found. Another event follows
-        when none is left.
+        Earlier rejections are reported now, new ones as they are found. A final event follows when none is left.
         """
         for finding in self.integrity.findings():
             hub.emit(ClusterDatabaseRefused("", finding))
@@ -350,7 +349,7 @@ class ClusterNode:
         self.integrity.on_resolved = lambda: hub.emit(ClusterDatabaseAccepted(""))
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:
-        """Join the cluster under the address at which the gateway listens; start to claim servers.
+        """Join the cluster under the gateway's address, and start claiming servers.
 
         Return the host name that other nodes use for this node, or "" if they reach it over NATS only. Raises
         `ConfigError` if this node lacks a part that another node uses, `ServerUnavailable` if the database fails.
@@ -379,7 +378,7 @@ class ClusterNode:
         return urlsplit(address).hostname or ""
 
     async def _require_parts(self) -> None:
-        """Check that no other node uses a part that this one lacks: a limit holds only if every node knows it.
+        """Check that no other node uses a part that this one lacks, because every node must enforce its limits.
 
         A part that is installed but not configured is enough: nodes are restarted one by one to add or remove a part.
         """
@@ -453,7 +452,7 @@ class ClusterNode:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def local_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
-        """Return the servers for the hub of this node, set to start on demand only.
+        """Return the servers for this node's hub, set to start on demand only.
 
         Each server is started by the node that owns it.
         """
@@ -475,10 +474,10 @@ def _shared_settings(file: LoadedConfig) -> Json:
 
 
 class GatewayAttachment(ClusterHooks):
-    """The cluster as the gateway of this node sees it: forwarded calls, sessions, admin routes.
+    """The cluster from the gateway's point of view: forwarded calls, sessions, admin routes.
 
-    It exists before the gateway, which gets it at construction; `attach` makes the gateway known to it, before the
-    first request. `is_connected()` returns True while NATS messages are received.
+    It exists before the gateway, which gets it at construction; `attach` adds the gateway, before the first request.
+    `is_connected()` returns True while NATS messages are received.
     """
 
     def __init__(
@@ -538,7 +537,7 @@ class GatewayAttachment(ClusterHooks):
         )
 
     def handle_call(self, token: CallToken, message: Message, notify: Notify) -> Awaitable[RpcResult]:
-        """Handle a request of another node: a forwarded call, or a request about a client session or to a worker.
+        """Handle another node's request: a forwarded call, or one about a client session or a worker.
 
         The call token is the sealed statement of the sending node: caller, server and ownership number. Raises
         `RpcFailure` if it does not allow the request: it is for another server, or this node owns the server no longer.
@@ -604,7 +603,7 @@ class GatewayAttachment(ClusterHooks):
         return gauges if self.workers is None else {name: gauges[name] for name in gauges if name != "nats"}
 
     def _begin_flight(self, token: CallToken, message: Message, call: NodeCall) -> NodeFlight | None:
-        """Begin to execute an ordinary forwarded tool call by callbacks, without a coroutine (as a flight).
+        """Start an ordinary forwarded tool call as a flight: driven by callbacks, without a coroutine.
 
         Return None, with nothing executed, if the call is not ordinary: then `handle_call` must execute it. Raises
         `RpcFailure` as `handle_call`.

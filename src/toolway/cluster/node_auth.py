@@ -67,7 +67,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class CallTokenSealer(Protocol):
-    """Interface of the object that encrypts and decrypts values with the cluster key (`gateway/sealing.py`)."""
+    """Encrypts and decrypts values with the cluster key (`gateway/sealing.py`)."""
 
     def seal(self, kind: str, value: Any, seconds: float) -> str: ...
 
@@ -80,7 +80,7 @@ class CallTokenSealer(Protocol):
 
 
 class CallToken(msgspec.Struct, frozen=True, array_like=True):
-    """Content of a call token: proof of caller, server and fence (ownership number) of a forwarded call, with its key.
+    """Contents of a call token: proof of a forwarded call's caller, server and fence, and its key.
 
     It is sealed with the cluster key, so only nodes can read it, and it cannot be forged or changed. It is valid for
     one node and one call, for seconds, and only once. New fields are only added at the end, with a default: nodes of
@@ -111,7 +111,7 @@ def new_call_key() -> str:
 
 
 def new_use_id() -> str:
-    """Return a new random id of a call. A node accepts only one of all call tokens with the same id."""
+    """Return a new random call id. A node accepts only one call token per id."""
     return os.urandom(_USE_ID_BYTES).hex()
 
 
@@ -121,7 +121,7 @@ def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
 
 
 class OpenedCall(msgspec.Struct, frozen=True):
-    """Opened request of another node: its call token, the JSON-RPC request, and why it is rejected, if it is."""
+    """Another node's opened request: call token, JSON-RPC request, and why it is rejected, if it is."""
 
     token: CallToken
     cipher: CallCipher  # seals the replies
@@ -142,7 +142,7 @@ def rejection_error(rejection: TokenRejection) -> RpcFailure:
 
 
 class CallTokenVerifier:
-    """Opens and verifies forwarded calls on the node that owns the server; each token is accepted once.
+    """Opens and verifies forwarded calls on the server's owner node, accepting each token once.
 
     `fence_of` returns the fence (ownership number) under which this node owns an instance of a server, or None.
     `wall_time` must be the clock of the sealer; `now` never goes back.
@@ -192,7 +192,7 @@ class CallTokenVerifier:
         return OpenedCall(token, cipher, request or b"", rejection)
 
     def check_link_call(self, token: CallToken, expires: float) -> TokenRejection | None:
-        """Check a call that arrived on a link (connection between nodes), and mark its token as used.
+        """Check a call that arrived on a link between nodes, and use up its token.
 
         Return why the call is rejected, or None if it is accepted. `expires` is the wall time of the sender until which
         the call may begin.
@@ -231,12 +231,12 @@ class CallTokenVerifier:
 
 
 def issue_node_credential(sealer: CallTokenSealer, sender: str, target_node: str) -> str:
-    """Return the bearer token by which node `sender` authenticates itself at node `target_node`."""
+    """Return the bearer token with which node `sender` authenticates at node `target_node`."""
     return NODE_CREDENTIAL_PREFIX + sealer.seal(NODE_CREDENTIAL_KIND, [sender, target_node], NODE_CREDENTIAL_LIFETIME_S)
 
 
 class NodeAuthenticator:
-    """Authenticates other nodes of this cluster by the bearer tokens of their HTTP requests."""
+    """Authenticates other cluster nodes by the bearer tokens of their HTTP requests."""
 
     def __init__(self, id: str, sealer: CallTokenSealer) -> None:
         self._id = id
@@ -257,7 +257,7 @@ class NodeAuthenticator:
 
 
 class NodeProofs:
-    """Proofs of identity between nodes: one node sends a challenge, the other proves to be the node at its address.
+    """Identity proofs between nodes: one sends a challenge, the other proves that it is the addressed node.
 
     A challenge is sealed too, so only nodes get a proof. The proof names the address under which the node itself wants
     to be reached: it is worthless for a process that forwards the challenge from another address.
@@ -278,12 +278,12 @@ class NodeProofs:
         self._address = address
 
     def challenge(self, target_node: str) -> tuple[str, str]:
-        """Return a new challenge for a node, as text to send, and the nonce that its proof must repeat."""
+        """Return a new challenge for a node, as text, and the nonce that its proof must repeat."""
         nonce = secrets.token_hex(16)
         return self._sealer.seal(CHALLENGE_KIND, [self._id, target_node, nonce], PROOF_LIFETIME_S), nonce
 
     def prove(self, challenge: str) -> str | None:
-        """Return our proof for the challenge of another node; None if the challenge is invalid or not for us."""
+        """Return our proof for another node's challenge; None if it is invalid or not for us."""
         found: Any = self._sealer.open(CHALLENGE_KIND, challenge)
         identity = self._identity()
         if not isinstance(found, list) or len(found) != 3 or found[1] != self._id or identity is None:
@@ -303,16 +303,16 @@ class NodeProofs:
     # -- links --------------------------------------------------------------------------------------------------------
 
     def hello(self, target_node: str) -> tuple[bytes, bytes]:
-        """Return a hello, our first message on a link (connection) to another node, and the random bytes in it."""
+        """Return a hello, our first message on a link to another node, and the random bytes in it."""
         random = new_random()
         value = [LINK_VERSION, self._id, target_node, random.hex()]
         return self._sealer.seal(HELLO_KIND, value, PROOF_LIFETIME_S).encode(), random
 
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
-        """Return our welcome, the answer to the hello that opens a link, with the link's keys and the other node's id.
+        """Return our welcome (the answer to a hello), the link's keys, and the other node's id.
 
-        None if the hello is invalid or not for us. The keys are made of random bytes of both sides. So a recorded hello
-        leads to keys that its sender does not know.
+        None if the hello is invalid or not for us. The keys depend on random bytes from both sides, so replaying a
+        recorded hello yields keys that the attacker does not know.
         """
         found: Any = self._sealer.open(HELLO_KIND, hello.decode("ascii", "replace"))
         identity = self._identity()
@@ -329,9 +329,9 @@ class NodeProofs:
     def keys_from_welcome(
         self, welcome: bytes, node: str, epoch: int, address: str, caller_random: bytes
     ) -> LinkKeys | None:
-        """Verify the welcome by which a node answered our hello, and return the keys of the link between both nodes.
+        """Verify a node's welcome to our hello, and return the keys of the link.
 
-        None if it is not the answer of this node, at this address, to our hello.
+        None if it is not this node's answer, from this address, to our hello.
         """
         found: Any = self._sealer.open(WELCOME_KIND, welcome.decode("ascii", "replace"))
         if not isinstance(found, list) or len(found) < 7 or not isinstance(found[2], int) or found[2] < epoch:
@@ -349,7 +349,7 @@ class NodeProofs:
 
 
 def _decode_random(text: object) -> bytes | None:
-    """Return the random bytes in a hello or welcome (first messages of a link between nodes); None if malformed."""
+    """Return the random bytes in a hello or welcome; None if malformed."""
     try:
         random = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
@@ -358,7 +358,7 @@ def _decode_random(text: object) -> bytes | None:
 
 
 class ForwardedCallVerifier:
-    """Finds the principal of a call that another node forwards, and the view of its server.
+    """Finds the principal of a forwarded call, and the view of its server.
 
     `view_for(endpoint)` returns the view (visible tools, prompts, resources) of a server endpoint, or None if there is
     none.
@@ -368,7 +368,7 @@ class ForwardedCallVerifier:
         self._view_for = view_for
 
     def resolve(self, token: CallToken) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Return the principal who makes the call with this token, the view of its server, and its forwarded data.
+        """Return the principal who makes the call, the view of its server, and its forwarded data.
 
         The view has the visible tools, prompts and resources. Raises `RpcFailure` if the server is unknown; then
         nothing ran.

@@ -1,4 +1,4 @@
-"""Context of this node, used by its transports and stores: owned servers, other nodes, and connections to them.
+"""What this node's transports and stores need: owned servers, other nodes, connections to them.
 
 Before it has joined, a node owns nothing and knows no other node.
 """
@@ -22,7 +22,7 @@ from toolway.upstream.transport import Transport
 
 
 class NodeContext:
-    """Services of this node that transports and requests to other nodes need.
+    """Services of this node for its transports and for requests to other nodes.
 
     `on_list_saved` is called after each list (tools, prompts …) that was saved to the database.
     """
@@ -51,12 +51,12 @@ class NodeContext:
         self.router = TransportRouter(tenant, self, self.shared_catalog)
 
     def attach(self, hub: HubCore) -> None:
-        """Connect the hub of this node to the shared catalog and the transport router."""
+        """Connect this node's hub to the shared catalog and the transport router."""
         self.shared_catalog.attach(hub)
         self.router.attach(hub.servers)
 
     def join(self, member: Member) -> None:
-        """Set the `Member`, the object that keeps the lease of this node and claims servers for it."""
+        """Set the `Member`, which keeps this node's lease and claims servers."""
         self.member = member
         self.router.join(member)
 
@@ -123,7 +123,7 @@ class NodeContext:
         return self.member is not None and self.member.is_draining
 
     def gauges(self) -> Mapping[str, float]:
-        """Return cluster metrics of this node for `/metrics`: nodes, owned servers, lease, NATS."""
+        """Return this node's cluster metrics for `/metrics`: nodes, owned servers, lease, NATS."""
         return {
             "nodes": len(self.member.nodes) if self.member is not None else 0,
             "owned": len(self.member.owned) if self.member is not None else 0,

@@ -57,14 +57,14 @@ _TRUE_WORDS: Final = frozenset({"1", "true", "yes"})
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Place of a worker (`toolway serve --workers N`): its number and the folder of the sockets of all workers."""
+    """A worker's place (`toolway serve --workers N`): its number, and the folder of all workers' sockets."""
 
     number: int  # worker 0 owns the servers, and answers /admin and /metrics for all
     folder: str
 
     @property
     def name(self) -> str:
-        """First part of the node id, the same after a restart of the worker process."""
+        """Return the first part of the node id, which stays the same when the worker restarts."""
         return f"worker{self.number}"
 
     @property
@@ -156,7 +156,7 @@ def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | N
 def _check_nats_authentication(options: ClusterOptions) -> None:
     """Raise `ConfigError` if a NATS server on another machine is used without authentication.
 
-    Such a server lets everybody in: a stranger could take calls away from their owner, or end them.
+    Such a server lets everybody in: anyone could intercept or end calls.
     """
     for url in options.nats_urls:
         parts = urlsplit(url)
@@ -200,7 +200,7 @@ def _default_node_name() -> str:
 
 
 def read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
-    """Return the URL of the cluster database from a flag or the environment. Raises `ConfigError` if there is none."""
+    """Return the cluster database URL from a flag or the environment. Raises `ConfigError` if missing."""
     text = text or environ.get(ENV_VARIABLES["database"]) or None
     file = environ.get(DATABASE_FILE_VARIABLE)
     if text is None and file:
@@ -215,7 +215,7 @@ def read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
 
 
 def _add_password(url: str, password: str) -> str:
-    """Add the password of `$PGPASSWORD` to a URL with a user and no password, as libpq would use it.
+    """Add `$PGPASSWORD` to a URL with a user but no password, as libpq does.
 
     The variable can then be removed from the environment, which servers may inherit.
     """
@@ -235,7 +235,7 @@ def generate_cluster_key() -> str:
 
 
 def tenant_key_from_env(environ: Mapping[str, str]) -> bytes | None:
-    """Return the key of the tenant that environment variables set, or None if they set no key.
+    """Return the tenant key set by environment variables, or None.
 
     Raises `ConfigError` if the key is invalid or its file is not readable.
     """
@@ -246,7 +246,7 @@ def tenant_key_from_env(environ: Mapping[str, str]) -> bytes | None:
 
 
 def read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
-    """Return the cluster key from a file or the environment, for operations that need more than a tenant's key.
+    """Return the cluster key from a file or the environment, for what a tenant key cannot do.
 
     Raises `ConfigError` if there is none, it is invalid, or only the key of a tenant was given.
     """
@@ -262,7 +262,7 @@ def read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
 
 
 def _read_tenant_key(file: str | None, environ: Mapping[str, str], tenant: str) -> bytes:
-    """Return the key of a tenant: as given, or derived from the cluster key, which is not kept."""
+    """Return a tenant's key, as given or derived from the cluster key, which is not kept."""
     text, source = _read_key_text(file, environ)
     if not text.startswith(TENANT_KEY_PREFIX):
         return derive_tenant_key(_parse_key(text, source), tenant)
@@ -279,7 +279,7 @@ def _read_tenant_key(file: str | None, environ: Mapping[str, str], tenant: str) 
 
 
 def _read_key_text(file: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the text of the cluster or tenant key, and its file or variable. Raises `ConfigError` if there is none."""
+    """Return the text of the cluster or tenant key, and where it came from."""
     source = file or f"${CLUSTER_KEY_VARIABLE}"
     text = _read_secret_file(file, "--cluster-key-file") if file else environ.get(CLUSTER_KEY_VARIABLE, "").strip()
     if not text:
@@ -417,7 +417,7 @@ def url_secrets(url: str) -> set[str]:
 
 
 def parse_name(flag: str, text: str) -> str:
-    """Return the name of a cluster, tenant or node if it is valid. Raises `ConfigError` if not."""
+    """Return a valid cluster, tenant or node name. Raises `ConfigError` for an invalid one."""
     if not _NAME_PATTERN.fullmatch(text):
         raise option_error(
             f"{flag} is not a valid name",
@@ -458,7 +458,7 @@ def parse_labels(text: str) -> tuple[str, ...]:
 def option_error(
     message: str, detail: str, hint: str = "see: toolway serve --help", code: str = "E-CLUSTER"
 ) -> ConfigError:
-    """Return a `ConfigError` about an invalid cluster option of `toolway serve`."""
+    """Return a `ConfigError` for an invalid cluster option of `toolway serve`."""
     return ConfigError(message, detail=detail, hint=hint, code=code)
 
 

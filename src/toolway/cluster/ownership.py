@@ -1,4 +1,4 @@
-"""Server instances that this node owns, and the release of those that it should not own."""
+"""Server instances that this node owns, and releasing those that it should not own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_SKIPPED: Final[tuple[float, frozenset[str]]] = (0.0, frozenset())
 
 
 class OwnershipHandler(Protocol):
-    """Interface of the code that starts and stops servers when this node gains or loses them."""
+    """Starts and stops servers when this node gains or loses them."""
 
     def on_acquired(self, ownership: Ownership) -> None:
         """Start the server of an instance that this node owns from now on."""
@@ -75,7 +75,7 @@ class OwnedInstances:
             self.on_changed(acquired, ())
 
     def resync(self, stored: Collection[Ownership], released: Collection[Ownership]) -> None:
-        """Make the owned instances equal to those stored in the database.
+        """Make the owned instances match those stored in the database.
 
         `released` are instances whose release was not yet stored when the query was sent, or began since. They do not
         become ours again: the query result may be older than the release.
@@ -92,7 +92,7 @@ class OwnedInstances:
         self.update(stored)
 
     def update(self, stored: Collection[Ownership]) -> None:
-        """Update the attributes of owned instances: they may be recalled, or have another cost.
+        """Update owned instances' attributes: they may be recalled, or have a new cost.
 
         Instances that this node does not own are ignored.
         """
@@ -130,7 +130,7 @@ class OwnedInstances:
             self.on_changed((), lost)
 
     def lose_all(self) -> None:
-        """Stop all owned instances and forget pending releases, because the lease is over."""
+        """Stop all owned instances and forget pending releases, because the lease has ended."""
         released, self.pending_releases = self.pending_releases, []
         self.lose(tuple(self))
         if released:
@@ -151,7 +151,7 @@ class Rebalancer:
     Rule 3. An instance first finishes its calls, then its server stops here, then the release is written to the
             database, with retries until it succeeds: until then the database considers the instance ours.
 
-    `ttl` is the duration of a lease. `now` is a clock that runs on while the machine sleeps.
+    `ttl` is the duration of a lease. `now` is a clock that keeps running while the machine sleeps.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Rebalancer:
         self._release_log = LogThrottle("cluster database unavailable, releases delayed")
 
     def on_claimed(self, claimed: Sequence[Ownership]) -> None:
-        """Remember which better-ranked nodes did not claim these instances before this node: they may be dead.
+        """Remember which better-ranked nodes did not claim these instances before us: they may be dead.
 
         Until a lease duration has passed, the instances are not handed over to them (`_expire_skipped`).
         """
@@ -199,7 +199,7 @@ class Rebalancer:
         self._settled_version = -1
 
     async def reconcile(self, draining: bool) -> None:
-        """Start to drain the owned instances that this node should release: all of them if `draining`."""
+        """Start draining the owned instances that this node should release: all of them if `draining`."""
         if draining:
             self._start_draining(self._owned, MAX_DRAINING)
         elif self._settled_version != self._plan.version:

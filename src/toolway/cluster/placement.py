@@ -1,9 +1,9 @@
-"""Preferred owners of servers by rendezvous hashing, and the placement plan of one node. Pure.
+"""Preferred owners of servers by rendezvous hashing, and one node's placement plan. No I/O.
 
 A node that joins or leaves moves as few servers as possible.
 
 Servers are hashed into SLOTS slots, and each slot ranks the nodes by weighted scores; a node of double capacity gets
-twice as many servers. So the table has one row per slot, not per server. Adding a node costs one score per slot;
+twice as many servers. So the table has a row per slot, not per server. Adding a node costs one score per slot;
 removing one ranks again only the slots in which it had a rank.
 
 The first node of a slot claims its servers at once. The next ones claim unowned servers later (`claim_delay`): the
@@ -42,16 +42,16 @@ class Node:
 
 
 def slot_for(tenant: str, server: str, index: int = 0) -> int:
-    """Return the hash slot of a server instance, which decides by which nodes it may be owned.
+    """Return a server instance's hash slot, which decides which nodes may own it.
 
-    `RANKS` instances of one server share a slot; each prefers another of the nodes ranked in it.
+    `RANKS` instances of one server share a slot, and each prefers a different one of its ranked nodes.
     """
     name = f"{tenant}\0{server}\0{index // RANKS}"
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % SLOTS
 
 
 def rotate_for_instance(ranked: Sequence[str], index: int) -> tuple[str, ...]:
-    """Return the ranked nodes of a hash slot in the order of preference for one server instance.
+    """Return a hash slot's ranked nodes in one instance's order of preference.
 
     Each instance starts at another node, so the instances of one server are spread over nodes.
     """
@@ -78,7 +78,7 @@ def can_own_pool(node: Node, pool: str) -> bool:
 
 
 class PlacementPlan:
-    """Ranking of the live nodes for each server instance, as seen by one node (`own_node`)."""
+    """Ranking of the live nodes for each server instance, as seen by `own_node`."""
 
     def __init__(self, own_node: Node) -> None:
         self._own_node = own_node
@@ -107,14 +107,14 @@ class PlacementPlan:
         self._invalidate()
 
     def remove_nodes(self, ids: Collection[str]) -> None:
-        """Remove nodes whose leases have ended from the rankings of all pools."""
+        """Remove nodes whose leases have ended from all pools' rankings."""
         lost = [self._remove_from(ring, ids) for ring in self._rings.values()]
         if any(lost):
             self._invalidate()
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Pools (label sets) of which this node may own servers."""
+        """Return the pools (label sets) whose servers this node may own."""
         return tuple(self._rings)
 
     def ranked_slots(self, pool: str) -> tuple[int, ...]:
@@ -124,9 +124,9 @@ class PlacementPlan:
         return self._slots.get(pool, ())
 
     def claimable_slots(self, pool: str) -> tuple[tuple[int, ...], ...]:
-        """Return the hash slots of a pool for whose server instances this node is the first choice.
+        """Return the hash slots of a pool for which this node is the first choice.
 
-        Instances of a server are numbered. Item n of the result is for those whose number modulo `RANKS` is n.
+        Item n of the result is for a server's instances whose number modulo `RANKS` is n.
         """
         if pool not in self._claimable:
             ours = self.ranked_slots(pool)
@@ -137,7 +137,7 @@ class PlacementPlan:
         return self._claimable[pool]
 
     def rank(self, pool: str, slot: int, index: int) -> int | None:
-        """Return the rank of this node for a server instance (0 is best); None if it is not ranked."""
+        """Return this node's rank for a server instance (0 is best), or None."""
         ranked = self._ranked_nodes(pool, slot, index)
         return ranked.index(self._own_node.id) if self._own_node.id in ranked else None
 

@@ -1,7 +1,7 @@
 """Database queries that are never cancelled, and a log throttle for their failures.
 
-A caller that times out stops waiting, and the query runs on: cancelling it midway would cost a connection. The database
-and the network end every query in bounded time (`db/engine.py`).
+If a caller times out, it stops waiting but the query keeps running: cancelling it midway would cost a connection.
+Time limits in the database and network code end every query (`db/engine.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class QueryRunner:
-    """Runs database queries with a time limit; a query continues if its caller stops waiting."""
+    """Runs database queries with a time limit. A query continues if its caller stops waiting."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -31,7 +31,7 @@ class QueryRunner:
     async def __call__(self, query: Coroutine[Any, Any, T]) -> T:
         """Run a query and return its result; errors of the query are raised.
 
-        After the time limit, `TimeoutError` is raised and the query runs on in the background.
+        After the time limit, `TimeoutError` is raised and the query continues in the background.
         """
         task = asyncio.ensure_future(query)
         self._pending.add(task)
@@ -47,7 +47,7 @@ class QueryRunner:
 
 
 class LogThrottle:
-    """Log throttle for a failure that repeats, such as an unreachable database.
+    """Throttles the log for a repeated failure, such as an unreachable database.
 
     Logs each distinct error of one operation once, and its recovery once.
     """

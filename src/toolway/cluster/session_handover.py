@@ -41,7 +41,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 async def forward_response(node_requests: NodeRequests, tag: str, session: LegacySession, message: Message) -> None:
-    """Forward a client's response to the node (by its tag) that sent the server request.
+    """Forward a client's response to the node (by its tag) that sent the request.
 
     If that node is gone, so is the call that waited for the response: the response is dropped.
     """
@@ -91,7 +91,7 @@ async def forward_resume(
 async def execute_node_request(
     legacy_sessions: LegacySessions, legacy_sse: LegacySseEndpoint, principal: str, params: Json, notify: Notify
 ) -> Json:
-    """Execute a request about a client session that another node forwards, as if the client had sent it here.
+    """Execute a request about a client session for another node, as if the client had sent it here.
 
     `params["do"]` is the action: "post" a message, "answer" a server request, "resume" a stream. Return the reply for
     that node. It is empty if the session is not on this node or the action is unknown.
@@ -165,12 +165,12 @@ def _decode_message(encoded: Any) -> Message | None:
 
 
 def tag_for_node(node: str) -> str:
-    """Return the tag of a node: the random suffix of its id, the only part that clients see."""
+    """Return a node's tag: the random suffix of its id, the only part that clients see."""
     return node.rpartition("-")[2]
 
 
 class NodeRequestContext(Protocol):
-    """Services of this node that `NodeRequests` needs to reach other nodes: live nodes, transports, call tokens."""
+    """What `NodeRequests` needs from this node: live nodes, transports, call tokens."""
 
     @property
     def id(self) -> str: ...
@@ -187,7 +187,7 @@ class NodeRequestContext(Protocol):
 
 
 class NodeRequests:
-    """Sends requests about client sessions to the nodes that hold the state of the sessions, over HTTP or NATS."""
+    """Sends requests about client sessions to the nodes that hold them, over HTTP or NATS."""
 
     def __init__(self, context: NodeRequestContext, tenant: str) -> None:
         self._context = context

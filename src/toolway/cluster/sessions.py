@@ -240,7 +240,7 @@ class SharedSessions:
             self._refresh_soon(str(message["session"]))
 
     def on_gap(self) -> None:
-        """Read session state again after messages of other nodes may have been missed.
+        """Read session state again after other nodes' messages may have been missed.
 
         Sessions with an open stream are refreshed now, the rest at their next request.
         """
@@ -286,7 +286,7 @@ class SharedSessions:
         return await forward_post(self._node_requests, node_tag, id_, principal_id, message)
 
     async def handle_node_request(self, principal: str, params: Json, notify: Notify) -> Json:
-        """Handle a request of a client whose session is on this node, which another node forwarded."""
+        """Handle a request that another node forwarded because the client's session is here."""
         return await execute_node_request(self._legacy_sessions, self._legacy_sse, principal, params, notify)
 
 

@@ -1,4 +1,4 @@
-"""Database that all nodes of a cluster share: nodes, servers and their owners, keys, and more state.
+"""The database that all nodes of a cluster share: nodes, servers, owners, keys, and more.
 
 PostgreSQL, or SQLite for tests and small clusters.
 """

@@ -1,7 +1,7 @@
 """Tool, prompt and resource lists of each server, stored by its owner for all nodes.
 
-An owner writes with its fence, a number that grows with each new owner. So a former owner that does not know yet that
-it lost the server changes nothing.
+An owner writes with its fence, a number that grows with each new owner. So a former owner that has not noticed its
+loss yet changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LISTS_PER_PAGE: Final = 500  # lists per read statement
 
 
 class StoredList(msgspec.Struct, frozen=True):
-    """Tool, prompt and resource lists and protocol facts of one server, as stored by its owner."""
+    """One server's tool, prompt and resource lists and protocol details, as stored by its owner."""
 
     identity: str  # identifies the server; lists of another server under the same name are not used
     era: Era
@@ -63,9 +63,9 @@ _PUT_STATEMENT: Final = text(
 
 
 class ListStore:
-    """Store of the tool, prompt and resource lists of all servers.
+    """Stores the tool, prompt and resource lists of all servers.
 
-    Lists that no node has signed are not used: models read them. Methods raise SQLAlchemy errors.
+    Lists without a node's signature are ignored, because models read them. Methods raise SQLAlchemy errors.
     """
 
     def __init__(self, engine: AsyncEngine, integrity: Integrity) -> None:
@@ -75,7 +75,7 @@ class ListStore:
         self._autocommit = with_autocommit(engine)
 
     async def put(self, tenant: str, server: str, stored: StoredList) -> int | None:
-        """Store the tool, prompt and resource lists of a server.
+        """Store a server's tool, prompt and resource lists.
 
         Return the revision of the change, or None if nothing changed. Nothing changes if the lists are the same, a
         later owner has written, or the server was removed.
@@ -91,10 +91,9 @@ class ListStore:
         return await self._put_in_transaction(row)
 
     async def _claim_if_identical(self, row: Json) -> bool:
-        """Set the fence of the stored lists, if they are identical to those of `row`. Return False if they are not.
+        """Set the fence (ownership number) of the stored lists if they equal those in `row`.
 
-        The fence is the number of the ownership under which lists were written. Nothing is set, and False returned, if
-        a later owner wrote them.
+        Returns False, with nothing set, if they differ or a later owner wrote them.
         """
         names = ("tenant", "server", "identity", "body", "mac")
         same = and_(
@@ -122,7 +121,7 @@ class ListStore:
         return self._report_unsigned([row], self._decode_signed([row])).get(server) if row is not None else None
 
     async def load_changed(self, tenant: str, after: int = 0) -> Mapping[str, StoredList]:
-        """Return the lists of all servers whose lists changed after revision `after`, by server name."""
+        """Return the lists that changed after revision `after`, by server name."""
         found: dict[str, StoredList] = {}
         while page := await self._fetch_page(tenant, after):
             found |= self._report_unsigned(page, await asyncio.to_thread(self._decode_signed, page))

@@ -22,7 +22,7 @@ _CHANGES_SINCE = select(RevisionRow.last, ChangeRow.kind, ChangeRow.tenant).oute
 
 
 class ChangeReader:
-    """Reader of the changes in the database: which kinds of shared state changed after a revision.
+    """Reads which kinds of shared state changed since a revision.
 
     Methods raise SQLAlchemy errors.
     """

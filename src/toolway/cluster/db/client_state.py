@@ -1,4 +1,4 @@
-"""Client state that all nodes of a tenant share: API keys, legacy sessions, rate-limit buckets."""
+"""Client state shared by all nodes of a tenant: API keys, legacy sessions, rate-limit buckets."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class TenantKeys:
 class ApiKeyTable:
     """Store of API keys in the database. Methods raise SQLAlchemy errors and `StateRefused`.
 
-    The gateway defines their attributes; here they are stored and signed. A row without a valid signature grants
-    nothing, and neither does one that was put back (`integrity.py`). A revoked key is remembered for a day, so a
-    node with a delayed update finds it among the revoked keys.
+    The gateway defines their attributes; this class stores and signs them. Rows without a valid signature grant
+    nothing; neither do old rows that were restored (`integrity.py`). A revoked key is remembered for a day, so a node
+    with a delayed update finds it among the revoked keys.
     """
 
     def __init__(self, engine: AsyncEngine, integrity: Integrity) -> None:
@@ -125,7 +125,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
 
 class SessionStateStore:
-    """Store of the state that legacy clients set in their sessions.
+    """Stores the state that legacy clients set in their sessions.
 
     Methods raise SQLAlchemy errors.
 
@@ -146,7 +146,7 @@ class SessionStateStore:
             return {row.id: _to_session_state(row.facts) for row in await db.execute(query)}
 
     async def list_ids(self, tenant: str, prefix: str) -> Sequence[str]:
-        """Return the ids of stored sessions that start with `prefix` and have not expired, at most 10,000."""
+        """Return the ids of unexpired stored sessions that start with `prefix`, at most 10,000."""
         is_wanted = SessionRow.id.startswith(prefix, autoescape=True) & (SessionRow.until > db_now())
         query = select(SessionRow.id).where(SessionRow.tenant == tenant, is_wanted).limit(10_000)
         async with self._engine.connect() as db:
@@ -155,7 +155,7 @@ class SessionStateStore:
     async def update(
         self, tenant: str, id: str, modify: Callable[[SessionState], SessionState], ttl: float
     ) -> SessionState:
-        """Replace the state of a session with the result of `modify`, under a row lock. Return the new state.
+        """Update a session's state with `modify`, under a row lock. Return the new state.
 
         The row expires after `ttl` seconds.
         """
@@ -176,7 +176,7 @@ class SessionStateStore:
 
 
 def _to_session_state(fields: Any) -> SessionState:
-    """Return the stored state of a session. A session whose state cannot be read has ended."""
+    """Return the stored state of a session. An unreadable session counts as ended."""
     try:
         return msgspec.convert(fields, SessionState)
     except msgspec.ValidationError:
@@ -188,7 +188,7 @@ def _to_session_state(fields: Any) -> SessionState:
 
 @dataclass(frozen=True, slots=True)
 class RateRequest:
-    """Request of one node for rate-limit tokens of an API key, with a debit for calls made."""
+    """One node's request for an API key's rate-limit tokens, with a debit for calls already made."""
 
     key: str
     capacity: int  # tokens of a full bucket
@@ -199,7 +199,7 @@ class RateRequest:
 
 @dataclass(frozen=True, slots=True)
 class RateGrant:
-    """Rate-limit tokens granted to a node, or the time until the next one."""
+    """Rate-limit tokens granted to a node, or the wait until the next one."""
 
     tokens: int
     wait_s: float  # seconds until the next token, if none was granted
@@ -215,7 +215,7 @@ class _Bucket:
 
 
 class RateBuckets:
-    """Store of the rate-limit buckets of API keys, shared by all nodes.
+    """Stores the rate-limit buckets of API keys, shared by all nodes.
 
     Raises SQLAlchemy errors.
 
@@ -250,7 +250,7 @@ class RateBuckets:
             return grants
 
     async def delete_unused(self, tenant: str) -> None:
-        """Delete the rows of buckets that were not used for days: they are full, as without a row."""
+        """Delete buckets that were not used for days: they are full, just like missing ones."""
         async with self._engine.begin() as db:
             is_old = RateBucketRow.at < db_now() - KEEP_BUCKETS_S
             await db.execute(delete(RateBucketRow).where(RateBucketRow.tenant == tenant, is_old))

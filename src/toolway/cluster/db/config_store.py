@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 
 class ConfigConflict(Exception):
-    """Raised when all attempts to write the configuration failed, because other nodes changed it in the meantime."""
+    """Raised when other nodes changed the configuration during every attempt to write it."""
 
 
 class ConfigStore:
-    """Store of the configuration that all nodes of a tenant share.
+    """Stores the configuration that all nodes of a tenant share.
 
     Methods raise `DecryptionError`, `StateRefused` and SQLAlchemy errors.
     """
@@ -59,12 +59,12 @@ class ConfigStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, tenant: str) -> tuple[int, StoredConfig] | None:
-        """Return the configuration of a tenant and its revision number; None if the tenant was never configured."""
+        """Return a tenant's configuration and its revision number; None if never configured."""
         revision, found = await self._load(tenant)
         return (revision, found) if revision else None
 
     async def load_settings(self, tenant: str) -> Json | None:
-        """Return the settings of a tenant without its servers; None if it was never configured."""
+        """Return a tenant's settings without its servers; None if never configured."""
         newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:
             state = await self._integrity.read_state(db, tenant, newest)
@@ -77,7 +77,7 @@ class ConfigStore:
         )
 
     async def load_changes(self, tenant: str, revision: int, marks: Mapping[str, int]) -> ConfigChanges | None:
-        """Return the configuration changes after `revision`; None if the whole configuration must be loaded again.
+        """Return the configuration changes after `revision`; None if everything must be reloaded.
 
         `marks` are keyed hashes of the server rows at `revision` (`integrity.py`); the result has those after the
         changes. All must be loaded again if the changes do not add up to the stored state: removed servers are
@@ -109,7 +109,7 @@ class ConfigStore:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def import_document(self, tenant: str, document: Json, digest: str, *, force: bool = False) -> bool:
-        """Replace the configuration of a tenant by the content of a file.
+        """Replace a tenant's configuration with the content of a file.
 
         Return False if a file with this digest was imported before: a node that returns after a long absence with an
         old file must not undo later changes. `force` skips the check. Raises `ConfigConflict` if other nodes keep
@@ -171,7 +171,7 @@ class ConfigStore:
     async def _write_rows(
         self, db: AsyncConnection, tenant: str, rows: Sequence[Json], change: ConfigDiff
     ) -> dict[MarkedKind, int]:
-        """Write the changed servers, settings and numbers of instances of a configuration to the database.
+        """Write a configuration's changed servers, settings and instance counts to the database.
 
         Return, for each kind of row, the marks (keyed hashes) of the new rows minus the marks of replaced and removed
         ones.
@@ -232,7 +232,7 @@ class ConfigStore:
         ]
 
     def _decrypt_entries(self, tenant: str, rows: Sequence[Any]) -> tuple[dict[str, ConfigEntry], dict[str, int]]:
-        """Decrypt server entries. Return them and the marks (keyed hashes) of their rows.
+        """Sum the marks (keyed hashes) of the stored server rows that a change replaces or removes.
 
         Rows that no node has written are reported and left out.
         """
@@ -321,7 +321,7 @@ async def _lock_if_unchanged(db: AsyncConnection, tenant: str, revision: int) ->
 
 
 async def _set_revision(db: AsyncConnection, tenant: str, revision: int) -> None:
-    """Give all rows written by this transaction (revision 0) their final revision.
+    """Give rows written by this transaction (revision 0) their final revision.
 
     Also delete old tombstones of removed servers.
     """
@@ -333,7 +333,7 @@ async def _set_revision(db: AsyncConnection, tenant: str, revision: int) -> None
 
 
 async def _remember_import(db: AsyncConnection, tenant: str, digest: str, revision: int) -> None:
-    """Record the digest of an imported configuration file; delete the oldest over the limit."""
+    """Record the digest of an imported config file, and drop the oldest over the limit."""
     await upsert(db, ImportedConfigRow, {"tenant": tenant, "digest": digest, "revision": revision})
     newest = (
         select(ImportedConfigRow.revision)
@@ -397,7 +397,7 @@ class ConfigDiff:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """Changes of a configuration since a revision, and the marks (keyed hashes) of all server rows after them."""
+    """Configuration changes since a revision, and the marks (keyed hashes) of all server rows after them."""
 
     revision: int
     diff: ConfigDiff
@@ -428,7 +428,7 @@ def diff_configs(before: StoredConfig, after: StoredConfig) -> ConfigDiff:
 
 
 def desired_instances(name: str, entry: Any, variables: Mapping[str, str]) -> DesiredInstances:
-    """Return number, labels and cost of the instances that a server's configuration wants.
+    """Return number, labels and cost of the instances that a server's entry asks for.
 
     An unusable entry gets zero instances.
     """

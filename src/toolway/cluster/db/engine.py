@@ -3,8 +3,8 @@
 A stopped node must not block other nodes. So the database ends idle transactions before the waiters for their locks
 time out. An acknowledged commit is on the database's disk.
 
-A hostile or hanging database must not block a node forever either. It keeps the time limits of statements itself, so
-a node has its own: a connection on which nothing is answered is cut.
+A hostile or hanging database must not block a node forever either. The database enforces statement timeouts itself,
+so each node has another one: it cuts connections that get no answer.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def connection_class() -> type[PsycopgConnection[Any]]:
                     timer.cancel()
 
         def _cut(self) -> None:
-            """End the connection below psycopg, which then reads its end: a cancelled query waits for an answer too."""
+            """Cut the connection below psycopg. Even cancelling a query would wait for an answer."""
             with suppress(OSError, psycopg.Error), socket.socket(fileno=socket.dup(self.fileno())) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -135,8 +135,8 @@ def connection_class() -> type[PsycopgConnection[Any]]:
 def _decode_json(stored: str | bytes) -> Any:
     """Decode the value of a JSON column; None if it is not readable.
 
-    PostgreSQL accepts JSON that no decoder does: numbers of any length, half a character, any depth. An error here
-    would be one of the whole query, with all its other rows.
+    PostgreSQL accepts JSON that decoders reject: numbers of any length, half a character, any depth. An error here
+    would fail the whole query, with all its other rows.
     """
     try:
         return msgspec.json.decode(stored)
@@ -210,7 +210,7 @@ def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, pro
 
 
 def _make_private(file: Path, *connect_arguments: Any) -> None:
-    """Create a SQLite database file that only its user can read, or give the file that mode.
+    """Create a SQLite database file that only its user can read, or fix the mode of an existing one.
 
     SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
 
@@ -239,7 +239,7 @@ def _prepare_sqlite(connection: Any, connection_record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin every SQLite transaction as a writer, because SQLite cannot make a reader wait until it may write."""
+    """Begin every SQLite transaction as a writer: a reader could not wait for the write lock later."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -247,7 +247,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 async def upgrade_schema(engine: AsyncEngine) -> None:
-    """Upgrade the tables to the schema of this version, or keep a newer compatible schema.
+    """Upgrade the tables to this version's schema, or keep a newer compatible one.
 
     Several nodes may do so at once. Raises `ConfigError` if the schema is too new or too old for this version.
     """
@@ -298,7 +298,7 @@ def _run_migrations(db: Connection) -> None:
 
 
 def _prepare_part_tables(db: Connection, part: Part) -> None:
-    """Upgrade the tables of a part, and create those that are missing. Raises `ConfigError` if they are too new."""
+    """Upgrade a part's tables, and create missing ones. Raises `ConfigError` if they are too new."""
     tables = add_part_tables([part])
     if not tables:
         return
@@ -320,7 +320,7 @@ def _prepare_part_tables(db: Connection, part: Part) -> None:
 
 
 def _is_compatible(current: str, newest: str) -> bool:
-    """Return True if the newer schema `current` only adds to `newest`, the newest one that this version knows.
+    """Return True if the schema `current` only adds to `newest`, the newest that this version knows.
 
     Then this version can use it, as in a rolling upgrade. A schema change that removes something starts a new hundred.
     """

@@ -58,12 +58,12 @@ class DatabaseUnavailable(Exception):
 
 
 class NoLease(Exception):
-    """Raised when this node has no lease: other nodes could not learn the outcome of its calls."""
+    """Raised when this node has no lease, so other nodes could not learn how its calls ended."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """Record that a call of this node has claimed an idempotency key."""
+    """Records that a call on this node claimed an idempotency key."""
 
     call: str
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -73,7 +73,7 @@ class _Claim:
 class DbIdempotencyStore:
     """`IdempotencyStore` in the cluster database: a call with one key runs once in the cluster.
 
-    Outcomes are encrypted, as they are results of servers. Claiming a key raises `NoLease`, `DecryptionError` or
+    Outcomes are encrypted, because they contain server results. Claiming a key raises `NoLease`, `DecryptionError` or
     `DatabaseUnavailable`: then the call is not made.
     """
 
@@ -241,9 +241,9 @@ class DbIdempotencyStore:
     # -- ending -------------------------------------------------------------------------------------------------------
 
     async def _finish_claim(self, id: IdempotencyKey, statement: Executable, values: Json) -> None:
-        """Store the outcome of a call that this node has made, under the idempotency key of the call.
+        """Store the outcome of a call that this node made, under its idempotency key.
 
-        Nothing is written if another call has claimed the key by now.
+        Does nothing if another call has claimed the key since.
         """
         claim = self._claims.pop(id, None)
         if claim is not None:

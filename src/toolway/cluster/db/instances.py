@@ -1,4 +1,4 @@
-"""Server instances in the database: their owners, and their desired number.
+"""Server instances in the database: their owners and desired counts.
 
 A node claims an instance only if it has no live owner. Every claim increases the fence (ownership number) of the
 instance.
@@ -76,7 +76,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class UnownedInstance:
-    """Server instance without a live owner, and the seconds for which it has had none."""
+    """A server instance without a live owner, and for how many seconds."""
 
     instance: ServerInstance
     waited_s: float  # seconds
@@ -95,7 +95,7 @@ class InstanceStore:
     async def set_instance_count(
         self, tenant: str, server: str, count: int, labels: Sequence[str] = (), cost: int = 1
     ) -> None:
-        """Set how many instances of a server there should be, with node labels and cost of each.
+        """Set how many instances a server should have, with each one's node labels and cost.
 
         Surplus instances that a node owns are recalled: the node stops and releases them.
         """
@@ -111,7 +111,7 @@ class InstanceStore:
         return claimed[0].fence if claimed else None
 
     async def claim_many(self, instances: Collection[ServerInstance], node: str, epoch: int) -> Sequence[Ownership]:
-        """Make `node` the owner of several server instances, in one transaction. Return those that it owns now.
+        """Make `node` the owner of several server instances in one transaction. Return those it now owns.
 
         Instances that another node owns are left out. Without a valid lease with the number `epoch`, none is claimed.
         """
@@ -164,7 +164,7 @@ class InstanceStore:
             return _to_ownership(row) if row is not None else None
 
     async def find_owners(self, tenant: str, server: str) -> Sequence[Ownership]:
-        """Return the owners (nodes with a lease) of all instances of a server, in instance order."""
+        """Return the owners (nodes with a lease) of a server's instances, in instance order."""
         is_of_server = and_(InstanceRow.tenant == tenant, InstanceRow.server == server)
         query = select(InstanceRow).where(is_of_server, not_(_has_no_live_owner())).order_by(InstanceRow.instance)
         async with self._autocommit.connect() as db:
@@ -192,7 +192,7 @@ class InstanceStore:
         pool: str = DEFAULT_POOL,
         dead_nodes: Collection[str] = (),
     ) -> Sequence[UnownedInstance]:
-        """Return the unowned server instances of a pool that a node may claim, which are in the given hash slots.
+        """Return unowned instances of a pool that a node may claim, in the given hash slots.
 
         Item n of `slots_by_rank` has the allowed slots of the instances whose number modulo `RANKS` is n. `dead_nodes`
         have an expired lease: their instances count as unowned.
@@ -216,7 +216,7 @@ class InstanceStore:
         dead_nodes: Collection[str] = (),
         min_wait: float = 0.0,
     ) -> Sequence[UnownedInstance]:
-        """Return instances in these hash slots that had no owner for at least `min_wait` seconds."""
+        """Return instances in these hash slots without an owner for at least `min_wait` seconds."""
         condition = and_(InstanceRow.tenant == tenant, InstanceRow.pool == pool, _where_in_slots(slots))
         return await self._list_unowned_where(condition, dead_nodes, min_wait, limit)
 
@@ -228,7 +228,7 @@ class InstanceStore:
     async def _list_unowned_where(
         self, condition: ColumnElement[bool], dead_nodes: Collection[str], min_wait: float, limit: int
     ) -> Sequence[UnownedInstance]:
-        """Return unowned instances that match a condition, those of dead nodes first, each group by longest wait."""
+        """Return unowned instances that match a condition: those of dead nodes first, then by longest wait."""
         async with self._autocommit.connect() as db:
             found: list[UnownedInstance] = []
             if dead_nodes:

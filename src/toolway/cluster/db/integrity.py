@@ -1,17 +1,16 @@
-"""Proof that rows of the database were written by a node, and that none was changed, removed or put back.
+"""Proof that database rows were written by a node, and that none was changed, removed or restored.
 
-A row that grants or directs something (API keys, nodes, lists of tools) carries a MAC of its content. A row without a
-valid one is ignored and reported.
+Rows that grant or direct something (API keys, nodes, tool lists) carry a MAC of their content. Rows without a valid
+one are ignored and reported.
 
 A valid row can still be an old one. So each tenant has one sealed `TenantState`: for every kind of row (servers,
-settings, API keys, logins, pins, each signed table of a part) the sum of the marks of all rows. A mark is a keyed hash
-of a row's name and content.
-Every change replaces the marks of what it changed and counts the state up, in the same transaction. A node that loads
-the rows adds up their marks: if one was changed, removed or put back, the sum differs, and what was loaded is not used.
-The whole state of a tenant can only be put back as a whole. A running node notices that too, by the count, and from
-then on takes only the newest state that it has seen, and what is made from that.
+settings, API keys, logins, pins, each signed table of a part) the sum of the marks of all rows. A mark is a keyed
+hash of a row's name and content. Every change updates the sums and increments the state's counter, in the same
+transaction. A node that loads the rows adds up their marks: if a row was changed, removed or restored, the sum
+differs, and the node rejects what it loaded. An attacker could still restore a tenant's complete old state. A running
+node notices that by the counter. From then on it only accepts the newest state it has seen and its successors.
 
-The sums are encrypted: who knew them could look for other valid rows with the same sum.
+The sums are encrypted, so nobody can search for other valid rows with the same sum.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ _WRONG_KEY: Final = "it was written with another key, or changed"
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """Expected sums of the marks (keyed hashes) of a tenant's rows, and the number of changes so far."""
+    """Expected sums of the marks (keyed hashes) of a tenant's rows, and a counter of changes."""
 
     lineage: str = ""  # random, new if the database was set up or taken over; "" = nothing was written yet
     count: int = 0  # number of changes
     sums: Mapping[MarkedKind, int] = field(default_factory=dict)  # sum of the marks of all rows, by kind
 
     def changed(self, changes: Mapping[MarkedKind, int]) -> TenantState:
-        """Return the state after a write: the sums with `changes` added, and the count of changes increased.
+        """Return the state after a write: `changes` added to the sums, and the counter incremented.
 
         `changes` are the marks of written rows minus those of removed rows.
         """
@@ -63,10 +62,10 @@ class TenantState:
 
 
 class Integrity:
-    """Signs and verifies rows with the key of a tenant, and remembers the newest state that it has seen.
+    """Signs and verifies rows with a tenant's key, and remembers the newest state it has seen.
 
-    There is one object per process, so no part of the process accepts a state that is older than one which another
-    part has seen. `on_finding` gets each new finding; `on_resolved` is called when the last one ended.
+    Each process has one, so no part of it accepts an older state than another part has seen. `on_finding` gets each
+    new finding; `on_resolved` is called when the last one ended.
     """
 
     def __init__(self, tenant_key: bytes, on_finding: Callable[[str], None] | None = None) -> None:
@@ -86,7 +85,7 @@ class Integrity:
         return hmac.digest(self._mac_key, _encode(table, content), "sha256").hex()
 
     def is_signed(self, mac: object, table: str, *content: Any) -> bool:
-        """Return True if `mac` is the MAC of a row. It is not if the row has a value that no node can have written."""
+        """Return True if `mac` is a row's MAC. Rows with values that no node can have written never match."""
         try:
             signature = self.sign(table, *content)
         except (ValueError, OverflowError, RecursionError):
@@ -100,14 +99,14 @@ class Integrity:
     # -- state of a tenant --------------------------------------------------------------------------------------------
 
     def newest(self, tenant: str) -> TenantState | None:
-        """Return the newest state of a tenant (sums of its rows) that this process has seen; None if it has seen none.
+        """Return the newest state (row sums) of a tenant that this process has seen, or None.
 
-        Call this before a query, and pass the result on: an older state than that is refused.
+        Call this before a query and pass the result on, to reject any older state.
         """
         return self._newest.get(tenant)
 
     async def read_state(self, db: AsyncConnection, tenant: str, newest: TenantState | None) -> TenantState:
-        """Read the stored state of a tenant (sums of its rows), in the same transaction as the rows themselves.
+        """Read a tenant's stored state (row sums), in the same transaction as the rows.
 
         Raises `StateRefused` if it is older than `newest`.
         """
@@ -115,7 +114,7 @@ class Integrity:
         return self._open(tenant, (await db.execute(query)).scalar_one_or_none() or "", newest)
 
     async def lock_state(self, db: AsyncConnection, tenant: str) -> TenantState:
-        """Lock the tenant's state (sums of its rows) until the transaction ends.
+        """Lock a tenant's state (row sums) until the transaction ends.
 
         Call it after the large writes of the transaction, and before it takes its revision. Raises `StateRefused` if
         the stored state is not the newest.
@@ -126,7 +125,7 @@ class Integrity:
         return self._open(tenant, (await db.execute(query)).scalar_one(), newest)
 
     async def write_state(self, db: AsyncConnection, tenant: str, state: TenantState) -> None:
-        """Write the tenant's state (sums of its rows) after a change, in the transaction that makes the change."""
+        """Write a tenant's state (row sums) after a change, in the same transaction."""
         value = [state.lineage, state.count, {kind: f"{number:x}" for kind, number in state.sums.items()}]
         sealed = self._sealer.seal(_state_kind(tenant), value, NO_EXPIRY_S)
         await upsert(db, TenantStateRow, {"tenant": tenant, "sealed": sealed})
@@ -145,10 +144,10 @@ class Integrity:
         return state
 
     def _follows(self, tenant: str, state: TenantState, newest: TenantState) -> bool:
-        """Return True if the stored state is `newest`, the newest one seen so far, or one that was made from it.
+        """Return True if the stored state is `newest`, or one made from it.
 
-        A node that started after an old state was put back takes it, and counts up from there. So after an older state,
-        no later one is taken before `newest` itself is there again.
+        A node that starts after an old state was restored accepts it and counts up from there. So once an older state
+        was seen, no later one is accepted until `newest` is back.
         """
         if state == newest:
             self._put_back.discard(tenant)
@@ -158,7 +157,7 @@ class Integrity:
         return tenant not in self._put_back
 
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
-        """Raise `StateRefused` if the marks (keyed hashes) of one kind's rows do not add up to the stored sum."""
+        """Raise `StateRefused` if the marks (keyed hashes) of this kind of row do not add up to the sum."""
         if not self.adds_up(state, kind, marks):
             raise self._refused(tenant, kind, "a row was changed, removed or put back without the key")
         self.report(f"tenants.{kind}", {})
@@ -173,7 +172,7 @@ class Integrity:
     # -- findings -----------------------------------------------------------------------------------------------------
 
     def report(self, table: str, refused: Mapping[str, str] | Collection[str]) -> None:
-        """Record which rows of a table are refused now; new ones are logged and passed to `on_finding`."""
+        """Record which rows of a table are rejected now. New ones are logged and passed to `on_finding`."""
         reasons = refused if isinstance(refused, Mapping) else dict.fromkeys(refused, "no valid signature")
         before, self._findings[table] = self._findings.get(table, {}), dict(list(reasons.items())[:MAX_FINDINGS])
         for id, reason in self._findings[table].items():
@@ -186,7 +185,7 @@ class Integrity:
             self.on_resolved()
 
     def findings(self) -> list[str]:
-        """Return one line for each row or state of the database that is refused now."""
+        """Return one line for each database row or state that is rejected now."""
         return [_describe(table, id, reason) for table, rows in self._findings.items() for id, reason in rows.items()]
 
 
@@ -204,7 +203,7 @@ def _encode(table: str, content: tuple[Any, ...]) -> bytes:
 
 
 class StateRefused(ConfigError):
-    """Raised when the rows of a tenant are not those that its nodes wrote last, or were written with another key."""
+    """Raised when a tenant's rows are not what its nodes wrote last, or have another key."""
 
     def __init__(self, tenant: str, what: str, detail: str) -> None:
         restore = "if you restored a backup, restart all nodes; otherwise see: toolway cluster trust --help"

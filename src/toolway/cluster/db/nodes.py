@@ -1,4 +1,4 @@
-"""Cluster nodes and their leases in the database, by the database clock."""
+"""Cluster nodes and their leases, measured by the database clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEEP_EXPIRED_NODE_S: Final = 60.0  # seconds for which a node is kept after its 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """Description that a node stores of itself on joining: address, version, capacity, labels, parts."""
+    """What a node stores about itself when it joins: address, version, capacity, labels, parts."""
 
     id: str
     address: str
@@ -48,7 +48,7 @@ class NodeStatus:
 
 
 class NodeStore:
-    """Store of nodes and leases. Methods raise SQLAlchemy errors.
+    """Stores nodes and leases. Methods raise SQLAlchemy errors.
 
     A node signs what it stores about itself. A row without a valid signature is not a node: no server is placed there
     and no call is sent to its address.
@@ -145,7 +145,7 @@ class NodeStore:
             return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
 
     async def list_alive(self, tenant: str) -> Sequence[NodeStatus]:
-        """Return the nodes of a tenant with a valid lease. Rows that no node of it has signed are left out."""
+        """Return a tenant's nodes with a valid lease, without rows that no node has signed."""
         now = db_now()
         query = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(
             NodeRow.lease_until > now, NodeRow.tenant == tenant
@@ -177,7 +177,7 @@ def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
 
 
 def _to_status(row: Row[NodeRow, float]) -> NodeStatus | None:
-    """Return the status of the node in a database row; None if the labels or the parts in the row are not a list."""
+    """Return the status of the node in a row; None if its labels or parts are not a list."""
     labels, parts = (each.get("all") if isinstance(each, dict) else None for each in (row.labels, row.parts))
     if not isinstance(labels, list) or not isinstance(parts, list):
         return None

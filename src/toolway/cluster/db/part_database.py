@@ -1,7 +1,7 @@
 """Tables of parts in the cluster database, where all nodes of a tenant share them (`part_api/database.py`).
 
 A part with signed tables changes them while the state row of the tenant is locked. So if two nodes change a row at
-once, one sees the change of the other. A table whose rows do not add up to that state is refused (`integrity.py`).
+once, one sees the other's change. A table whose rows do not match that state is rejected (`integrity.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("toolway.cluster")
 
 
 class ClusterDatabase:
-    """`Database` of a part for one tenant. A query that is late runs on; its caller gets `DatabaseError`.
+    """A part's `Database` for one tenant. A late query keeps running; its caller gets `DatabaseError`.
 
     `tables` are the part's tables. Signed ones need the `integrity` of the node.
     """
@@ -84,7 +84,7 @@ class ClusterDatabase:
             return await db.run_sync(lambda each: work(_ClusterTransaction(each, self._tenant, signatures)))
 
     async def _check(self, db: AsyncConnection, integrity: Integrity, state: TenantState) -> _Signatures:
-        """Return the signatures of all signed rows. Raises `StateRefused` if they do not add up to the state."""
+        """Return the signatures of all signed rows. Raises `StateRefused` if they do not match the state."""
         found = _Signatures(integrity, self._tenant, state)
         for table in self._signed:
             query = text(f'SELECT "key", mac FROM {table.name} WHERE tenant = :tenant')
@@ -95,7 +95,7 @@ class ClusterDatabase:
 
 
 class _Signatures:
-    """MACs of the signed rows of a tenant, by table and key, and what a transaction changes in the sums of marks."""
+    """MACs of a tenant's signed rows by table and key, and how a transaction changes their sums."""
 
     def __init__(self, integrity: Integrity, tenant: str, state: TenantState) -> None:
         self.integrity = integrity
@@ -105,27 +105,27 @@ class _Signatures:
         self._tenant = tenant
 
     def new_state(self) -> TenantState:
-        """Return the state of the tenant after the changes of this transaction."""
+        """Return the tenant's state after this transaction's changes."""
         return self._state.changed(self.differences)
 
     def mark(self, table: Table, key: str, mac: str) -> int:
         return self.integrity.mark(table.name, self._tenant, key, mac)
 
     def sign(self, table: Table, key: str, row: Row) -> str:
-        """Return the MAC of a row that is written now."""
+        """Return the MAC for a row that is about to be written."""
         self.remove(table, key)
         mac = self.macs[table.name][key] = self.integrity.sign(table.name, self._tenant, key, *row)
         self._add(table, self.mark(table, key, mac))
         return mac
 
     def remove(self, table: Table, key: str) -> None:
-        """Note that a row is deleted, or overwritten."""
+        """Note that a row is deleted or overwritten."""
         mac = self.macs[table.name].pop(key, None)
         if mac is not None:
             self._add(table, -self.mark(table, key, mac))
 
     def is_valid(self, table: Table, key: str, row: Row) -> bool:
-        """Return True if a row was written with the key of the cluster, as it is now."""
+        """Return True if a row is exactly as it was written with the cluster key."""
         return self.integrity.is_signed(self.macs[table.name].get(key), table.name, self._tenant, key, *row)
 
     def _add(self, table: Table, difference: int) -> None:
@@ -163,7 +163,7 @@ class _ClusterTransaction:
         return found
 
     def _locked_signed(self, table: Table, keys: Sequence[str], empty: Row) -> Mapping[str, Row]:
-        """Return signed rows. The state of the tenant is locked, so no other node has them."""
+        """Return signed rows, with the tenant's state locked so no other node uses them."""
         found: dict[str, Row] = {}
         for key in keys:
             rows = self.select(table, '"key" = :key', key=key)
@@ -215,7 +215,7 @@ class _ClusterTransaction:
         return self._require_signatures(table).macs[table.name]
 
     def _require_signatures(self, table: Table) -> _Signatures:
-        """Return the signatures of the signed tables. Raises `DatabaseError` if the database was opened without it."""
+        """Return the signatures of the signed tables. Raises `DatabaseError` if opened without them."""
         if self._signatures is None or table.name not in self._signatures.macs:
             raise DatabaseError(f"the rows of {table.name} cannot be verified")
         return self._signatures

@@ -1,7 +1,7 @@
-"""Table of pins: the definitions of each server's tools and prompts, as they were first seen or approved.
+"""Pins in the database: definitions of each server's tools and prompts, as first seen or accepted.
 
 A change reads the row of a server, changes it and writes it in one transaction, so two nodes that see a server for
-the first time agree on one definition. A row that was changed, removed or put back is refused (`integrity.py`).
+the first time agree on one definition. Changed, removed or restored rows are rejected (`integrity.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Change = Callable[[ServerPins | None], tuple[ServerPins | None, _Result]]
 
 
 class PinTable:
-    """Store of the pinned definitions of a tenant's servers. Methods raise SQLAlchemy errors and `StateRefused`."""
+    """Stores a tenant's pinned definitions. Methods raise SQLAlchemy errors and `StateRefused`."""
 
     def __init__(self, engine: AsyncEngine, tenant: str, integrity: Integrity) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class PinTable:
         self._integrity = integrity
 
     async def load_changed(self, after: int = 0) -> tuple[int, list[ServerPins]]:
-        """Return the newest revision, and the pins of the servers that changed after revision `after`.
+        """Return the newest revision, and the pins that changed after revision `after`.
 
         Raises `StateRefused` if a row was changed, removed or put back without the key.
         """
@@ -55,7 +55,7 @@ class PinTable:
         return revision, [msgspec.json.decode(row.body, type=ServerPins) for row in rows]
 
     async def change(self, server: str, identity: str, change: Change[_Result]) -> _Result:
-        """Pass the stored pins of a server to `change`, and store the pins that it returns, in one transaction.
+        """Apply `change` to a server's stored pins, in one transaction.
 
         Return the result of `change`. Raises `StateRefused`, with nothing stored, if any row of the tenant was changed,
         removed or put back without the key.
@@ -86,12 +86,12 @@ class PinTable:
             return result
 
     async def _heads(self, db: AsyncConnection) -> Sequence[Any]:
-        """Return all rows of the tenant, without the column of the pinned definitions."""
+        """Return all of the tenant's rows, without the pinned definitions."""
         columns = (PinsRow.server, PinsRow.identity, PinsRow.mac, PinsRow.revision)
         return (await db.execute(select(*columns).where(PinsRow.tenant == self._tenant, PinsRow.mac != ""))).all()
 
     async def _remove_oldest(self, db: AsyncConnection) -> int:
-        """Delete the rows that did not change for the longest time, so at most `MAX_ROWS` remain.
+        """Delete the rows unchanged for longest, so at most `MAX_ROWS` remain.
 
         Return the sum of their marks (keyed hashes, `integrity.py`).
         """

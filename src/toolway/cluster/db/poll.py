@@ -1,7 +1,7 @@
-"""Poll query that every node runs once a second: did anything change that concerns it?
+"""The poll that every node runs once a second: has anything changed that concerns it?
 
-One statement. If nothing changed, its cost does not grow with the number of servers or nodes. An operator's counts
-(`InstanceCounter`) are separate and never polled: they scan all server instances.
+One statement. If nothing changed, its cost does not grow with the number of servers or nodes. Counts shown in
+`/admin` (`InstanceCounter`) are separate and never polled: they scan all server instances.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPIRES_SOON_S: Final = 1.5  # a regularly renewed lease always has more seconds
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """Result of one poll: which changes of nodes, leases and server instances this node must react to."""
+    """Result of one poll: changes of nodes, leases and instances that this node must react to."""
 
     revision: int  # grows whenever a node of the tenant joins, leaves or drains, and with every new pool
     dead_nodes: frozenset[str]  # nodes whose lease has ended
@@ -46,7 +46,7 @@ class ClusterSnapshot:
 
 
 class ClusterPoll:
-    """Periodic query of one node for everything that concerns it, in one SQL statement.
+    """One node's periodic query for everything that concerns it, in one SQL statement.
 
     The statement is built once per set of pools. `fetch` raises SQLAlchemy errors.
     """
@@ -71,7 +71,7 @@ class ClusterPoll:
 
 
 def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
-    """Build the SQL statement of the poll. The caller caches it, since building costs as much as executing it."""
+    """Build the poll's SQL statement. Callers cache it: building costs as much as executing."""
     node, tenant = bindparam("node", type_=String), bindparam("tenant", type_=String)
     is_nodes_change = and_(ChangeRow.kind == NODES_CHANGE, ChangeRow.tenant == tenant)
     now = db_now()
@@ -80,7 +80,7 @@ def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
     is_unowned = and_(InstanceRow.node.is_(None), InstanceRow.tenant == tenant, InstanceRow.wanted)
 
     def select_unowned_pool(pool: str) -> Select[str, str]:
-        """Build a query that returns one row if the pool has any unowned server instance, and no row if it has none.
+        """Build a query that returns one row if the pool has any unowned server instance, else none.
 
         It reads in index order. `EXISTS` makes PostgreSQL scan the whole table if its statistics predict many matches
         and there are none.
@@ -116,7 +116,7 @@ class InstanceCounts:
 
 
 class InstanceCounter:
-    """Queries that count and list owned server instances, for `/admin/nodes`.
+    """Counts and lists owned server instances, for `/admin/nodes`.
 
     Methods raise SQLAlchemy errors.
     """

@@ -1,7 +1,7 @@
 """Journal of workflow runs in PostgreSQL, for all nodes of a cluster.
 
 Rule 1. A node takes runs under its lease. The row of a run names the node and the number of the lease (epoch).
-Rule 2. A statement that writes finds the run with this node and epoch, and the lease of the node, and changes only what
+Rule 2. A statement that writes finds the run with this node and epoch, and the node's lease, and changes only what
         it found: a node that was stopped and has lost its lease writes nothing (`RunLost`).
 Rule 3. The runs of a node whose lease has ended are taken by any other node. Rows are locked first and checked in a
         second statement, as in `instances.py`.
@@ -61,7 +61,7 @@ _log = logging.getLogger("toolway.cluster")
 
 
 def open_journal(options: ClusterOptions, identity: Callable[[], tuple[str, int] | None]) -> PostgresJournal:
-    """Return the journal that all nodes of a cluster share. The engine of the runs closes it.
+    """Return the journal that all cluster nodes share. The run engine closes it.
 
     Raises `ConfigError` if the database of the cluster is not PostgreSQL.
     """
@@ -229,7 +229,7 @@ class PostgresJournal:
             return [self._codec.open_run(row) for row in await found.fetchall()]
 
     async def next_due(self) -> float | None:
-        """Return the wall time at which the next run is due, as the last `take` found it; None if none waits."""
+        """Return the wall time of the next due run, as the last `take` found it; None if none is waiting."""
         return self._next_due
 
     async def changed(self) -> bool:
@@ -239,7 +239,7 @@ class PostgresJournal:
     # -- group commits
 
     async def _flush(self) -> None:
-        """Write the queued changes of runs to the database, one group after the other, until the queue is empty."""
+        """Write queued run changes to the database, group by group, until the queue is empty."""
         try:
             while self._queue:
                 await self._write_group(self._next_group())
@@ -249,7 +249,7 @@ class PostgresJournal:
                 work.fail(JournalError("the run journal was closed"))
 
     def _next_group(self) -> list[_Write]:
-        """Take the queued writes that one SQL statement can execute: of different runs, under one lease.
+        """Take queued writes that fit in one SQL statement: of different runs, under one lease.
 
         All remaining writes stay queued.
         """
@@ -291,7 +291,7 @@ class PostgresJournal:
             self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Listen until cancelled for PostgreSQL notifications of messages to runs, and call `on_changed` for each.
+        """Listen for PostgreSQL notifications of messages to runs, and call `on_changed`, until cancelled.
 
         Without a connection, the workflow engine finds the messages by polling.
         """
@@ -309,7 +309,7 @@ class PostgresJournal:
 
 
 class _Write:
-    """Entries and the new state of one run that are queued for the next commit."""
+    """One run's entries and new state, queued for the next commit."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ def _group_values(tenant: str, group: Sequence[_Write]) -> dict[str, Any]:
 
 
 class _Connection:
-    """Connection to the database that is opened again after an error. One statement runs at a time."""
+    """A database connection that is reopened after an error. Runs one statement at a time."""
 
     def __init__(self, url: str) -> None:
         target = make_url(url).set(drivername="postgresql")
@@ -411,7 +411,7 @@ class _Connection:
 
 
 class _Columns(NamedTuple):
-    """Row of the table of workflow runs, with the columns in the order of `_COLUMNS`."""
+    """A row of the workflow run table, in the order of `_COLUMNS`."""
 
     id: str
     workflow: str
@@ -460,7 +460,7 @@ class _RunCodec:
         return self.seal(run, "result", [asks, output, error])
 
     def open_run(self, row: Sequence[Any]) -> RunRecord:
-        """Return the run in a row; if the row was changed, a record in the state `damaged`. It never raises."""
+        """Return the run in a row; a tampered row yields a run in the state `damaged`. Never raises."""
         columns = _Columns(*row)
         try:
             return self._open_run(columns)
@@ -512,7 +512,7 @@ class _RunCodec:
 
 
 def _open_definition(record: RunRecord, body: bytes) -> Json:
-    """Return the definition of a run, which its hash proves to be the one that the run was started with."""
+    """Return a run's definition, verified by its hash to be the one that the run started with."""
     try:
         definition: Json = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError as exc:

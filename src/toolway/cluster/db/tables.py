@@ -73,7 +73,7 @@ class NodeRow(Base):
 
 
 class PartTablesRow(Base):
-    """Version of the tables of one part (`Part.table_version`)."""
+    """Version of a part's tables (`Part.table_version`)."""
 
     __tablename__ = "part_tables"
 
@@ -181,9 +181,9 @@ class TenantRow(Base):
 
 
 class TenantStateRow(Base):
-    """Encrypted sums of the keyed hashes of all rows of a tenant, by which a changed row is found (`integrity.py`).
+    """Encrypted sums of the keyed hashes of a tenant's rows, to detect changed rows (`integrity.py`).
 
-    Every change of the tenant locks this row, at its end.
+    Every change of the tenant locks this row at the end.
     """
 
     __tablename__ = "tenant_states"
@@ -203,7 +203,7 @@ class ImportedConfigRow(Base):
 
 
 class RemovedServerRow(Base):
-    """Tombstone of a removed server, for nodes that read the changes since a revision."""
+    """Tombstone of a removed server, for nodes that catch up from a revision."""
 
     __tablename__ = "removed_servers"
 
@@ -230,7 +230,7 @@ class ApiKeyRow(Base):
 
 
 class IdempotencyRow(Base):
-    """Idempotency key of a call: the node that runs the call, its state and its outcome."""
+    """A call's idempotency key: the node that runs the call, its state and its outcome."""
 
     __tablename__ = "claims"
 
@@ -302,7 +302,7 @@ class SessionRow(Base):
 
 
 class ToolVectorRow(Base):
-    """Vector of a tool definition, for the tool search by meaning."""
+    """A tool definition's embedding, for tool search."""
 
     __tablename__ = "tool_vectors"
 
@@ -315,7 +315,7 @@ class ToolVectorRow(Base):
 
 
 class PinsRow(Base):
-    """Pinned definitions of one server, and those that deviate from them."""
+    """One server's pinned definitions, and deviations from them."""
 
     __tablename__ = "pins"
 
@@ -328,7 +328,7 @@ class PinsRow(Base):
 
 
 class RunDefinitionRow(Base):
-    """Definition of a workflow, as it was when runs of it were started. The row never changes."""
+    """A workflow's definition at the time its runs started. The row never changes."""
 
     __tablename__ = "run_definitions"
 
@@ -391,7 +391,7 @@ class RunEntryRow(Base):
 
 
 class RunMessageRow(Base):
-    """Message to a workflow run, such as an answer, the settlement of an unknown outcome, or a cancellation."""
+    """A message to a workflow run: an answer, the resolution of an unknown outcome, a cancellation."""
 
     __tablename__ = "run_messages"
     __table_args__ = (Index("run_messages_by_run", "tenant", "run", "id"),)
@@ -408,7 +408,7 @@ _PART_TYPES: Final[dict[str, Any]] = {"TEXT": Text(), "BIGINT": Number, "DOUBLE"
 
 
 def add_part_tables(parts: Iterable[Part]) -> list[Table]:
-    """Return the tables of parts in the cluster database. Each row belongs to a tenant."""
+    """Return the parts' tables in the cluster database. Each row belongs to a tenant."""
     return [_add_table(table) for part in parts for table in part.tables()]
 
 

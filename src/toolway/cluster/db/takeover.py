@@ -1,4 +1,4 @@
-"""Take over a database: keep the rows that nodes have written, and delete all others. Only an operator does so.
+"""Take over a database: keep the rows that nodes wrote, delete all others. Only administrators do.
 
 Each tenant gets a new state, so nodes that still run refuse the database.
 """
@@ -50,7 +50,7 @@ class TakenRow:
 async def take_over(
     engine: AsyncEngine, cluster_key: bytes, confirmed: Sequence[TakenRow] | None = None
 ) -> Sequence[TakenRow]:
-    """Plan the takeover of a database: return for each row if it is kept or deleted.
+    """Plan the takeover of a database: return for each row whether it is kept or deleted.
 
     The plan runs only if `confirmed` is equal to it. Raises `ConfigError` if a node is running, or if the
     database has changed since the plan was confirmed, and SQLAlchemy errors.
@@ -89,7 +89,7 @@ def _takeover_error(message: str, detail: str, hint: str) -> ConfigError:
 
 
 class _Takeover:
-    """Takeover of the rows of one tenant."""
+    """Takes over the rows of one tenant."""
 
     def __init__(self, db: AsyncConnection, tenant: str, cluster_key: bytes) -> None:
         self._db = db
@@ -178,7 +178,7 @@ class _Takeover:
         return found
 
     async def _pins(self) -> list[TakenRow]:
-        """Keep the pins (accepted definitions of servers) with a valid signature, and delete all other pins.
+        """Keep validly signed pins (accepted server definitions), and delete the others.
 
         Return what was done with each row. A server without pins is pinned again by its next list.
         """
@@ -195,7 +195,7 @@ class _Takeover:
         return found
 
     async def _outcomes(self) -> None:
-        """Make each stored outcome of a call with an idempotency key unknown that cannot be decrypted."""
+        """Mark the outcomes of keyed calls that cannot be decrypted as unknown."""
         query = select(IdempotencyRow).where(IdempotencyRow.tenant == self._tenant, IdempotencyRow.outcome.is_not(None))
         for row in (await self._db.execute(query)).all():
             if not self._opens((row.outcome or b"").decode("ascii", "replace"), "outcome", self._tenant, row.id):

@@ -4,8 +4,8 @@ The revision of each login is cached in memory (`load_revisions`), so transports
 
 A token is refreshed once for all nodes that need it. An issuer that rotates refresh tokens accepts each of them once
 and treats a second use as theft. So one node at a time may refresh, under a reservation that is longer than a refresh
-can take. The next node first checks whether the token is already refreshed. If a node dies during one, the other nodes
-wait until its reservation expires. A node that was stopped in between sees on its own clock that its reservation has
+can take. The next node first checks whether the token is already refreshed. If a node dies during a refresh, the
+others wait until its reservation expires. A node that was suspended sees by its clock that its reservation has
 expired, and sends nothing.
 """
 
@@ -117,7 +117,7 @@ class DbTokenStore:
     async def load_revisions(self) -> None:
         """Load the revisions of changed logins: on startup, and when a node announces a change.
 
-        If they do not add up to the state of the tenant, those of all logins are loaded and checked.
+        If they do not match the tenant's state, all revisions are loaded and checked.
         """
         known, known_sum = self._loaded, self._loaded_sum
         state, changed = await self._fetch_revisions(max(known.values(), default=0))
@@ -144,11 +144,11 @@ class DbTokenStore:
         return self._integrity.mark("logins", self._tenant, id, revision) if revision else 0
 
     def known_revision(self, upstream: str, principal: str) -> int | None:
-        """Return the last known revision of a login, without I/O; None if it was never stored."""
+        """Return a login's last known revision, without I/O; None if it was never stored."""
         return self._revisions.get(_login_id(upstream, principal)) if self._revisions is not None else 0
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
-        """Return the OAuth credentials of a login by issuer, the last stored one last."""
+        """Return a login's OAuth credentials by issuer, in the order they were stored."""
         known = self.known_revision(upstream, principal)
         async with self._engine.connect() as db:
             row = (await db.execute(select(CredentialRow).where(self._where_login(upstream, principal)))).one_or_none()
@@ -223,7 +223,7 @@ class DbTokenStore:
         return and_(CredentialRow.tenant == self._tenant, CredentialRow.id == _login_id(upstream, principal))
 
     def _check_newest(self, upstream: str, principal: str, known: int | None, revision: int) -> None:
-        """Raise `StateRefused` if the row of a login is older than what this node knew before the query began."""
+        """Raise `StateRefused` if a login's row is older than what this node knew before the query."""
         if revision < (known or 0):
             detail = f"revision {known} of a login was seen before, and the database has {revision}"
             self._integrity.report("credentials", {_login_id(upstream, principal): detail})
@@ -250,9 +250,9 @@ class DbTokenStore:
 
 
 def login_binding(tenant: str, id: str, revision: int) -> tuple[str, ...]:
-    """Return the names to which the encrypted tokens of a login are bound: tenant, login and revision.
+    """Return what a login's encrypted tokens are bound to: tenant, login and revision.
 
-    The tokens can be decrypted only with the same names.
+    They can only be decrypted with the same values.
     """
     return ("login", tenant, id, str(revision))
 
@@ -264,7 +264,7 @@ def _login_id(upstream: str, principal: str) -> str:
 class DbTokenSlot(TokenSlot):
     """OAuth credentials of one login in the database; refreshes them on one node at a time.
 
-    `clock` must run on while the machine or the process is suspended.
+    `clock` must keep running while the machine or process is suspended.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class DbTokenSlot(TokenSlot):
     # -- reserved refresh ---------------------------------------------------------------------------------------------
 
     async def _refresh_and_store(self, current: Credential, network_policy: NetworkPolicy, until: float) -> None:
-        """Refresh the token at its OAuth issuer and store the new one.
+        """Refresh the token at its issuer and store the new one.
 
         Raises `AuthError` if the issuer rejects it, or if the reservation `until` is too close to its end.
         """
@@ -347,7 +347,7 @@ class DbTokenSlot(TokenSlot):
     async def _hold_reservation(self, seconds: float) -> AsyncIterator[float]:
         """Hold the exclusive right to refresh the token while the context is open.
 
-        Yields the end of the reservation by our clock. Raises `AuthError` if it cannot be obtained.
+        Yields when the reservation ends, by our clock. Raises `AuthError` if it cannot be obtained.
         """
         reservation, until = await self._wait_for_reservation(seconds)
         try:

@@ -1,7 +1,8 @@
-"""Vectors of the tool search in the database: what one node has embedded, no other node has to pay for again.
+"""Embeddings for tool search in the database: what one node embedded, no other node pays for again.
 
-Each vector is stored under tenant, model and hash of its text. A row carries a MAC: who can only write to the database
-cannot move a tool up in the results. The number of vectors per tenant and model is bounded; the oldest are removed.
+Each vector is stored under tenant, model and hash of its text. Rows carry a MAC, so write access to the database
+alone cannot boost a tool in the results. The number of vectors per tenant and model is bounded; the oldest are
+removed.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class DbVectorStore:
         self._max_vectors = max_vectors
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the stored vectors of strings, by their hashes `keys`; strings without one are left out.
+        """Return the stored vectors for these hashes, without missing ones.
 
-        Raises `EmbeddingError` if the database does not respond. To embed everything again because the database is down
-        would cost more than to rank by words until it is back.
+        Raises `EmbeddingError` if the database does not respond. Ranking by words until the database is back is
+        cheaper than embedding everything again.
         """
         found: dict[bytes, bytes] = {}
         try:
@@ -64,7 +65,7 @@ class DbVectorStore:
         return found
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Store vectors, and remove the oldest ones if there are too many. A failure is only logged."""
+        """Store vectors, and delete the oldest if there are too many. Failures are only logged."""
         rows = [
             {
                 "tenant": self._tenant,

@@ -1,4 +1,4 @@
-"""Batching of NATS messages: frames for one target in one loop iteration become one message.
+"""Batches NATS messages: frames for one target in one loop iteration become one message.
 
 For a Python program, sending or receiving one NATS message costs more than the rest of a call. Batching adds no delay:
 frames leave at the end of the loop iteration in any case.
@@ -29,7 +29,7 @@ class BatchTarget(Protocol):
     key: str  # equal for all frames that can share a batch
 
     def single_subject(self, id_: str) -> tuple[str, str]:
-        """Return NATS subject and reply subject for a frame about call `id_` that is sent alone."""
+        """Return the NATS subject and reply subject for a frame about call `id_` sent alone."""
 
     def batch_subject(self, ids: list[str]) -> tuple[str, str]:
         """Return NATS subject and reply subject for a batch of frames about the calls `ids`."""

@@ -7,9 +7,9 @@
     reply.<caller>.b             heartbeats            ←    one for all calls of a caller, with their ids
     reply.<caller>.<id>          frames of one call    ←    single frames and chunks
 
-Calls and replies are sealed JSON-RPC messages (`routing/call_cipher.py`). Each frame about one call that an owner sends
-is sealed separately; a caller ignores an unsealed one. Heartbeats, status queries and acknowledgements are not sealed:
-who forges them can delay or end calls, as anyone can who drops messages.
+Calls and replies are sealed JSON-RPC messages (`routing/call_cipher.py`). Each frame about one call that an owner
+sends is sealed separately; a caller ignores an unsealed one. Heartbeats, status queries and acknowledgements are not
+sealed: forging them can only delay or end calls, and so can dropping messages.
 
 Small messages are sent whole, in batches with frames for the same target (`batching.py`). A large one is sent in
 chunks, few at a time: a connection filled by one reply would delay the heartbeats of all other calls. The first byte of
@@ -58,7 +58,7 @@ PublishChunk = Callable[[bytes], Awaitable[None]]
 
 
 class InvalidFrame(Exception):
-    """Raised when a received frame (message of the RPC protocol over NATS) is malformed."""
+    """Raised when a received RPC frame is malformed."""
 
 
 class Subjects:
@@ -210,7 +210,7 @@ def _decode_chunk(frame: bytes) -> tuple[int, bytes]:
 
 
 class TransferStalled(Exception):
-    """Raised when the receiver of a chunked message acknowledges no chunk in time."""
+    """Raised when the receiver of a chunked message stops acknowledging chunks."""
 
 
 class ChunkedTransfer:

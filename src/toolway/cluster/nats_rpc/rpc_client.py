@@ -85,11 +85,11 @@ class NatsRpc:
         self._listen_task: asyncio.Task[None] | None = None
 
     def create_transport(self, node: str, epoch: int, max_reply_bytes: int = MAX_MESSAGE_BYTES) -> NatsTransport:
-        """Return a transport over NATS to the servers that node `node` owns under its lease `epoch`."""
+        """Return a NATS transport to the servers that `node` owns under its lease `epoch`."""
         return NatsTransport(self.get_client, node, epoch, max_reply_bytes)
 
     def listen(self, open_call: OpenCall, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
-        """Accept calls of other nodes on the NATS subject of this node's current lease.
+        """Accept calls from other nodes on the NATS subject of this node's current lease.
 
         `open_call` opens and verifies a sealed call, and `handler` executes it. `get_epoch()` returns the number of
         that lease, or None without a lease.
@@ -182,14 +182,14 @@ async def connect_nats(urls: Sequence[str], name: str, credentials: str = "") ->
 
 
 async def _ignore_error(exc: Exception) -> None:
-    """Ignore a NATS connection error: each call detects by itself if it is affected."""
+    """Ignore a NATS connection error: each call notices whether it is affected."""
 
 
 # -- transport to one server ------------------------------------------------------------------------------------------
 
 
 class NatsTransport(OwnerTransportBase):
-    """Transport over NATS to a node that owns servers, for one lease epoch of that node.
+    """Transport over NATS to a node that owns servers, for one of its lease epochs.
 
     `get_client()` returns the RPC client, which all transports share. All requests are `ForwardedRequest`s. The owner
     acts as an MCP server of the modern era: its replies are validated as strictly as those of any server.
@@ -326,13 +326,13 @@ class _CallTarget:
 
 
 def _not_sent_error(exc: Exception, request: Request) -> TransportError:
-    """Return the error for a request that NATS did not accept: it was not sent."""
+    """Return the error for a request that NATS did not accept, so it was not sent."""
     request.call_state.certainty = Certainty.NOT_SENT
     return TransportError(f"NATS rejected the message: {type(exc).__name__}", Certainty.NOT_SENT, code=NATS_UNAVAILABLE)
 
 
 def _extract_result(frame: bytes, message: jsonrpc.Message, id_: int, request: Request) -> Json:
-    """Return the result in a reply of the owner node.
+    """Return the result in the owner node's reply.
 
     Raises `JSONRPCError` if the reply is an error, `TransportError` if it does not belong to the request.
     """
@@ -428,10 +428,10 @@ class NatsRpcClient:
         return f"{self._reply_prefix}{id_}"
 
     def can_send_unbatched(self) -> bool:
-        """Return True if few calls are active, so a new one is sent at once, not in a batch.
+        """Return True if few calls are active, so a new one can be sent at once, without a batch.
 
-        The peak of the last moments counts, not the number now: it is low for an instant when several calls are
-        answered together.
+        Uses the recent peak instead of the current number, which is briefly low when several calls are answered
+        together.
         """
         return self._peak_pending <= MAX_UNBATCHED_CALLS and self._outbox.is_idle
 
@@ -580,7 +580,7 @@ class NatsRpcClient:
         self._query_status(silent_ids)
 
     def _query_status(self, call_ids: Iterable[str]) -> None:
-        """Ask the owner nodes if these calls still run; an owner that has replied already sends the reply again."""
+        """Ask the owner nodes whether these calls still run. One that already replied sends its reply again."""
         by_owner: dict[str, list[str]] = {}
         for id_ in call_ids:
             by_owner.setdefault(self._pending[id_].owner_subject, []).append(id_)
@@ -590,7 +590,7 @@ class NatsRpcClient:
                 self.send_control(int(batch[0]), owner_subject, frames.encode_ids(frames.STATUS_QUERY_FRAME, batch))
 
     def _probe_lost_owners(self) -> None:
-        """Request a heartbeat from each owner node that stopped sending them.
+        """Ask each owner node that stopped sending heartbeats for one.
 
         A node is forgotten after LOST_OWNER_RETRY_S.
         """
@@ -628,7 +628,7 @@ class PendingNatsCall(msgspec.Struct, eq=False):
         self.fail(reason, code)
 
     def deliver_notification(self, frame: bytes) -> None:
-        """Deliver a notification of the server that belongs to this call; ignored if malformed."""
+        """Deliver a server notification that belongs to this call; ignored if malformed."""
         with suppress(jsonrpc.InvalidMessage):
             message = jsonrpc.parse_message(frame[1:])
             if message.kind == "notification":

@@ -1,8 +1,8 @@
 """Server side of RPC over NATS: accepts calls of other nodes, sends heartbeats and replies.
 
 It makes no decision about a call: the call token in the request states the caller and the server. From a frame itself
-only the reply subject and the length are used. A call whose token cannot be opened gets no reply: it brings no key to
-seal one with, and a caller ignores an unsealed one.
+only the reply subject and the length are used. A call whose token cannot be opened gets no reply: we have no key to
+seal it with, and callers ignore unsealed replies.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class NatsRpcServer:
         self._unreachable_callers: dict[str, tuple[float, float]] = {}  # first and last failure of each
 
     async def listen(self, epoch: int) -> None:
-        """Listen on the NATS subject of this lease (`epoch`), no longer on those of earlier ones.
+        """Listen on the NATS subject of this lease (`epoch`), and no longer on earlier ones.
 
         Raises NATS errors if the subscription fails.
         """
@@ -246,7 +246,7 @@ class NatsRpcServer:
                 self._acknowledge_chunk(call, reassembly)
 
     def _acknowledge_chunk(self, call: ServerCall, reassembly: frames.Reassembly) -> None:
-        """Acknowledge a chunk of a large call, and start the call if all its chunks are here."""
+        """Acknowledge a chunk of a large call, and start the call once it is complete."""
         call.last_chunk_at = self._loop.time()
         self._state.outbox.send_alone(call.reply_subject, frames.ACK_FRAME)
         message = reassembly.message
@@ -256,7 +256,7 @@ class NatsRpcServer:
             self._start(call, message)
 
     def _drop_incomplete(self) -> None:
-        """Drop calls of which some chunks are missing and none arrived for `CHUNK_TIMEOUT_S`."""
+        """Drop incomplete calls that got no chunk for `CHUNK_TIMEOUT_S`."""
         oldest = self._loop.time() - CHUNK_TIMEOUT_S
         for call in [
             each for each in self._active_calls.values() if each.reassembly is not None and each.last_chunk_at < oldest
@@ -396,14 +396,14 @@ class ServerCall(msgspec.Struct, eq=False):
         return frames.SEALED_FRAME + self.cipher.seal_reply(frame)
 
     def _open(self, frame: bytes) -> OpenedCall | None:
-        """Decrypt the call in a frame and mark its call token as used; None if the token is not valid."""
+        """Decrypt the call in a frame and use up its call token; None if the token is invalid."""
         opened = self.state.open_call(frame[1:]) if frame[:1] == frames.CALL_FRAME else None
         if opened is not None:
             self.cipher = opened.cipher
         return opened
 
     async def _execute(self, frame: bytes) -> bytes | None:
-        """Execute the call in `frame` and return the response; None, for no reply, if its call token is invalid."""
+        """Execute the call in `frame` and return the response; None (no reply) if its token is invalid."""
         id_ = int(self.id)
         opened = self._open(frame)
         if opened is None:
@@ -484,7 +484,7 @@ class ReplyCache:
         return subject in self._replies or subject in self._previous
 
     def add(self, subject: str, message: bytes, now: float) -> None:
-        """Cache a reply by its reply subject. Of a large reply only its existence is remembered."""
+        """Cache a reply by its reply subject. For a large reply, only remember that it exists."""
         if len(message) > MAX_CACHED_REPLY_BYTES:
             message = b""
         self._bytes += len(subject) + len(message)

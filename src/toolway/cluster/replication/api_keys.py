@@ -1,4 +1,4 @@
-"""API keys of a tenant, replicated from the database to each node before a client uses one.
+"""A tenant's API keys, replicated from the database to each node before a client uses one.
 
 A revoked key is published to the other nodes at once, and each rejects it before its next poll. A node that misses the
 message finds the revocation in the database a second later.

@@ -33,7 +33,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class SharedCatalog:
-    """Tool, prompt and resource lists that all nodes share through the database.
+    """The tool, prompt and resource lists that all nodes share through the database.
 
     The hub stores lists here, and gets from here the lists of servers that other nodes own. `on_list_saved` is called
     after each saved list.
@@ -87,7 +87,7 @@ class SharedCatalog:
         return list(changed)
 
     def keep_only(self, servers: Mapping[str, Any]) -> None:
-        """Forget the lists of all servers that are not in `servers`, in memory only."""
+        """Forget the lists of servers that are not in `servers`, in memory only."""
         self._stored = {name: stored for name, stored in self._stored.items() if name in servers}
 
     # -- catalog storage of the hub -----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class SharedCatalog:
         return StoredLists(CATALOG_FORMAT, found.era, found.lists)
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Schedule the write of a server's lists (tools, prompts …) to the database. Called in a thread of the hub."""
+        """Schedule a write of a server's lists to the database. Called in a thread of the hub."""
         self._loop.call_soon_threadsafe(self._schedule_write, server, _hash_identity(identity), era, dict(lists))
 
     def _schedule_write(self, server: str, fingerprint: str, era: Era, lists: dict[str, list[Any]]) -> None:
@@ -161,7 +161,7 @@ def _hash_identity(identity: str) -> str:
 
 
 class ServerSummary(msgspec.Struct, frozen=True):
-    """Description of a server (era, capabilities, instructions) as its owner node got it."""
+    """A server's description (era, capabilities, instructions), as its owner node got it."""
 
     era: Era
     capabilities: Json
@@ -170,7 +170,7 @@ class ServerSummary(msgspec.Struct, frozen=True):
 
 
 def is_catalog_request(request: Request) -> bool:
-    """Return True if a request is one for the shared catalog: for a list, for discovery, or to follow list changes."""
+    """Return True if the shared catalog answers this request: a list, discovery, or list changes."""
     return request.method == "server/discover" or request.method in _KIND_BY_METHOD or _is_list_subscription(request)
 
 

@@ -1,4 +1,4 @@
-"""Change feed: changes of other nodes, found by database polls and NATS messages.
+"""Finds changes that other nodes made, by polling the database and through NATS messages.
 
 Rule 1. The database is authoritative. A message only triggers an earlier poll, or announces what that poll will find.
 Rule 2. A change that was not applied (database unavailable, or the handler failed) is applied after a later poll.
@@ -34,13 +34,13 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ChangeSource(Protocol):
-    """Reader of the changes recorded in the database, implemented in `db/changes.py`."""
+    """Reads the changes recorded in the database; implemented in `db/changes.py`."""
 
     async def fetch_since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]: ...
 
 
 class ChangeFeed:
-    """Calls handlers for the changes that other nodes made, found by messages and by polling.
+    """Calls handlers for changes that other nodes made, found through messages and polling.
 
     The `Bus` calls `handle_message` and `resync`; `send` is its `publish` method.
     """

@@ -1,4 +1,4 @@
-"""Shared configuration of a tenant: import of a file, and loading from the database."""
+"""A tenant's shared configuration: importing a file, and loading it from the database."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def read_document(
 
 
 def _without_held_settings(block: Json, held: Iterable[HeldEntry]) -> Json:
-    """Return a `toolway` block without the agents, and the addresses of models, that need review.
+    """Return a `toolway` block without agents and model addresses that need review.
 
-    An agent that calls one of them is left out too.
+    Agents that call one of these agents are left out too.
     """
     names = {each.name for each in held}
     found = {key: value for key, value in block.items() if key != "modelUrls" or MODEL_URLS_NAME not in names}
@@ -81,10 +81,10 @@ def parse_document(document: Json, source: str, variables: Mapping[str, str] | N
 
 
 class ConfigSource:
-    """Loader of a tenant's configuration from the database.
+    """Loads a tenant's configuration from the database.
 
-    Loaded completely once, then only changed entries are read: otherwise each change of one server would make every
-    node read all servers.
+    It is loaded completely once; after that only changed entries are read, or each changed server would make every
+    node read all of them.
     """
 
     def __init__(self, store: ConfigStore, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""Handlers for changes made by other nodes, and announcement of own ownership changes."""
+"""Handlers for changes made by other nodes; announces our own ownership changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ApplyConfig = Callable[[LoadedConfig], Awaitable[None]]
 
 
 class ChangeHandlers:
-    """Applies changes of other nodes to the hub of this node.
+    """Applies other nodes' changes to this node's hub.
 
     `apply_config` applies a changed configuration, which is attributed to `file`.
     """
@@ -47,7 +47,7 @@ class ChangeHandlers:
         self._apply_config = apply_config
 
     def register(self, feed: ChangeFeed, *, shares_config: bool = True) -> None:
-        """Register all handlers at the change feed. Call this before the feed starts.
+        """Register all handlers with the change feed. Call this before the feed starts.
 
         `shares_config` is False if each node reads the configuration itself.
         """
@@ -103,11 +103,11 @@ def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released
 
 
 class SharedBreakers:
-    """Circuit breakers that all nodes of a cluster share: if a server fails at one node, all nodes avoid it.
+    """Circuit breakers shared by all nodes of a cluster: if a server fails at one, all avoid it.
 
-    If a server has an owner node, all calls go through it, and failures of calls to the owner say nothing about the
-    server. Then only breakers of single tools are published. A manual change applies everywhere. These messages are not
-    stored: a node that missed one finds out by its own calls.
+    If a server has an owner node, all calls go through it, and a failed call to the owner says nothing about the
+    server, so only the breakers of single tools are published. A manual change applies everywhere. Messages are not
+    stored: a node that missed one finds out from its own calls.
 
     `servers()` returns the configured servers. `has_owner(server)` returns True if only the owner calls a server.
     """

@@ -1,7 +1,7 @@
 """Rate limits of API keys across all nodes.
 
-The bucket of a key is in the database, and all nodes draw on it. Tokens are leased ahead of use, so no call waits for
-the database: each node holds a few tokens, about the demand of the next second, and settles in the background.
+Each key's bucket is in the database, and all nodes draw on it. Tokens are leased ahead of time, so no call waits for
+the database: each node holds about a second's worth and settles in the background.
 
 Rule 1. Leased tokens were taken from the bucket before they are spent, so they never exceed the rate.
 Rule 2. A key that is new to a node, or was idle, starts on credit. Tokens spent on credit are debited with the next
@@ -52,7 +52,7 @@ class RateBucketStore(Protocol):
 
 
 class LeasedRateLimiter:
-    """Rate limiter of a cluster node, which leases tokens of API keys from the database.
+    """A cluster node's rate limiter, which leases API key tokens from the database.
 
     `node_count()` returns the number of nodes.
     """
@@ -74,7 +74,7 @@ class LeasedRateLimiter:
         self.query_count = 0  # queries sent
 
     def try_acquire(self, key_id: str, rate: Rate) -> float:
-        """Take one token of an API key and return 0.0; if there is none, the seconds until a retry."""
+        """Take a token of an API key and return 0.0, or return the seconds until a retry."""
         now = self._now()
         lease = self._leases.get(key_id)
         if lease is None or lease.rate != rate:
@@ -181,9 +181,9 @@ def _split_batches(keys: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 class TokenLease:
-    """Rate-limit tokens of one API key that this node holds, taken from the shared bucket.
+    """One API key's rate-limit tokens that this node holds, taken from the shared bucket.
 
-    Pure: `now` is an argument.
+    No I/O: `now` is an argument.
     """
 
     def __init__(self, rate: Rate, node_count: int, now: float) -> None:
@@ -244,7 +244,7 @@ class TokenLease:
         )
 
     def take_final_debit(self) -> float:
-        """Remove all rate-limit tokens that this node still holds for the API key, because it gives them back.
+        """Give up all tokens that this node still holds for the API key.
 
         Return how many to debit in the database; negative to return unused ones.
         """
@@ -266,7 +266,7 @@ class TokenLease:
         return debit, self._requested
 
     def add_granted(self, granted: int, wait: float, now: float) -> None:
-        """Add tokens that the database granted; `wait` is the seconds until its bucket has another."""
+        """Add granted tokens; `wait` is the seconds until the bucket has another."""
         self._tokens += granted
         self._filled_at = now
         if granted >= self._requested:

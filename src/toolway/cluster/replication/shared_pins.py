@@ -1,9 +1,9 @@
-"""Pins (first seen or approved definitions of tools, prompts …) that all nodes share through the database.
+"""Pins (first seen or accepted tool definitions) that all nodes share through the database.
 
-Rule 1. Only the owner of a server pins what it sees, and a pin counts when the database has it. Until then the item is
+Rule 1. Only a server's owner pins what it sees, and a pin counts once it is in the database. Until then the item is
 held (not shown to clients), unless the mode is `note`. So two nodes never use different first definitions.
 Rule 2. Other nodes use what the database has pinned. What they do not know yet is held.
-Rule 3. If the database does not respond, or its rows are refused, nothing new is pinned or approved. What a node knows
+Rule 3. If the database does not respond, or its rows are rejected, nothing new is pinned or accepted. What a node knows
 as pinned stays usable.
 """
 
@@ -77,21 +77,21 @@ class SharedPins:
         self._is_closed = False
 
     def register(self, feed: ChangeFeed) -> None:
-        """Load the pins at each change that the change feed reports. Call this before the feed starts."""
+        """Load the pins whenever the change feed reports a change. Call this before the feed starts."""
         self._feed = feed
         feed.on_change(PINS_CHANGE, self._load)
 
     # -- catalog
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin to compare the lists of a server, such as its tools, with its pins (accepted definitions).
+        """Start comparing a server's lists with its pins.
 
         The server is new, or replaces another one with the same name. `identity` is its fingerprint.
         """
         self._review.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare a list of a server, such as its tools, with the pins. Return the items to hide from clients, by name.
+        """Compare a server's list with the pins. Return the items to hide from clients, by name.
 
         The new findings are stored soon, if this node owns the server.
         """
@@ -123,7 +123,7 @@ class SharedPins:
         return [self._stored[key] for name, own in current if (key := server_key(name, own.identity)) in self._stored]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Pin definitions that a server sent and that a user approves. Return the approved items.
+        """Pin definitions that a user accepts. Return the accepted items.
 
         `digests` are the definitions' digests, by `kind/name`. `who` is the id of the principal who approves. Raises
         `ServerUnavailable` if the database does not respond, `ConfigError` if its rows are refused.
@@ -180,7 +180,7 @@ class SharedPins:
                 self._is_loading = False
 
     def _use(self, pins: ServerPins) -> None:
-        """Use these stored pins for comparisons from now on, and compare the known lists of their server again."""
+        """Use these stored pins from now on, and compare their server's known lists again."""
         self._review.adopt(pins)
         self._on_changed(pins.name)
 

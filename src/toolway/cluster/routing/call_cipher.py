@@ -1,4 +1,4 @@
-"""Encryption of one call between two nodes, under a key that only its call token carries.
+"""Encryption of one call between two nodes, with a key that only its call token carries.
 
     request     token, line end, sealed JSON-RPC request        (`seal_request`, `open_request`)
     reply       any number of sealed frames                      (`seal_reply`, `open_reply`)
@@ -30,10 +30,10 @@ _REPLY: Final = b"reply"
 
 
 class CallCipher:
-    """Cipher of one call: seals and opens its request and its replies.
+    """Cipher of one call: seals and opens its request and replies.
 
-    Each side has its own. The salt differs for every cipher that seals replies, so a token that is shown twice never
-    leads to the same nonce twice.
+    Each side creates its own. Every cipher that seals replies has a new salt, so replaying a token never repeats a
+    nonce.
     """
 
     __slots__ = ("_aead", "_count", "_last", "_peer_salt", "_salt", "_seen")
@@ -51,7 +51,7 @@ class CallCipher:
         return self._aead.encrypt(_REQUEST_NONCE, message, _REQUEST)
 
     def open_request(self, sealed: bytes) -> bytes | None:
-        """Decrypt the JSON-RPC request of the call; None if it was not encrypted with the key of this call."""
+        """Decrypt the call's JSON-RPC request; None if it was not encrypted with this call's key."""
         try:
             return self._aead.decrypt(_REQUEST_NONCE, sealed, _REQUEST)
         except InvalidTag:
@@ -66,7 +66,7 @@ class CallCipher:
         return nonce + self._aead.encrypt(nonce, frame, _REPLY)
 
     def open_reply(self, sealed: bytes) -> bytes | None:
-        """Return a frame of the owner; None if it is forged, of another call, or was opened before."""
+        """Return the owner's frame; None if it is forged, from another call, or was opened before."""
         nonce = sealed[:_NONCE_BYTES]
         try:
             frame = self._aead.decrypt(nonce, sealed[_NONCE_BYTES:], _REPLY)
@@ -93,14 +93,14 @@ class CallCipher:
 
 
 class ForwardedRequest(Request):
-    """Request to another node, with the call token and the cipher that its transport needs."""
+    """A request to another node, with the call token and cipher that its transport needs."""
 
     call_token: str = ""
     cipher: CallCipher | None = None
 
 
 def join_request(token: str, sealed: bytes) -> bytes:
-    """Return the bytes of a request as HTTP and NATS carry them: the call token and the sealed request."""
+    """Join a call token and a sealed request into the bytes that HTTP and NATS carry."""
     return b"%b\n%b" % (token.encode(), sealed)
 
 

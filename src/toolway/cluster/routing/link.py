@@ -1,8 +1,8 @@
-"""Link: one connection between two nodes that many calls share. It works on any stream: TCP, TLS, a Unix socket.
+"""A link: one connection between two nodes, shared by many calls. Works on TCP, TLS, and Unix sockets.
 
-The caller sends a hello and gets a welcome, both sealed with the key of the cluster (`LinkIdentity`). From then on all
-bytes are sealed records of frames (`link_frames.py`). A `CallerLink` sends calls, a `CalledLink` executes them by its
-handler; neither interprets what a call contains.
+The caller sends a hello and gets a welcome, both sealed with the key of the cluster (`LinkIdentity`). From then on
+all bytes are sealed records of frames (`link_frames.py`). A `CallerLink` sends calls; a `CalledLink` passes them to
+its handler. Neither interprets what a call contains.
 
 Rule 1. A call is NOT_SENT until the record with the end of its request was passed to the socket. After that it is
         UNKNOWN until its reply has arrived. A request of which only a part was sent is never executed.
@@ -58,19 +58,19 @@ log = logging.getLogger("toolway.cluster")
 
 
 class LinkIdentity(Protocol):
-    """Identity of a caller, and of the node that it expects at the other end of a link."""
+    """The caller's identity, and the node that it expects at the other end of a link."""
 
     def hello(self) -> bytes:
-        """Return a hello, the first message on a link, sealed for the node that the caller wants to reach."""
+        """Return a hello, the first message on a link, sealed for the expected node."""
         ...
 
     def accept_welcome(self, welcome: bytes) -> LinkKeys | None:
-        """Return the keys of the link if `welcome` is the answer of the expected node to our `hello`, else None."""
+        """Return the link's keys if `welcome` is the expected node's answer to our `hello`, else None."""
         ...
 
 
 class Link(asyncio.Protocol):
-    """One side of a link, the connection between two nodes: seals and writes messages, receives and opens them."""
+    """One side of a link between two nodes: seals and writes messages, receives and opens them."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,25 +90,25 @@ class Link(asyncio.Protocol):
     # -- what a side implements ---------------------------------------------------------------------------------------
 
     def _on_handshake(self, record: bytes) -> None:
-        """Process the hello or welcome of the peer, its first record. Raises `LinkError` if it is not valid.
+        """Process the peer's hello or welcome, its first record. Raises `LinkError` if invalid.
 
-        It is not sealed with the keys of the link, which follow from it.
+        It is not sealed with the link's keys, which are derived from it.
         """
         raise NotImplementedError
 
     def _on_message(self, kind: int, number: int, content: bytes | memoryview) -> None:
-        """Process a complete message of the peer. Raises `LinkError` if the peer must not send it."""
+        """Process a complete message from the peer. Raises `LinkError` if the peer may not send it."""
         raise NotImplementedError
 
     def _on_too_large(self, kind: int, number: int) -> None:
-        """Fail or reject the call `number`, because its received message is too large and was dropped."""
+        """Fail or reject the call `number`, whose message was too large and was dropped."""
         raise NotImplementedError
 
     def _on_written(self, numbers: list[int]) -> None:
-        """Mark the calls `numbers` as sent, because the ends of their messages are being passed to the socket."""
+        """Mark the calls `numbers` as sent: the ends of their messages are passed to the socket now."""
 
     def _on_lost(self, reason: str) -> None:
-        """End all calls of this link, because its connection has ended."""
+        """End all calls of this link, because its connection was lost."""
 
     # -- the socket ---------------------------------------------------------------------------------------------------
 
@@ -186,13 +186,13 @@ class Link(asyncio.Protocol):
         return self._send_cipher is not None and self._transport is not None and not self._transport.is_closing()
 
     def send(self, kind: int, number: int, content: bytes) -> None:
-        """Send a message; if messages are being collected (`collect`), at the end of this turn of the event loop."""
+        """Send a message, or add it to those being collected for this turn of the loop (`collect`)."""
         self._outbox.add(kind, number, content)
         if not self._is_busy and not self._is_flush_scheduled:
             self._flush()
 
     def collect(self) -> None:
-        """Collect the messages of this turn of the event loop, so they share one sealed record."""
+        """Collect this loop turn's messages, so they share one sealed record."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
@@ -221,12 +221,12 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection after everything that was written has been sent."""
+        """Close the connection once everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the connection at once, because of `reason`."""
+        """Abort the connection immediately."""
         transport, self._transport = self._transport, None
         if transport is not None:
             log.debug("link ended: %s", reason)
@@ -247,9 +247,9 @@ class LinkExchange(StreamExchange):
 
 
 class CallerLink(Link):
-    """Side of a link between two nodes that sends calls.
+    """The side of a link between two nodes that sends calls.
 
-    `switch` is the HTTP request that turns the connection into a link, if it is one to an HTTP server.
+    `switch` is the HTTP request that upgrades the connection to a link, for an HTTP server.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class CallerLink(Link):
 
     @property
     def is_fresh(self) -> bool:
-        """Return True if bytes of the peer have just arrived, so the connection has not failed silently."""
+        """Return True if the peer just sent something, so the connection has not failed silently."""
         return self._loop.time() - self.last_received <= FRESH_S
 
     async def ping(self) -> None:
@@ -364,7 +364,7 @@ class CallerLink(Link):
     def start(
         self, head: bytes, request: Request, inbound: InboundHandler, listener: ExchangeListener | None
     ) -> LinkExchange:
-        """Send a call to the peer and return its exchange, the object that gets the outcome.
+        """Send a call to the peer and return its exchange, which gets the outcome.
 
         `head` is sent before the JSON-RPC request. Raises `TransportError` (not sent) if the call cannot be sent.
         """
@@ -414,7 +414,7 @@ class CallerLink(Link):
                 self.abandon(exchange)
 
     def abandon(self, exchange: LinkExchange) -> None:
-        """Stop a call that no caller waits for: remove it if it is not sent, else cancel it at the called node."""
+        """Stop a call that nobody waits for: remove it if unsent, else cancel it at the other node."""
         number = exchange.id
         if self._waiting.pop(number, None) is None:
             return
@@ -537,7 +537,7 @@ class LinkHandler(Protocol):
     """Executes the calls of a `CalledLink`. All methods return at once and must not raise."""
 
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
-        """Return our welcome (answer to a calling node's hello), the keys of the link, and the id of the calling node.
+        """Return our welcome (answer to a hello), the link's keys, and the calling node's id.
 
         None if the hello is not valid.
         """
@@ -548,7 +548,7 @@ class LinkHandler(Protocol):
         ...
 
     def on_cancel(self, link: CalledLink, number: int) -> None:
-        """Stop executing a call, because its caller does not wait for it any more."""
+        """Stop executing a call, because its caller no longer waits for it."""
         ...
 
     def on_too_large(self, link: CalledLink, number: int) -> None:

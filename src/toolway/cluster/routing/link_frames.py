@@ -1,11 +1,11 @@
-"""Frames of a link between two nodes: what is written to the stream, without any I/O.
+"""Frames on a link between two nodes: what is written to the stream. No I/O.
 
     record      length (4 bytes), then AES-GCM of one or more frames; the n-th record of a direction has the nonce n
     frame       kind (1 byte), number of the call (4), length (4), content
     message     content of one frame, or of several: all but the last one have `MORE` set in their kind
 
-Each direction has its own key, to which both nodes contribute random bytes (`LinkKeys`). So a record that was changed,
-left out, repeated, moved, or recorded on another connection cannot be opened: then the connection ends.
+Each direction has its own key, to which both nodes contribute random bytes (`LinkKeys`). So a record that was
+changed, dropped, repeated, reordered, or replayed from another connection cannot be opened, and the connection ends.
 
 A large message is cut into chunks. A record holds at most one of them, after the small messages that wait, so a large
 message delays all other messages by one record at most.
@@ -43,7 +43,7 @@ MAX_RECORDS: Final = 1 << 40  # of one key
 
 
 class LinkError(Exception):
-    """Raised when the peer breaks the rules of a link, or if its bytes were changed. The connection must end."""
+    """Raised when the peer breaks the link's rules or its bytes were changed. The connection must end."""
 
 
 class LinkFrame(NamedTuple):
@@ -56,7 +56,7 @@ class LinkFrame(NamedTuple):
 
 
 class LinkKeys(NamedTuple):
-    """Encryption keys of one link between two nodes, one for each direction."""
+    """A link's encryption keys, one for each direction."""
 
     calls: bytes
     replies: bytes
@@ -122,7 +122,7 @@ def split_frames(record: bytes) -> list[LinkFrame]:
 
 
 class RecordReader:
-    """Cuts received bytes into sealed records. A record that is too long is never stored."""
+    """Cuts received bytes into sealed records. Oversized records are never stored."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -148,7 +148,7 @@ class RecordReader:
 
 
 class IncompleteMessages:
-    """Incomplete messages of one link, by kind and number of the call, within limits."""
+    """A link's incomplete messages, by kind and call number, within limits."""
 
     def __init__(self, max_message_bytes: int, max_total_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
@@ -188,7 +188,7 @@ class IncompleteMessages:
         return message
 
     def drop(self, kind: int, number: int) -> None:
-        """Forget the incomplete message of a call, if there is one: the peer sends no more of it."""
+        """Forget a call's incomplete message, if any: the peer sends no more of it."""
         self._rejected.discard((kind, number))
         if self._parts.pop((kind, number), None) is not None:
             self.bytes -= self._sizes.pop((kind, number))
@@ -205,7 +205,7 @@ class _Message:
 
 
 class Outbox:
-    """Queue of the messages that wait to be written to a link between two nodes.
+    """Queue of messages to be written to a link.
 
     Messages of one call stay in order; small ones overtake the large ones of other calls.
     """
@@ -247,7 +247,7 @@ class Outbox:
         return b"".join(parts), ended
 
     def _add_chunk(self, parts: list[bytes | memoryview], ended: list[int]) -> int:
-        """Add the next chunk of a large message to a record; calls with large messages take turns. Return its size."""
+        """Add the next chunk of a large message to a record, and return its size. Large messages take turns."""
         number = next(iter(self._large))
         messages = self._large.pop(number)
         message = messages[0]
@@ -263,12 +263,12 @@ class Outbox:
         return len(chunk)
 
     def has_begun(self, number: int) -> bool:
-        """Return True if a part of a call's message was sent in a record, but not all of it."""
+        """Return True if a call's message was sent in part."""
         messages = self._large.get(number)
         return messages is not None and messages[0].position > 0
 
     def remove(self, number: int) -> bool:
-        """Remove the queued messages of a call. Return True if the peer has already got a part of one of them."""
+        """Remove a call's queued messages. Return True if the peer already has part of one."""
         messages = self._large.pop(number, ())
         self.bytes -= sum(len(each.content) - each.position for each in messages)
         for waiting in [waiting for waiting in self._small if waiting[1] == number]:

@@ -1,11 +1,11 @@
-"""HTTP between nodes: sealed requests to `/node`, sealed responses, and the proof of a node at each new connection.
+"""HTTP between nodes: sealed requests to `/node`, sealed responses, and node proofs.
 
 Every request is a POST with a call token and a sealed JSON-RPC request (`call_cipher.py`). The response is one sealed
-message, or a stream of events whose data are sealed messages in base64. So plain HTTP does not show what is called, and
-it cannot be changed on the way. TLS hides in addition which node calls how much.
+message, or a stream of events whose data are sealed messages in base64. So even plain HTTP does not reveal what is
+called, and nobody can change it. TLS also hides which node calls how much.
 
-A response that is not sealed says nothing, whatever its status: anyone on the network may have sent it. The outcome is
-unknown then. A process that is not the node never gets that far, because it cannot prove itself.
+An unsealed response proves nothing, whatever its status: anyone on the network may have sent it. The outcome is then
+unknown. A process that is not the node never gets that far, because it cannot prove itself.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 class NodeProofFailed(HttpError):
-    """Raised when the process at the address of a node does not prove to be that node."""
+    """Raised when the process at a node's address cannot prove that it is that node."""
 
 
 async def check_node(
@@ -163,7 +163,7 @@ async def check_node(
     node: str,
     epoch: int,
 ) -> None:
-    """Let the node at the other end of a new connection prove itself.
+    """Make the node at the other end of a new connection prove itself.
 
     Raises `NodeProofFailed` if it does not prove to be this node, at this address.
     """
@@ -191,7 +191,7 @@ class NodeEndpoint:
         self._handler = handler
 
     async def handle(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
-        """Decrypt, execute and answer the request of another node. If `refusal` is given, answer with it instead."""
+        """Decrypt, execute and answer another node's request, or answer with `refusal` if given."""
         request = exchange.request
         if request.path != NODE_PATH or request.method != "POST":
             exchange.reply(*json_error(403, "nodes may only forward calls"))

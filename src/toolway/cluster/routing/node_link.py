@@ -1,10 +1,10 @@
-"""Calls between nodes on a link (`link.py`): what a call consists of, how it is sent, and how it runs.
+"""Calls between nodes on a link (`link.py`): what they consist of, how they are sent and run.
 
 A call has three parts: `LinkCallHead`, the same for many calls, so the called node decodes it only once;
 `LinkCallTicket`, for one call, accepted once and for seconds; and the JSON-RPC request. Head and ticket together
 are what a call token says (`node_auth.py`).
 
-A node of an earlier version, or a proxy that does not pass the switch on, does not know links. Then calls are POSTs.
+An older node, or a proxy that blocks the upgrade, does not support links. Calls are then POSTs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _ticket_decoder = msgspec.msgpack.Decoder(LinkCallTicket)
 
 
 def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
-    """Encode what precedes the JSON-RPC request of a call: its head (same for many calls) and ticket (for this one)."""
+    """Encode what precedes a call's JSON-RPC request: its head (shared) and ticket (one-time)."""
     first, second = _encoder.encode(head), _encoder.encode(ticket)
     return _LENGTHS.pack(len(first), len(second)) + first + second
 
@@ -90,7 +90,7 @@ def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
 def new_ticket(
     call_id: str, use_id: str, idempotency_key: str | None, request_id: str, approved_by: str = ""
 ) -> LinkCallTicket:
-    """Return the ticket (the part of a link message for one call only) of a call that is sent now."""
+    """Return the ticket (the one-time part of a link message) for a call that is sent now."""
     expires = time.time() + CALL_TOKEN_LIFETIME_S
     return LinkCallTicket(call_id, use_id, expires, idempotency_key, request_id, approved_by)
 
@@ -105,7 +105,7 @@ def switch_request(address: str) -> bytes:
 
 
 class CallerIdentity:
-    """Identity of this node on a link to another one, and the node that it expects there (`LinkIdentity`)."""
+    """This node's identity on a link, and the node that it expects there (`LinkIdentity`)."""
 
     def __init__(self, proofs: NodeProofs, node: str, epoch: int, address: str) -> None:
         self._proofs = proofs
@@ -126,7 +126,7 @@ class CallerIdentity:
 
 
 class LinkServer:
-    """All links (connections) that other nodes have opened to this one, and the calls that they send; a `LinkHandler`.
+    """All links that other nodes opened to this one, and their calls; a `LinkHandler`.
 
     `handler` executes a call; `begin_flight` does so without a coroutine, or returns None. `refusal(overloaded)`
     returns the reason to execute nothing now, or None.
@@ -194,7 +194,7 @@ class LinkServer:
             call.reply(_encode_failure(number, _INTERNAL_FAILURE))
 
     def _execute(self, call: LinkCall, token: CallToken, request: bytes) -> None:
-        """Begin to execute a call, by callbacks if it is ordinary, else in a task. Raises `RpcFailure` if rejected."""
+        """Start executing a call: by callbacks if it is ordinary, else in a task."""
         if len(request) > MAX_LIGHT_BYTES:
             call.run(self._handle_large(token, request, call))
             return
@@ -243,7 +243,7 @@ class LinkServer:
         return await self._handler(token, message, call.notify)
 
     def on_ended(self, task: asyncio.Task[None] | None) -> None:
-        """Record that a call, or the `task` that executed it, has ended. A shutdown waits for these."""
+        """Record that a call, or the `task` that ran it, ended. A shutdown waits for these."""
         if task is not None:
             self._tasks.discard(task)
         if self._is_going:
@@ -274,7 +274,7 @@ class LinkServer:
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Accept no new links, and tell the callers to send no new calls. Those that arrive anyway are refused."""
+        """Accept no new links, and ask callers to send no new calls. Calls that still arrive are rejected."""
         self._is_going = True
         for link in list(self._links):
             link.announce_going()
@@ -295,7 +295,7 @@ class LinkServer:
             await asyncio.wait(list(self._tasks), timeout=timeout)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Wait until the callers have closed their links, at most `timeout` seconds; then close them."""
+        """Wait at most `timeout` seconds for callers to close their links; then close them."""
         self.stop_accepting()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
@@ -309,7 +309,7 @@ class LinkServer:
 
 
 class LinkCall:
-    """One call of another node that is being executed, by callbacks (a flight) or in a task."""
+    """One call from another node that is being executed, by callbacks (a flight) or in a task."""
 
     __slots__ = ("_link", "_server", "_task", "flight", "number")
 
@@ -321,7 +321,7 @@ class LinkCall:
         self.flight: NodeFlight | None = None
 
     def reply(self, message: bytes) -> None:
-        """Send the JSON-RPC response, unless the caller does not wait any more."""
+        """Send the JSON-RPC response, unless the caller no longer waits."""
         if self._link.calls.pop(self.number, None) is not None:
             self._link.reply(self.number, message)
             self._server.on_ended(None)
@@ -356,7 +356,7 @@ class LinkCall:
         self._server.on_ended(task)
 
     def cancel(self) -> None:
-        """Stop the call; what was sent to the server is cancelled there."""
+        """Stop the call, and cancel at the server what was sent."""
         if self._task is not None:
             self._task.cancel()
         elif self.flight is not None:
@@ -364,7 +364,7 @@ class LinkCall:
 
 
 def _parse_light(request: bytes, number: int) -> jsonrpc.Message:
-    """Parse a small JSON-RPC request of another node, in the event loop and not in a thread.
+    """Parse another node's small JSON-RPC request, in the event loop instead of a thread.
 
     Raises `RpcFailure` if it is not a JSON-RPC request whose id is `number`, the number of the call on its link.
     """
@@ -393,7 +393,7 @@ def _encode_failure(number: int, failure: RpcFailure) -> bytes:
 
 
 def link_head(ownership: Ownership, principal: str, caller: str, principal_name: str, endpoint: str) -> LinkCallHead:
-    """Return the head of a link message, the part that all calls of a principal to a server instance share."""
+    """Return the head of a link message: what a principal's calls to a server instance share."""
     instance = ownership.instance
     return LinkCallHead(
         instance.tenant,

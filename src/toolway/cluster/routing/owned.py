@@ -1,4 +1,4 @@
-"""Transports to a server itself: for the node that owns it, and for any node if it is stateless."""
+"""Transports to a server itself: for its owner node, and for any node if it is stateless."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TransportWrapper:
         await self._transport.open(inbound)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a request without a coroutine and return its exchange, the object that gets the outcome.
+        """Send a request without a coroutine and return its exchange, which gets the outcome.
 
-        None if the inner transport cannot send it so: then nothing was sent, and `request` must be awaited.
+        None if the inner transport cannot do that. Nothing was sent then; await `request` instead.
         """
         inner = self._starting
         return inner.start(request, listener) if inner is not None else None
@@ -127,7 +127,7 @@ class OwnedTransport(TransportWrapper):
         self.end_started(exchange)
 
     def end_started(self, exchange: RequestExchange) -> None:
-        """Count a call that `start` has sent as no longer in flight, unless it was counted so before."""
+        """Count a call sent by `start` as finished, unless it was counted already."""
         if self._started.pop(exchange, None) is not None:
             self._calls_in_flight -= 1
             if not self._calls_in_flight:
@@ -160,7 +160,7 @@ class OwnedTransport(TransportWrapper):
 
 
 class _CountedListener:
-    """Receiver for the outcome of a call that `OwnedTransport.start` has sent.
+    """Receives the outcome of a call that `OwnedTransport.start` sent.
 
     It passes the outcome on, and counts the call as no longer in flight if a result arrived.
     """
@@ -187,9 +187,9 @@ def moved_error(server: str) -> TransportError:
 
 
 class DirectTransport(TransportWrapper):
-    """Transport to a stateless server, from a node that does not own it.
+    """Transport to a stateless server, for nodes that do not own it.
 
-    Calls go to the server itself. Its lists and its description are those that the owner stored in the database.
+    Calls go to the server itself. Its lists and description come from the database, where the owner stored them.
     """
 
     def __init__(self, server: str, transport: Transport, catalog: SharedCatalog) -> None:

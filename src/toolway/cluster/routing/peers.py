@@ -1,4 +1,4 @@
-"""Other nodes: connection pools, detection of nodes that hang, and the cache of owners.
+"""Other nodes: connection pools, detection of hung nodes, and the cache of owners.
 
 A killed node closes its connections, and waiting calls fail at once. A node that hangs or is cut off does not. So while
 a call waits for a node, its heartbeats are watched, and silence ends the wait. Heartbeats use NATS, which may fail
@@ -49,11 +49,11 @@ log = logging.getLogger("toolway.cluster")
 
 
 class PeerTimeout(Exception):
-    """Raised in a call to another node that sends no heartbeat and answers no health probe."""
+    """Raised when a node with a pending call sends no heartbeat and answers no health probe."""
 
 
 class Peers:
-    """Connection pools of all other nodes, created on demand.
+    """Connection pools for all other nodes, created on demand.
 
     `issue_credential(id)` issues our credential for a node. `get_epoch(id)` returns the number of a node's lease, or
     None if it has none. `proofs` lets a node prove itself at every new connection.
@@ -89,7 +89,7 @@ class Peers:
         return peer
 
     def _retire_dead(self) -> None:
-        """Stop using the connection pools of nodes that have no lease any more.
+        """Stop using the connection pools of nodes that no longer have a lease.
 
         A restarted node has a new id, so pools of dead ids would accumulate.
         """
@@ -97,7 +97,7 @@ class Peers:
             self._retire(self._by_id.pop(id))
 
     def _retire(self, peer: Peer) -> None:
-        """Stop using a connection pool; close it later, when no call can wait on it any more."""
+        """Stop using a connection pool. Close it later, when no call can wait on it."""
         peer.retire()
         self._retired.add(peer)
         asyncio.get_running_loop().call_later(RETIRED_PEER_TIMEOUT_S, self._close_retired, peer)
@@ -116,7 +116,7 @@ class Peers:
 class Peer:
     """Link, connection pool and failure detector of one other node. `address` is its advertised URL.
 
-    Calls share the link. A node that does not know links gets one POST per call, on connections of the pool. The node
+    Calls share the link. A node without link support gets one POST per call, on pooled connections. The node
     proves itself at every new connection. Until then, neither the credential nor a call is sent.
     """
 
@@ -166,11 +166,11 @@ class Peer:
         )
 
     def _network_policy(self) -> NetworkPolicy:
-        """Return a network policy that allows the address of the other node, which its operator has configured."""
+        """Return a network policy that allows the other node's address, which an administrator configured."""
         return NetworkPolicy((urlsplit(self._url).hostname or "",))
 
     async def _check_connection(self, connection: ClientConnection) -> None:
-        """Let the node prove itself at a new connection. If it does not, calls avoid its address for a while."""
+        """Make the node prove itself on a new connection. If it fails, calls avoid its address for a while."""
         try:
             await check_node(
                 self.client, connection, self._address, self._proofs, self.id, self._get_epoch(self.id) or 0
@@ -242,7 +242,7 @@ class Peer:
             self._link.go()
 
     async def run_while_alive(self, work: Awaitable[T]) -> T:
-        """Wait for `work`, a call to this node, while the node is alive. Return the result of `work`.
+        """Wait for `work`, a call to this node, while the node is alive. Return the result.
 
         Raises `PeerTimeout` if the node stops sending heartbeats and answers no health probe during the wait.
         """
@@ -264,7 +264,7 @@ class Peer:
 
     @property
     def unavailable_reason(self) -> str:
-        """Reason not to send to this node now, such as another process at its address, or "" if there is none.
+        """Return why nothing should be sent to this node now, such as another process at its address, or "".
 
         If that process has just started, it may reject calls late, and until then their outcome would be unknown.
         """
@@ -277,7 +277,7 @@ class Peer:
         return self._loop.time() < self._avoid_until
 
     def on_sent(self) -> None:
-        """Watch the heartbeats of this node, because a call was sent to it for which no task waits.
+        """Watch this node's heartbeats, because a call was sent that no task waits for.
 
         If the node stops responding, its link is ended, and the call fails.
         """

@@ -1,10 +1,10 @@
-"""Transport to the node that owns a server. The hub uses that node like any MCP server of the modern era.
+"""Transport to a server's owner node, which the hub uses like any modern MCP server.
 
 Rule 1. The owner is determined when a request is sent. While there is none, or it is unreachable and nothing was sent,
         the request waits for the next owner, at most OWNER_TIMEOUT_S seconds; nothing ran.
 Rule 2. A request that may have reached its owner is never sent to another node: its outcome is unknown, and the retry
         middleware decides about another attempt.
-Rule 3. An error that the owner has classified is passed on unchanged.
+Rule 3. Errors that the owner has classified are passed on unchanged.
 Rule 4. A call whose deadline is near after it waited for its owner is not sent: the owner's result would arrive too
         late, and the outcome would be unknown.
 Rule 5. A call that another node forwarded is not forwarded again: its sender determines the owner again. So no call
@@ -89,7 +89,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class RoutingContext(Protocol):
-    """Services of this node that transports to other nodes need, such as the cache of owners and the live nodes."""
+    """What transports to other nodes need from this node, such as the owner cache and live nodes."""
 
     @property
     def id(self) -> str: ...
@@ -145,7 +145,7 @@ class RemoteTransport(OwnerTransportBase):
     # -- StartingTransport --------------------------------------------------------------------------------------------
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send an ordinary call to the owner node at once, and return its exchange, the object that gets the outcome.
+        """Send an ordinary call to the owner node now, and return its exchange, which gets the outcome.
 
         None, with nothing sent, if the call is not an ordinary one, or if no link to the owner is ready.
         """
@@ -192,7 +192,7 @@ class RemoteTransport(OwnerTransportBase):
     # -- Transport ----------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request, use_id: str | None = None) -> Json:
-        """Send a request to the node that owns the server and return the result; if no node owns it, wait for one.
+        """Send a request to the server's owner node and return the result, waiting for an owner if needed.
 
         `use_id` comes from an earlier attempt, which may have arrived: a node accepts each id only once.
         """
@@ -242,7 +242,7 @@ class RemoteTransport(OwnerTransportBase):
             await asyncio.sleep(OWNER_LOOKUP_INTERVAL_S)
 
     async def _answer_from_catalog(self, request: Request) -> Json:
-        """Answer a list or discovery request from the catalog that all nodes share.
+        """Answer a list or discovery request from the shared catalog.
 
         Waits until the owner has started the server; raises `TransportError` after `OWNER_TIMEOUT_S`. The owner itself
         is not asked: its reply during the start may be incomplete, and would be kept.
@@ -264,7 +264,7 @@ class RemoteTransport(OwnerTransportBase):
         self._stopped = True
 
     def _select_instance(self, caller: str) -> ServerInstance:
-        """Return the server instance for a caller: always the same one, because it may hold state of the caller.
+        """Return the server instance for a caller: always the same one, because it may hold state.
 
         Requests without a caller rotate through the instances.
         """
@@ -338,7 +338,7 @@ class RemoteTransport(OwnerTransportBase):
         info: ForwardingInfo,
         use_id: str,
     ) -> Json:
-        """Send a request on the link to a node, or as a POST if the node does not know links."""
+        """Send a request on the link to a node, or as a POST if the node does not support links."""
         request.call_state.mark_connecting()
         link = await peer.get_link()
         if link is None:
@@ -379,9 +379,9 @@ class RemoteTransport(OwnerTransportBase):
 class _OwnerUnavailable(Exception):
     """Raised when the owner node executed nothing: the request then waits for the next owner.
 
-    `is_confirmed` means that the owner itself said so, sealed. Otherwise it follows from a network error, which may be
-    wrong. The next attempt then has the same `use_id`, which a node accepts only once. So the same owner does not
-    execute the call twice.
+    `is_confirmed` means that the owner itself said so, sealed. Otherwise a network error suggests it, which may be
+    wrong, so the next attempt has the same `use_id`. A node accepts each id only once, so it never runs the call
+    twice.
     """
 
     def __init__(self, reason: str, *, is_confirmed: bool = False) -> None:
@@ -406,7 +406,7 @@ def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
 
 
 class ForwardingInfo(msgspec.Struct, frozen=True, gc=False):
-    """Data of a call that its owner node needs: principal, caller, call id and deadline.
+    """What a call's owner node needs: principal, caller, call id and deadline.
 
     Empty for requests that the node makes for itself.
     """
@@ -448,7 +448,7 @@ def forwarding_info_for(call: Call) -> ForwardingInfo:
 
 
 def token_for_call(info: ForwardingInfo, ownership: Ownership, sender: str, use_id: str) -> CallToken:
-    """Return the content of the call token (with a new key) for a call to the owner of a server instance."""
+    """Return a call token's content (with a new key) for a call to a server instance's owner."""
     instance = ownership.instance
     return CallToken(
         ownership.node,
@@ -488,7 +488,7 @@ def _add_timeout(meta: msgspec.Raw | Json, milliseconds: int) -> msgspec.Raw | J
 
 
 def forwarded_request(request: Request, params: Json, token: CallToken, sealer: CallTokenSealer) -> ForwardedRequest:
-    """Return a request for a transport to another node: with its call token, and the cipher of the token's key."""
+    """Return a request for a transport to another node, with call token and cipher."""
     return ForwardedRequest(
         request.method,
         params,
@@ -506,13 +506,13 @@ def forwarded_request(request: Request, params: Json, token: CallToken, sealer: 
 
 
 def is_ownership_lost(exc: JSONRPCError) -> bool:
-    """Return True if this error says that the node lost the server before it started the call."""
+    """Return True if this error says that the node lost the server before the call started."""
     data = exc.data if isinstance(exc.data, dict) else {}
     return data.get("code") in (SERVER_MOVED, WRONG_NODE) and data.get("executed") == "no"
 
 
 def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
-    """Return the exception for an error reply of another node, equal to the one raised there.
+    """Return the exception for another node's error reply, equal to the one raised there.
 
     None if the reply is an error of the MCP server, which the caller of this function passes to the client unchanged.
     """
@@ -539,7 +539,7 @@ def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
 
 
 def _parse_certainty(code: Any) -> Certainty:
-    """Return the certainty (was a call executed?) for its code in a message; UNKNOWN for an unknown code."""
+    """Return the certainty for its code in a message; UNKNOWN for an unknown code."""
     found = Certainty.from_code(code)
     return Certainty.UNKNOWN if found is None else found
 

@@ -71,7 +71,7 @@ class TransportRouter:
     # -- transports for the hub ---------------------------------------------------------------------------------------
 
     def wrap_transport(self, name: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
-        """Return a routed transport to a server. It ends when the owner of the server changes.
+        """Return a routed transport to a server. It ends when the server's owner changes.
 
         The hub then opens the next one, with a new route.
         """
@@ -106,7 +106,7 @@ class TransportRouter:
         self._transports.setdefault(transport.server, set()).add(transport)
 
     def unregister(self, transport: RoutedTransport) -> None:
-        """Remove a closed transport from those that are rerouted when the owner of their server changes."""
+        """Unregister a closed transport, so owner changes no longer affect it."""
         transports = self._transports.get(transport.server)
         if transports is not None:
             transports.discard(transport)
@@ -149,16 +149,17 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if nodes need not share failures of a server, because one owner node calls it for all nodes.
+        """Return True if nodes need not share a server's failures.
 
-        Also True if each node has its own server, in its process: then a failure says nothing about other nodes.
+        That is the case if one owner node calls it for all, or if each node runs its own in-process server, whose
+        failures say nothing about other nodes.
         """
         return self._is_in_process(server) or not self.can_call_from_any_node(server)
 
     def can_call_from_any_node(self, server: str) -> bool:
         """Return True if every node may call a server directly, without its owner.
 
-        That is so if the server is known to keep no state between calls, or if each node has it in its process.
+        That is the case if the server is known to be stateless, or if each node runs it in its own process.
         """
         if self._is_in_process(server):
             return True
@@ -285,7 +286,7 @@ class RoutedTransport:
         return await self.selected.request(request)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call at once, to the server or its owner node; return its exchange, the object that gets the outcome.
+        """Send a call at once, to the server or its owner node; return its exchange.
 
         None if the call would have to wait: then nothing was sent.
         """

@@ -1,1 +1,1 @@
-"""Workers of one machine: their messages, and how they appear as one gateway."""
+"""Workers on one machine: their messages, and how they appear as one gateway."""

@@ -1,4 +1,4 @@
-"""The workers of one machine as one gateway: sums, administration, API keys and reloads.
+"""One machine's workers as one gateway: totals, administration, API keys and reloads.
 
 Worker 0 answers /admin, /metrics and the login of the dashboard for all. The other workers forward such requests to it,
 so every answer is the same, whichever worker a connection reaches. Before each answer, worker 0 collects a report of
@@ -58,7 +58,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class WorkerGroup:
-    """All workers (gateway processes) of this machine, as one of them sees them.
+    """All workers (gateway processes) of this machine, from one worker's point of view.
 
     `reload` reads the configuration of this worker again.
     """
@@ -113,7 +113,7 @@ class WorkerGroup:
         return {id: reply for id, reply in zip(ids, replies, strict=True) if reply is not None}
 
     async def execute(self, params: Json) -> Json:
-        """Execute a request of another worker (send a report, read the API keys, reload), and return the reply."""
+        """Execute another worker's request (send a report, read the API keys, reload) and reply."""
         action = params.get("do")
         if action == REPORT_ACTION:
             calls, event = params.get("after") or (0, 0)
@@ -128,14 +128,14 @@ class WorkerGroup:
             return {"done": False, "problem": str(exc)}
 
     async def _announce_keys(self) -> None:
-        """Request all other workers to read the API keys again, and wait until they have."""
+        """Make all other workers read the API keys again, and wait until they have."""
         replies = await self.ask_others({"do": KEYS_ACTION})
         missing = {node.info.id for node in self._context.live_nodes()} - replies.keys() - {self._context.id}
         if missing:
             log.warning("API keys changed; not confirmed by %s, which read them in half a second", ", ".join(missing))
 
     async def reload_others(self) -> list[str]:
-        """Let all other workers read the configuration again. Return the problems that they had."""
+        """Make all other workers reload the configuration. Return their problems."""
         replies = await self.ask_others({"do": RELOAD_ACTION}, RELOAD_TIMEOUT_S)
         return [f"{id}: {reply.get('problem')}" for id, reply in replies.items() if reply.get("done") is not True]
 
@@ -204,7 +204,7 @@ class WorkerGroup:
         return Path(self._place.folder) / TOTALS_NAME
 
     def save_totals(self) -> None:
-        """Write the counters of all workers to a file, for the next worker 0 if this one is killed.
+        """Save all workers' counters to a file, for the next worker 0 if this one is killed.
 
         Worker 0 collects the counters of all workers of a machine and shows their sums.
         """
@@ -283,7 +283,7 @@ def _to_report(reply: Json) -> WorkerReport:
 
 
 class WorkerKeyStore(FileApiKeyStore):
-    """File of API keys that several workers of one machine share. A change is confirmed when all workers know it."""
+    """The API key file that several workers share. A change is confirmed once all workers know it."""
 
     announce: Callable[[], Awaitable[None]] | None = None
 

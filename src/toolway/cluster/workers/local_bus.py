@@ -1,4 +1,4 @@
-"""Messages between the workers of one machine, over Unix datagram sockets: the bus of a cluster without NATS.
+"""The workers' message bus over Unix datagram sockets, like a cluster's bus but without NATS.
 
 Each worker has a socket in a folder that only its user can open. A message is one datagram per other worker. It may be
 lost, like one of NATS: workers that miss it find the change when they poll the database. A worker whose queue is full
@@ -28,7 +28,7 @@ _HEARTBEAT: Final = b"beat "
 
 
 class LocalBus(Bus):
-    """Message bus of one worker process. `path` is its own socket; the other workers have theirs in the same folder."""
+    """One worker's message bus. `path` is its socket; the other workers' are in the same folder."""
 
     def __init__(self, path: str, node: str, on_message: MessageHandler, sealer: CallTokenSealer, tenant: str) -> None:
         super().__init__("workers", node, on_message, lambda: None, tenant, sealer)

@@ -1,4 +1,4 @@
-"""Alembic environment: run the migrations on the connection of the caller."""
+"""Alembic environment: runs the migrations on the caller's connection."""
 
 from __future__ import annotations
 
