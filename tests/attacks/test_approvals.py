@@ -14,8 +14,8 @@ import pytest
 from tests.gateway.edge_lab import modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
-from tests.gateway.test_pins import toolway
 from tests.parts.approvals.lab import asking, call, refusal
+from tests.parts.pins.test_gateway import toolway
 
 pytestmark = pytest.mark.anyio
 

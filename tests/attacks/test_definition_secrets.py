@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.gateway.program import Program, program
-from tests.gateway.test_pins import call_refused, toolway
+from tests.parts.pins.test_gateway import call_refused, toolway
 from toolway import Hub
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.masked_items import mask_items

@@ -15,11 +15,10 @@ from toolway.doctor.security_facts import (
     CheckedServer,
     Facts,
     IdentityFacts,
-    PinFacts,
-    PinnedServer,
     SandboxProbe,
 )
 from toolway.parts.audit.security_check import AuditFacts, judge_audit
+from toolway.parts.pins.security_check import PinFacts, PinnedServer, judge_pins
 
 PROBE = SandboxProbe("bubblewrap (/usr/bin/bwrap)", ("files of Toolway", "~/.ssh"))
 FILES = CheckedServer(
@@ -29,13 +28,10 @@ FILES = CheckedServer(
     package="acme-files",
     lock_file="/home/me/toolway.lock",
     locked="107 packages, tree 3f2a",
-    pins=PinnedServer(9, 2),
     sandbox="guard",
     probe=PROBE,
 )
-WIKI = CheckedServer(
-    "wiki", "/home/me/mcp.json:9", "https://wiki.example/mcp", runs_program=False, pins=PinnedServer(3)
-)
+WIKI = CheckedServer("wiki", "/home/me/mcp.json:9", "https://wiki.example/mcp", runs_program=False)
 LOG = AuditFacts(
     enabled=True,
     place="/home/me/audit.sqlite",
@@ -45,6 +41,8 @@ LOG = AuditFacts(
     signed_through=38,
     signed_at="2026-11-17T12:00:00Z",
 )
+PINNED = (PinnedServer("files", count=9, approved=2), PinnedServer("wiki", count=3))
+PINS = PinFacts("hold", "hold", place="/home/me/pins.json", servers=PINNED)
 GOOD = Facts(
     identity=IdentityFacts(
         issuer="https://login.example",
@@ -54,8 +52,7 @@ GOOD = Facts(
     ),
     approval=ApprovalFacts(requires_lock=True),
     servers=(FILES, WIKI),
-    pins=PinFacts("hold", "hold", place="/home/me/pins.json"),
-    evidence={"audit": tuple(judge_audit(LOG))},
+    evidence={"audit": tuple(judge_audit(LOG)), "pins": tuple(judge_pins(PINS))},
 )
 DOWN = Check(
     "provider", "fail", "the documents cannot be fetched", "timeout", "check the network", "curl -sS https://x"
@@ -77,11 +74,15 @@ def approval(**changes: Any) -> Facts:
 
 
 def pins(**changes: Any) -> Facts:
-    return replace(GOOD, pins=replace(PinFacts("hold", "hold", place="/home/me/pins.json"), **changes))
+    return replace(GOOD, evidence={**GOOD.evidence, "pins": tuple(judge_pins(replace(PINS, **changes)))})
+
+
+def pinned(**changes: Any) -> Facts:
+    return pins(servers=(PinnedServer("files", **changes), PINNED[1]))
 
 
 def audit(**changes: Any) -> Facts:
-    return replace(GOOD, evidence={"audit": tuple(judge_audit(replace(LOG, **changes)))})
+    return replace(GOOD, evidence={**GOOD.evidence, "audit": tuple(judge_audit(replace(LOG, **changes)))})
 
 
 # facts, statement, verdict, name of the check, part of its evidence, part of its fix
@@ -167,10 +168,10 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (pins(mode="approve"), "definitions", HOLDS, "pins", "(approve)", ""),
     (pins(problem="damaged"), "definitions", UNKNOWN, "pins", "damaged", ""),
     (pins(ignored=("files.*",)), "definitions", HOLDS, "ignored", "files.* are not compared", ""),
-    (server(pins=None), "definitions", UNKNOWN, "files", "/home/me/pins.json", "toolway serve"),
-    (server(pins=None, pins_of_other_entry=True), "definitions", UNKNOWN, "files", "another command or URL", ""),
+    (pinned(is_known=False), "definitions", UNKNOWN, "files", "/home/me/pins.json", "toolway serve"),
+    (pinned(is_known=False, pins_of_other_entry=True), "definitions", UNKNOWN, "files", "another command or URL", ""),
     (
-        server(pins=PinnedServer(9, held=("files.read",))),
+        pinned(count=9, held=("files.read",)),
         "definitions",
         FAILS,
         "files",
@@ -178,14 +179,14 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
         "trust tools accept files",
     ),
     (
-        server(pins=PinnedServer(9, noted=("files.rm",))),
+        pinned(count=9, noted=("files.rm",)),
         "definitions",
         FAILS,
         "files",
         "and is used",
         "trust tools diff files",
     ),
-    (server(), "definitions", HOLDS, "files", "7 when first received, 2 after a review", ""),
+    (pinned(count=9, approved=2), "definitions", HOLDS, "files", "7 when first received, 2 after a review", ""),
     # sandboxes
     (server(sandbox="auto", probe=None), "isolation", FAILS, "files", '"sandbox": "auto"', '"sandbox": "guard"'),
     (server(sandbox="off", probe=None), "isolation", FAILS, "files", "can read everything", '"sandbox": "guard"'),

@@ -25,14 +25,7 @@ TOOLS_COMMANDS: Final = {
     "codegen": CommandSpec("Write a typed Python client for a server.", "catalogs.lists:codegen"),
 }
 
-TRUST_TOOLS_COMMANDS: Final = {
-    "ls": CommandSpec("List tools that changed or are new.", "approvals.pins:pins_ls"),
-    "diff": CommandSpec("Show what changed.", "approvals.pins:pins_diff"),
-    "accept": CommandSpec("Accept a changed tool.", "approvals.pins:pins_accept"),
-}
-
 TRUST_COMMANDS: Final = {
-    "tools": CommandSpec("Review tools that changed.", subcommands=TRUST_TOOLS_COMMANDS),
     "lock": CommandSpec("Pin the npm and PyPI packages your servers run.", "approvals.lock:lock", CONFIG_OPTIONS),
     "update": CommandSpec("Update a pinned package.", "approvals.package_update:update", CONFIG_OPTIONS),
     "sandbox": CommandSpec(

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from toolway._os.support import missing
 from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
-from toolway.doctor.security_facts import ApprovalFacts, CheckedServer, Facts, IdentityFacts, PinFacts
+from toolway.doctor.security_facts import ApprovalFacts, CheckedServer, Facts, IdentityFacts
 from toolway.errors import PLATFORM_CODE
 
 Verdict = Literal["holds", "does not hold", "cannot be determined"]
@@ -255,52 +255,6 @@ def _approval(server: CheckedServer) -> Check:
     return _ok(server.name, message, server.source)
 
 
-# -- definitions -------------------------------------------------------------------------------------------------------
-
-
-def check_pin_mode(pins: PinFacts, _: Servers) -> Iterator[Check]:
-    if pins.mode in ("hold", "approve"):
-        origin = "toolway.gateway.pins" if pins.setting else "default for this gateway"
-        yield _ok("pins", f"changed definitions are on hold until someone reviews them ({pins.mode})", origin)
-        return
-    origin = "toolway.gateway.pins" if pins.setting else "default for a gateway that listens on this machine only"
-    yield _fail("pins", "changed definitions are used, with only a note", origin).with_fix(
-        "hold changes until someone reviews them", _settings(pins="hold"), "E-TOOL-HELD"
-    )
-
-
-def check_pins(pins: PinFacts, servers: Servers) -> Iterator[Check]:
-    if pins.problem:
-        yield Check("pins", "skip", "the pins could not be read", pins.problem, code="E-PINS-FILE")
-        return
-    for server in servers:
-        yield from _pinned(server, pins)
-    for pattern in pins.ignored:
-        yield _warn("ignored", f"changes of {pattern} are not compared", "toolway.gateway.ignoredChanges")
-
-
-def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
-    found, name = server.pins, shlex.quote(server.name)
-    if found is None:
-        other = (
-            "the existing pins belong to another command or URL with this name" if server.pins_of_other_entry else ""
-        )
-        message = "it has no pins: it has not listed its tools since its entry was changed or added"
-        yield _skip(server.name, message, other or pins.place).with_fix(
-            "let the gateway start it once", "toolway serve"
-        )
-        return
-    messages = [f"{item} changed and is on hold until you review it" for item in found.held]
-    messages += [f"{item} changed, and is used" for item in found.noted]
-    for message in messages:
-        copy = f"toolway trust tools diff {name}; toolway trust tools accept {name}"
-        yield _fail(server.name, message, pins.place).with_fix("see what changed, then accept it", copy, "E-TOOL-HELD")
-    if not messages:
-        seen = found.count - found.approved
-        text = f"{found.count} definitions are pinned: {seen} when first received, {found.approved} after a review"
-        yield _ok(server.name, text, pins.place)
-
-
 # -- isolation ---------------------------------------------------------------------------------------------------------
 
 
@@ -394,8 +348,8 @@ GUARANTEES: Final = (
     Guarantee(
         "definitions",
         "No tool changed since it was pinned or approved",
-        ("pins", "servers"),
-        (check_pin_mode, check_pins),
+        ("servers",),
+        part="pins",
     ),
     Guarantee(
         "isolation",

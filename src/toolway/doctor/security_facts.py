@@ -57,16 +57,6 @@ class SandboxProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedServer:
-    """Pinned definitions of one server, and what deviates from them."""
-
-    count: int = 0
-    approved: int = 0  # by a user
-    held: tuple[str, ...] = ()  # names of definitions that wait for a review
-    noted: tuple[str, ...] = ()  # names of definitions that changed and are used
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedServer:
     """An enabled server of the configuration."""
 
@@ -84,8 +74,6 @@ class CheckedServer:
     lock_problem: str = ""  # why it would not start from a lock
     is_container: bool = False  # an engine such as docker starts it, outside its sandbox
     image: str = ""  # image of a container, if it is named without its digest
-    pins: PinnedServer | None = None  # None: there are none
-    pins_of_other_entry: bool = False  # pins exist for this name, with another command or URL
     sandbox: Sandbox = "auto"
     probe: SandboxProbe | None = None  # None: nothing was started
     env_policy: EnvPolicy = "safe"
@@ -107,24 +95,12 @@ class ApprovalFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PinFacts:
-    """Treatment of changed definitions."""
-
-    mode: str = "note"
-    setting: str = ""  # toolway.gateway.pins; "": not set
-    ignored: tuple[str, ...] = ()  # patterns of toolway.gateway.ignoredChanges
-    place: str = ""  # file of the pins, or URL of the gateway
-    problem: str = ""  # why they could not be read
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All facts about one gateway. A part is None if it could not be collected."""
 
     identity: IdentityFacts | None = None
     approval: ApprovalFacts | None = None
     servers: tuple[CheckedServer, ...] | None = None
-    pins: PinFacts | None = None
     evidence: Mapping[str, Sequence[Check]] = field(default_factory=dict)  # by name of a part: what it found itself
     reasons: Mapping[str, str] = field(default_factory=dict)  # by name of a part: why it is None
     limits: Mapping[str, str] = field(default_factory=dict)  # by id of a statement: what of it cannot be checked here

@@ -21,7 +21,6 @@ from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin
-from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.routes import AdminEndpoint, AdminHandlers, KeysAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
@@ -152,7 +151,6 @@ class Gateway:
                 calls,
                 overview,
                 search,
-                PinsAdmin(lambda: hub.lists.pins, hub.mask),
                 KeysAdmin(hub.emit, api_keys) if api_keys is not None else None,
             ),
             hub.mask,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from toolway.config.exposure import GatewayRules
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import ConfigIssue, Server
     from toolway.config.settings import AlertSettings, GatewaySettings
@@ -126,6 +127,8 @@ class CheckedGateway(NamedTuple):
     environ: Mapping[str, str]
     is_node: bool  # of a cluster
     is_running: bool
+    rules: GatewayRules
+    servers: Mapping[str, Server]  # that it would start, by name
 
 
 class Implied(NamedTuple):

@@ -22,6 +22,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "workflows": "toolway.parts.workflows:GatewayWorkflows",
     "agents": "toolway.parts.agents:GatewayAgents",
     "audit": "toolway.parts.audit:AuditLogs",
+    "pins": "toolway.parts.pins:PinnedDefinitions",
 }
 ENTRY_POINTS: Final = "toolway.parts"
 _loaded: Final[dict[str, Part]] = {}

@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
-from toolway.catalog.pins import ServerPins, item_name, server_key
 from toolway.config.admission.command_line import program_name, runner_package
 from toolway.config.approval.accesses import runs_secret_command
 from toolway.config.approval.held_entries import SIGNER_NAME, ApprovalGate
@@ -55,8 +53,6 @@ from toolway.doctor.security_facts import (
     CheckedServer,
     Facts,
     IdentityFacts,
-    PinFacts,
-    PinnedServer,
     SandboxProbe,
 )
 from toolway.errors import ConfigError, ToolwayError
@@ -66,7 +62,6 @@ from toolway.gateway.gateway import UNSIGNED_TOKEN
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.state_dir import StateDir
 from toolway.http.exchange import HttpRequest
-from toolway.hub.source import server_fingerprint
 from toolway.packages.runner_command import NotLockable, is_runner, parse_command
 from toolway.packages.start import locked_command, tree_platform
 from toolway.part_api import registry
@@ -217,13 +212,20 @@ async def check_machine(
 async def _collect(setup: _Setup) -> Facts:
     cluster = setup.cluster
     files = _OwnFiles(setup)
-    pins, stored = await _collect_pins(setup)
-    servers = await _collect_servers(setup, files, stored)
+    servers = await _collect_servers(setup, files)
     settings = setup.settings
     if settings.audit is not None:
         audit = replace(settings.audit, signer_held=files.holds_signer)
         settings = msgspec.structs.replace(settings, audit=audit)
-    checked = CheckedGateway(settings, setup.state.folder, setup.environ, cluster, setup.gateway is not None)
+    checked = CheckedGateway(
+        settings,
+        setup.state.folder,
+        setup.environ,
+        cluster,
+        setup.gateway is not None,
+        setup.rules,
+        {each.name: each.server for each in files.targets if each.server is not None},
+    )
     limits = {}
     if cluster:
         other = "other nodes were not checked, and the configuration in use is in the database of the cluster"
@@ -232,7 +234,6 @@ async def _collect(setup: _Setup) -> Facts:
         await _collect_identity(setup),
         files.approval_facts(),
         servers,
-        pins,
         evidence=await asyncio.to_thread(_ask_parts, checked),
         limits=limits,
         checked=_describe_checked(setup),
@@ -452,16 +453,12 @@ def _open_store(environ: Mapping[str, str]) -> TrustStore | None:
         return None
 
 
-async def _collect_servers(
-    setup: _Setup, files: _OwnFiles, stored: Mapping[str, ServerPins] | None
-) -> tuple[CheckedServer, ...]:
+async def _collect_servers(setup: _Setup, files: _OwnFiles) -> tuple[CheckedServer, ...]:
     dotenv = {os.path.join(os.path.dirname(each.file), DOTENV_NAME) for each in files.targets}
     private = await asyncio.to_thread(find_private_files, setup.environ, sorted(dotenv))
     spawner = Spawner(own_folders=own_folders(setup.environ))
     try:
-        return tuple(
-            [await _collect_server(setup, files, target, stored, private, spawner) for target in files.targets]
-        )
+        return tuple([await _collect_server(setup, files, target, private, spawner) for target in files.targets])
     finally:
         await spawner.close()
 
@@ -470,7 +467,6 @@ async def _collect_server(
     setup: _Setup,
     files: _OwnFiles,
     target: CheckTarget,
-    stored: Mapping[str, ServerPins] | None,
     private: Mapping[str, str],
     spawner: Spawner,
 ) -> CheckedServer:
@@ -484,8 +480,6 @@ async def _collect_server(
         runs_for_secrets=runs_secret_command(target.raw_entry),
         approval=files.approval_of(target),
         record_command=f"toolway serve --config {shlex.quote(target.file)}" if setup.config else "toolway trust",
-        pins=_pins_of(target.name, server, stored or {}),
-        pins_of_other_entry=any(each.name == target.name for each in (stored or {}).values()),
         sandbox=await asyncio.to_thread(choose_sandbox, server.sandbox, setup.rules.default_sandbox),
         env_policy=server.env_policy,
         plain_secrets=_plain_secrets(target),
@@ -548,40 +542,3 @@ def _plain_secrets(target: CheckTarget) -> tuple[str, ...]:
     if secrets_in_url(str(target.raw_entry.get("url") or "")):
         found.append("url")
     return tuple(found)
-
-
-# -- 3: definitions ----------------------------------------------------------------------------------------------------
-
-
-async def _collect_pins(setup: _Setup) -> tuple[PinFacts, dict[str, ServerPins] | None]:
-    """Return how changed tool definitions are treated, and the stored pins (approved definitions) by server.
-
-    The pins are None if they cannot be read.
-    """
-    settings = setup.settings
-    file = PinFile(setup.state.folder / PIN_FILE_NAME)
-    facts = PinFacts(
-        mode=setup.rules.pin_mode,
-        setting=settings.pins,
-        ignored=tuple(settings.ignored_changes),
-        place=os.fspath(file.path),
-    )
-    if setup.cluster:
-        reason = "a cluster keeps them in its database: toolway trust tools ls"
-        return replace(facts, problem=reason), None
-    try:
-        return facts, await asyncio.to_thread(file.load)
-    except DamagedPinsError as exc:
-        return replace(facts, problem=f"{file.path}: {exc}"), None
-
-
-def _pins_of(name: str, server: Server, stored: Mapping[str, ServerPins]) -> PinnedServer | None:
-    found = stored.get(server_key(name, hash_identity(server_fingerprint(server))))
-    if found is None or not found.listed:
-        return None
-    return PinnedServer(
-        len(found.pins),
-        sum(pin.approved for pin in found.pins.values()),
-        tuple(item_name(name, key) for key, each in found.deviations.items() if each.held),
-        tuple(item_name(name, key) for key, each in found.deviations.items() if not each.held),
-    )

@@ -101,11 +101,6 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
         ("server", "tool"),
         "1 if a circuit breaker is open, 0.5 if it is half-open; `tool` is empty for the breaker of the server",
     ),
-    "toolway_definitions_deviating": (
-        "gauge",
-        ("server", "state"),
-        "Definitions that differ from their pins: `held`, or `noted` if they are used anyway",
-    ),
     "toolway_approvals": (
         "counter",
         ("server", "action"),

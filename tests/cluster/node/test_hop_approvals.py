@@ -10,8 +10,8 @@ import pytest
 
 from tests.cluster.node.hop_lab import TOKEN, Node, cluster
 from tests.gateway.bridge_lab import Answer
-from tests.gateway.test_pins import write_tools
 from tests.parts.approvals.lab import accept, ask, call, refusal, reply
+from tests.parts.pins.test_gateway import write_tools
 
 pytestmark = pytest.mark.anyio
 

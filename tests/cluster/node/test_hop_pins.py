@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.node.hop_lab import Cluster, cluster
-from tests.gateway.test_pins import write_tools
+from tests.parts.pins.test_gateway import write_tools
 from toolway.errors import AccessDenied
 from toolway.types import Call
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.node.hop_lab import TOKEN, cluster
-from tests.gateway.test_pins import write_tools
 from tests.parts.approvals.lab import call
+from tests.parts.pins.test_gateway import write_tools
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.gateway.bridge_lab import KEY, Raw, made
 from tests.gateway.program import program, until
-from tests.gateway.test_pins import write_tools
 from tests.parts.approvals.lab import ERAS, Asking, Clock, asking, call, refusal
 from tests.parts.approvals.test_operator import OPERATOR, PAY, WAITS
 from tests.parts.approvals.test_program import call as call_program
+from tests.parts.pins.test_gateway import write_tools
 from tests.telemetry.test_alerts import Hook
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gateway.bridge_lab import until
 from tests.gateway.program import Program, program
-from tests.gateway.test_pins import read_metrics, toolway, write_tools
+from tests.parts.pins.test_gateway import read_metrics, toolway, write_tools
 from toolway import Hub
 from toolway.errors import ProtocolError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.test_pins import SCHEMA_SERVER
+from tests.parts.pins.test_gateway import SCHEMA_SERVER
 from tests.parts.policy.test_program import toolway
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ import pytest
 
 from tests.gateway.bridge_lab import until
 from tests.gateway.program import Program, program
-from tests.gateway.test_pins import SCHEMA_SERVER
+from tests.parts.pins.test_gateway import SCHEMA_SERVER
 from toolway import Hub
 from toolway.errors import CallError
 from toolway.parts.policy.engine import PolicyEngine

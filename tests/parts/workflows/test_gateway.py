@@ -17,7 +17,7 @@ from tests.gateway.bridge_lab import Lab, Raw, lab, made
 from tests.gateway.program import Program, program, until
 from tests.gateway.test_bridge_changes import WITH_TASKS, listening
 from tests.gateway.test_openapi import _check as check_reply
-from tests.gateway.test_pins import toolway
+from tests.parts.pins.test_gateway import toolway
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.config.loader import load_file

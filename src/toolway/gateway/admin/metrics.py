@@ -99,10 +99,6 @@ class MetricsEndpoint:
             yield from self._load_gauges(gauge, name)
         for (server, tool), facts in list(self._hub.servers.breaker_status().items())[:MAX_BREAKERS]:
             yield gauge("toolway_breaker_open", {"server": server, "tool": tool}, _BREAKER_VALUES[facts.state])
-        for pins in self._hub.lists.pins.list_servers() if self._hub.lists.pins is not None else ():
-            held = sum(each.held for each in pins.deviations.values())
-            for state, count in (("held", held), ("noted", len(pins.deviations) - held)):
-                yield gauge("toolway_definitions_deviating", {"server": pins.name, "state": state}, count)
         yield from self._gateway_gauges(gauge)
 
     def _search_gauges(self, gauge: type[GaugeValue], tokens: Json) -> Iterator[GaugeValue]:

@@ -341,27 +341,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
-    "PinList": _object(
-        {
-            "enabled": _BOOLEAN,
-            "servers": _array(_object({"server": _STRING, "pins": _INTEGER})),
-            "deviations": _array(
-                _object(
-                    {
-                        **dict.fromkeys(("name", "server", "kind", "item", "reason", "digest"), _STRING),
-                        **dict.fromkeys(("held", "complete"), _BOOLEAN),
-                        "since": _NUMBER,
-                        "findings": _STRINGS,
-                        "changes": _array(
-                            _object({"path": _STRING, "old": _nullable("string"), "new": _nullable("string")})
-                        ),
-                    }
-                )
-            ),
-        }
-    ),
-    "PinApproval": _object(dict.fromkeys(("server", "kind", "item", "digest"), _STRING)),
-    "PinApproved": _object({"approved": _STRING}),
     # tools and endpoints
     "ToolList": _object({"tools": _array(_TOOL)}),
     "ToolRows": _object({"tools": _array(_TOOL_ROW)}),

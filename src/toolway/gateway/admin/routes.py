@@ -22,7 +22,6 @@ from toolway.events import AccessEvent, Event
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
-from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
@@ -240,22 +239,6 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.calls.make_call(r.body, r.principal),
         body="NewCall",
     ),
-    # -- pinned definitions -------------------------------------------------------------------------------------------
-    Route(
-        "GET",
-        "/admin/pins",
-        "Changed tools, with a diff",
-        "PinList",
-        lambda a, r: a.pins.list_deviations(),
-    ),
-    Route(
-        "POST",
-        "/admin/pins/approve",
-        "Accept the definition with this digest",
-        "PinApproved",
-        lambda a, r: a.pins.approve(r.body, r.principal),
-        body="PinApproval",
-    ),
     # -- events and alerts --------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -430,7 +413,6 @@ class AdminHandlers(NamedTuple):
     calls: CallsAdmin
     overview: OverviewAdmin
     search: SearchAdmin
-    pins: PinsAdmin
     keys: KeysAdmin | None
 
 
@@ -446,7 +428,7 @@ class AdminEndpoint:
         cluster: ClusterHooks,
         parts: PartSet,
     ) -> None:
-        self.servers, self.calls, self.overview, self.search, self.pins, self._keys = handlers
+        self.servers, self.calls, self.overview, self.search, self._keys = handlers
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub_mask = mask
         self._gateway_stats = gateway_stats

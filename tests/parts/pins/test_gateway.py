@@ -27,7 +27,7 @@ from toolway.types import Call, Json
 
 pytestmark = pytest.mark.anyio
 
-SCHEMA_SERVER = Path(__file__).parents[1] / "hub" / "schema_server.py"
+SCHEMA_SERVER = Path(__file__).parents[2] / "hub" / "schema_server.py"
 
 
 def write_tools(folder: Path, **descriptions: str) -> dict[str, Any]:

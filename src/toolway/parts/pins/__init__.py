@@ -1,0 +1,48 @@
+"""Definitions of tools that changed since they were pinned: how an operator sees and accepts them.
+
+What servers send is compared with its pins by `toolway.catalog`, in the path of each list and call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from toolway.part_api.part import Command, Metric, Part
+
+_CLI = "toolway.parts.pins.cli"
+
+
+class PinnedDefinitions(Part):
+    """Review of changed definitions: commands, operations of the admin API, a metric, and evidence about security."""
+
+    name = "pins"
+    code: ClassVar[Mapping[str, str]] = {
+        "open": "runtime:PinsRuntime",
+        "routes": "admin:ROUTES",
+        "schemas": "admin:SCHEMAS",
+        "check_security": "security_check:check_security",
+    }
+    commands: ClassVar[Mapping[str, Command]] = {
+        "trust tools": Command(
+            "Review tools that changed.",
+            subcommands={
+                "ls": Command("List tools that changed or are new.", f"{_CLI}:pins_ls"),
+                "diff": Command("Show what changed.", f"{_CLI}:pins_diff"),
+                "accept": Command("Accept a changed tool.", f"{_CLI}:pins_accept"),
+            },
+            section="Trust",
+            after="trust",
+        )
+    }
+    former_commands: ClassVar[Mapping[str, str]] = {
+        "pins": "trust tools",
+        "pins ls": "trust tools ls",
+        "pins diff": "trust tools diff",
+        "pins approve": "trust tools accept",
+    }
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "toolway_definitions_deviating": Metric(
+            "Definitions that differ from their pins: `held`, or `noted` if they are used anyway", ("server", "state")
+        )
+    }
