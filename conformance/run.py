@@ -2,7 +2,7 @@
 
 python conformance/run.py --alone              the fixture itself, over HTTP
 python conformance/run.py --gateway            the gateway with the fixture as its server: HTTP and stdio, both eras
-python conformance/run.py --search             the same through a group with tool search, which lists only meta-tools
+python conformance/run.py --search             the same through a toolset with tool search, which lists only meta-tools
 python conformance/run.py --client             a hub as the client of the suite's servers
 python conformance/run.py --url URL            any other server, without a token: the suite cannot send headers
       [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--jobs N] [--out DIR] [--json]
@@ -181,20 +181,21 @@ def gateway(entry: Entry) -> Iterator[str]:
 
 @contextlib.contextmanager
 def search_gateway(entry: Entry) -> Iterator[str]:
-    """Run `toolway serve` with one server and yield the URL of a group of it with tool search.
+    """Run `toolway serve` with one server and yield the URL of a toolset of it with tool search.
 
-    The suite calls tools and prompts by their own names, so the group renames all of them to these.
+    The suite calls tools and prompts by their own names, so the toolset renames all of them to these.
     """
     with _serving(entry) as (url, file):
         own = {name for kind in ("tools", "prompts") for name in _list_names(f"{url}/mcp/server/fixture", kind)}
-        group = {
+        toolset = {
             "tools": ["fixture.*"],
             "rename": {f"fixture.{name}": name for name in own},
             "resources": ["fixture"],
             "search": True,
         }
         file.write_text(
-            json.dumps({"mcpServers": {"fixture": entry}, "toolway": {"groups": {"found": group}}}), encoding="utf-8"
+            json.dumps({"mcpServers": {"fixture": entry}, "toolway": {"toolsets": {"found": toolset}}}),
+            encoding="utf-8",
         )
         _ask(f"{url}/admin/reload")
         yield f"{url}/mcp/found"

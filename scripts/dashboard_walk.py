@@ -135,7 +135,7 @@ def _file(folder: Path, servers: Json, proxy: int) -> Path:
     listed = [f"{sys.executable} {DEMO}"]  # a command that may be added in the dashboard
     flows["gateway"] = {"origins": [f"http://127.0.0.1:{proxy}"], "allowedCommands": listed}
     flows["addresses"] = {"allow": ["127.0.0.1"]}
-    for block in (flows, {**flows, "groups": {"reading": {"tools": ["weather.*"]}}}):
+    for block in (flows, {**flows, "toolsets": {"reading": {"tools": ["weather.*"]}}}):
         text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
         apply_edit(Edit(file, read_file_bytes(file), text.encode()), folder / "toolway" / "backups")
     return file

@@ -68,7 +68,7 @@ def pages() -> dict[Path, str]:
     parts = {
         REFERENCE / "config.md": {
             "server": config(SCHEMA, "Server", rest=True),
-            "gateway": config(SETTINGS, "GatewaySettings", "ToolGroup"),
+            "gateway": config(SETTINGS, "GatewaySettings", "ToolsetSettings"),
             "login": config(LOGIN, "LoginSettings", "IntrospectionSettings"),
             "search": config(SETTINGS, "SearchSettings"),
             "parts": part_settings(),

@@ -152,7 +152,7 @@ def keeps_expired_tokens(patch: Patch) -> None:
 
 
 def keeps_views(patch: Patch) -> None:
-    """A view of an endpoint stays as it is when groups change."""
+    """A view of an endpoint stays as it is when toolsets change."""
     from toolway.gateway.router import Router
 
     original = Router.view_for

@@ -217,10 +217,10 @@ def test_toolset_of_the_guide_is_in_the_example_file():
     file = ROOT / "examples/gateway.json"
     shown = re.search(r'```json\n("toolway": .*?)```', (ROOT / "docs/howto/toolsets.md").read_text(), re.DOTALL)
     assert shown is not None
-    groups = json.loads("{" + shown[1] + "}")["toolway"]["groups"]
-    assert groups == json.loads(file.read_text())["toolway"]["groups"]
+    toolsets = json.loads("{" + shown[1] + "}")["toolway"]["toolsets"]
+    assert toolsets == json.loads(file.read_text())["toolway"]["toolsets"]
     loaded = load_file(file)
-    assert (loaded.issues, list(loaded.gateway.groups)) == ((), ["sums"])
+    assert (loaded.issues, list(loaded.gateway.toolsets)) == ((), ["sums"])
 
 
 @pytest.mark.promise("D22")

@@ -13,7 +13,7 @@ import { Config } from "./pages/config";
 import { Definitions } from "./pages/definitions";
 import { Doctor } from "./pages/doctor";
 import { Events } from "./pages/events";
-import { Groups } from "./pages/groups";
+import { Toolsets } from "./pages/toolsets";
 import { Home } from "./pages/home";
 import { Keys } from "./pages/keys";
 import { Login } from "./pages/login";
@@ -51,7 +51,7 @@ function Page() {
     case "approvals": return first ? <LinkedApproval key={first} link={first} /> : <Approvals />;
     case "search": return <Search />;
     case "reliability": return <Reliability />;
-    case "groups": return <Groups />;
+    case "toolsets": return <Toolsets />;
     case "alerts": return <AlertsPage />;
     case "keys": return <Keys />;
     case "config": return <Config />;

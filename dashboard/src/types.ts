@@ -205,7 +205,7 @@ export interface Schema {
   maximum?: number;
 }
 
-export interface Group {
+export interface Toolset {
   name: string;
   path: string;
   patterns: string[];
@@ -217,7 +217,7 @@ export interface Group {
 
 export interface Endpoints {
   all: { path: string; tools: number };
-  groups: Group[];
+  toolsets: Toolset[];
   servers: string[];
 }
 

@@ -41,10 +41,10 @@ const PAGES = {
     await page.getByLabel("Name", { exact: false }).first().fill("docs");
     await page.getByLabel("Address", { exact: false }).last().fill("https://mcp.example.com/mcp");
   },
-  groups: async () => page.goto(`${base}/groups?at=reading`),
-  "group-editor": async () => {
-    await page.goto(`${base}/groups`);
-    const form = page.getByRole("region", { name: "New group" });
+  toolsets: async () => page.goto(`${base}/toolsets?at=reading`),
+  "toolset-editor": async () => {
+    await page.goto(`${base}/toolsets`);
+    const form = page.getByRole("region", { name: "New toolset" });
     await form.getByLabel("Name", { exact: false }).fill("support");
     await form.getByRole("textbox", { name: /^Tools/ }).fill("crm.*\n!*.delete_*");
     await form.getByRole("button", { name: "Review and save" }).click();

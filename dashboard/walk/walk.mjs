@@ -302,10 +302,10 @@ try {
       await inspect("agent, settings");
     });
   }
-  await step("groups, keys, events", async () => {
-    await at("/groups");
+  await step("toolsets, keys, events", async () => {
+    await at("/toolsets");
     for (const client of ["Cursor", "VS Code", "Codex"]) await page.getByRole("tab", { name: client }).click();
-    await inspect("groups");
+    await inspect("toolsets");
     await at("/keys");
     await page.getByLabel("Name of the key").fill("walker");
     await button(/Create key/, false).click();
@@ -376,27 +376,27 @@ try {
     await page.getByText("toolway trust local").waitFor();
     await inspect("held server");
   });
-  await step("add, change and remove a group", async () => {
-    await at("/groups");
-    const form = page.getByRole("region", { name: "New group" });
+  await step("add, change and remove a toolset", async () => {
+    await at("/toolsets");
+    const form = page.getByRole("region", { name: "New toolset" });
     await form.getByLabel("Name", { exact: false }).fill("walk");
     await form.getByRole("textbox", { name: /^Tools/ }).fill("weather.*\n!weather.stations");
     await form.getByRole("button", { name: "Review and save" }).click();
     await save("Save walk?", "!weather.stations");
     const edit = page.getByRole("region", { name: "Edit walk" });
     await edit.waitFor();
-    await inspect("group");
+    await inspect("toolset");
     await edit.getByRole("textbox", { name: /^Tools/ }).fill("weather.forecast");
     await edit.getByRole("button", { name: "Review and save" }).click();
     await save("Save walk?", "weather.forecast");
     await page.getByRole("button", { name: /walk.*weather\.forecast/s }).waitFor();
-    await edit.getByRole("button", { name: "Remove group" }).click();
+    await edit.getByRole("button", { name: "Remove toolset" }).click();
     const dialog = page.getByRole("dialog", { name: "Remove walk?" });
     assert.ok(await dialog.getByRole("button", { name: "Save in the config file" }).isDisabled());
     await dialog.getByLabel("Type walk to confirm").fill("walk");
-    await inspect("removal of a group");
+    await inspect("removal of a toolset");
     await dialog.getByRole("button", { name: "Save in the config file" }).click();
-    await page.getByRole("region", { name: "New group" }).waitFor();
+    await page.getByRole("region", { name: "New toolset" }).waitFor();
     await page.getByRole("button", { name: /^walk/ }).waitFor({ state: "detached" });
   });
   await step("edit the config file as text", async () => {
@@ -410,7 +410,7 @@ try {
     await page.getByRole("alert").getByText("cannot be changed here").waitFor();
     assert.match(pageErrors.pop(), /4\d\d/);
     const entry = { ...file.mcpServers[name], timeout: "90s" };
-    await box.fill(JSON.stringify({ ...file, mcpServers: { ...file.mcpServers, [name]: entry }, toolway: { ...file.toolway, groups: { typed: { tools: ["weather.*"] } } } }));
+    await box.fill(JSON.stringify({ ...file, mcpServers: { ...file.mcpServers, [name]: entry }, toolway: { ...file.toolway, toolsets: { typed: { tools: ["weather.*"] } } } }));
     await inspect("config editor");
     await button("Review and save").click();
     await save("Change the config file?", "90s");
@@ -586,7 +586,7 @@ try {
     await inspect("phone menu");
     await page.getByRole("dialog", { name: "Menu" }).getByRole("link", { name: "Events" }).click();
     await page.waitForURL(/\/events$/);
-    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/add", "/usage", "/reliability", "/runs", "/agents", "/alerts", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
+    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/add", "/usage", "/reliability", "/runs", "/agents", "/alerts", "/toolsets", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

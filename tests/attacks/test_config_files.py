@@ -513,5 +513,5 @@ def test_printed_instructions_are_quoted_for_the_shell(machine: Machine) -> None
         environment = {**os.environ, "PATH": f"{machine.home / 'bin'}:{os.environ['PATH']}"}
         subprocess.run(["sh"], input=printed, text=True, cwd=machine.project, env=environment, capture_output=True)
     assert not mark.exists()
-    for group in ("x;touch y", "x`id`", "../x", "x\ny"):
-        assert machine.toolway("connect", "claude-code", "--print", "--group", group).exit_code == 2
+    for toolset in ("x;touch y", "x`id`", "../x", "x\ny"):
+        assert machine.toolway("connect", "claude-code", "--print", "--toolset", toolset).exit_code == 2

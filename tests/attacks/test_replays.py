@@ -98,7 +98,7 @@ class ReplayLab(Edge):
     key_id: str
     time: float
     policy: AccessPolicy | None
-    groups: dict[str, ToolFilter]
+    toolsets: dict[str, ToolFilter]
 
     def made(self, tool: str) -> int:
         """How often the server got a call of this tool."""
@@ -161,12 +161,12 @@ async def replay_lab(
     gate.add_check(labels)
     labels.set_mode(flows)
     parts = PartSet(hub, keyring, parts=parts_with(gate))
-    groups = {"staff": ToolFilter(("*",))}
+    toolsets = {"staff": ToolFilter(("*",))}
     async with hub:
-        gateway = Gateway(hub, b"k" * 32, keyring, settings=LiveSettings(lambda: groups), parts=parts)
+        gateway = Gateway(hub, b"k" * 32, keyring, settings=LiveSettings(lambda: toolsets), parts=parts)
         gateway.parts.permissions.source = lambda: found.policy
         found = ReplayLab(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
-        found.gate, found.flows, found.folder, found.groups = gate, labels, folder, groups
+        found.gate, found.flows, found.folder, found.toolsets = gate, labels, folder, toolsets
         found.token, found.key_id, found.time, found.policy = token, key.id, 1_800_000_000.0, None
         await hub.servers.wait_ready(timeout=60)
         await hub.lists.waits.wait_known(["s"], "tools", 60)
@@ -190,8 +190,8 @@ async def _forbid(at: ReplayLab) -> None:
     at.gateway.on_access_changed()
 
 
-async def _leave_group(at: ReplayLab) -> None:
-    at.groups["staff"] = ToolFilter(("s.inbox",))
+async def _leave_toolset(at: ReplayLab) -> None:
+    at.toolsets["staff"] = ToolFilter(("s.inbox",))
     at.gateway.on_config_changed((), ())
 
 
@@ -226,7 +226,7 @@ def _forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 GATES: dict[str, tuple[Callable[[ReplayLab], Awaitable[None]], str]] = {
     "policy": (_forbid, ""),
-    "group": (_leave_group, ""),
+    "toolset": (_leave_toolset, ""),
     "revoked": (_revoke, "401"),
     "budget": (_spend_budget, "E-BUDGET"),
     "approval": (_require_approval, "E-APPROVAL"),

@@ -24,13 +24,13 @@ METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
 
 @pytest.mark.attack("R3-B-1")
 async def test_task_of_a_server_removed_from_the_toolset_is_unknown() -> None:
-    """The id of a task is sealed for 30 days. What the group includes may change before."""
-    groups = {"team": ToolFilter(("full.*",))}
+    """The id of a task is sealed for 30 days. What the toolset includes may change before."""
+    toolsets = {"team": ToolFilter(("full.*",))}
     fake = FullHttp("modern")
-    async with fake, lab({"full": {"url": fake.url}}, groups=groups) as found, found.raw("team") as raw:
+    async with fake, lab({"full": {"url": fake.url}}, toolsets=toolsets) as found, found.raw("team") as raw:
         task = (await raw.call("full__start_task", capabilities=WITH_TASKS)).result["taskId"]
         assert (await raw.ask("tasks/get", {"taskId": task}, capabilities=WITH_TASKS)).result["status"] == "working"
-        groups["team"] = ToolFilter(("other.*",))
+        toolsets["team"] = ToolFilter(("other.*",))
         found.gateway.router.refresh_views()
         asked = dict(fake.stats.requests)
         for method in METHODS:
@@ -39,7 +39,7 @@ async def test_task_of_a_server_removed_from_the_toolset_is_unknown() -> None:
         async with listening(raw, {"taskIds": [task]}, WITH_TASKS) as heard:
             assert not heard.messages[0]["params"]["notifications"].get("taskIds")
         assert fake.stats.requests == asked
-        groups["team"] = ToolFilter(("full.*",))
+        toolsets["team"] = ToolFilter(("full.*",))
         found.gateway.router.refresh_views()
         assert (await raw.ask("tasks/get", {"taskId": task}, capabilities=WITH_TASKS)).result["status"] == "working"
 

@@ -21,7 +21,7 @@ BROKEN = {
     "env": {"MY_SECRET": "do-not-show"},
 }
 SERVERS = {"fake": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "legacy"]}, "broken": BROKEN}
-GROUPS = {"sums": {"tools": ["fake.add"]}}
+TOOLSETS = {"sums": {"tools": ["fake.add"]}}
 
 
 class Gateway:
@@ -30,7 +30,7 @@ class Gateway:
     def __init__(self, folder, **settings):
         self.state = folder / "state"
         self.config = folder / "gateway.json"
-        self.config.write_text(json.dumps({"mcpServers": SERVERS, "toolway": {"groups": GROUPS, **settings}}))
+        self.config.write_text(json.dumps({"mcpServers": SERVERS, "toolway": {"toolsets": TOOLSETS, **settings}}))
         words = ["serve", "-c", str(self.config), "--port", "0", "--json", "--quiet", "--drain-delay", "0"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "toolway.cli", *words],
@@ -198,7 +198,7 @@ def test_unusable_gateway_has_code_and_hint(toolway, words, code, part):
 
 
 def test_key_is_limited_to_its_toolset_until_revoked(toolway, gateway):
-    made = json.loads(toolway("keys", "create", "bob", "--scope", "sums", "--json").stdout)
+    made = json.loads(toolway("keys", "create", "bob", "--only", "sums", "--json").stdout)
     listed = json.loads(toolway("keys", "ls", "--json").stdout)["keys"]
     assert [(key["id"], key["name"], key["scopes"]) for key in listed] == [(made["id"], "bob", ["sums"])]
     assert made["token"] not in toolway("keys", "ls").output
@@ -232,7 +232,7 @@ def test_keys_are_stored_in_file_without_gateway(tmp_path, monkeypatch):
     assert toolway("keys", "create", "").exit_code == 2
     wide, narrow = (
         toolway("keys", "create", "bot", "--rate", "none"),
-        toolway("keys", "create", "bot", "--scope", "sums"),
+        toolway("keys", "create", "bot", "--only", "sums"),
     )
     assert "no rate limit" in wide.stderr and "it can call every tool; to limit it" in wide.stderr
     assert "sums, 100/s" in narrow.stderr and "every tool" not in narrow.stderr
@@ -261,12 +261,12 @@ def test_connect_prints_config_for_each_client(toolway, gateway):
     headers = {"Authorization": bearer}
     cursor = json.loads(toolway("connect", "cursor", "--print").stdout)
     assert cursor == {"mcpServers": {"toolway": {"url": url, "headers": headers}}}
-    vscode = json.loads(toolway("connect", "vscode", "--print", "--group", "sums").stdout)
+    vscode = json.loads(toolway("connect", "vscode", "--print", "--toolset", "sums").stdout)
     assert vscode == {"servers": {"toolway-sums": {"type": "http", "url": f"{url}/sums", "headers": headers}}}
     document = json.loads(toolway("connect", "generic", "--print", "--json").stdout)
     assert json.loads(document["text"])["mcpServers"]["toolway"]["url"] == document["url"] == url
     assert toolway("connect", "emacs", "--print").exit_code == 2
-    assert toolway("connect", "codex", "--print", "--group", "no group").exit_code == 2
+    assert toolway("connect", "codex", "--print", "--toolset", "no toolset").exit_code == 2
     named = toolway("connect", "cursor", "--print", "--gateway", "http://tools.example:1", "--token", "t").stdout
     entry = {"url": "http://tools.example:1/mcp", "headers": {"Authorization": "Bearer t"}}
     assert json.loads(named) == {"mcpServers": {"toolway": entry}}
@@ -277,7 +277,7 @@ def test_connect_prints_config_for_each_client(toolway, gateway):
     [
         ("--all", "--print"),
         ("cursor", "codex", "--print"),
-        ("cursor", "--group", "sums"),
+        ("cursor", "--toolset", "sums"),
         ("cursor", "--gateway", "http://tools.example:1"),
     ],
 )
@@ -344,7 +344,7 @@ def test_gateway_logs_mask_secrets(toolway):
 
 
 def test_key_without_admin_rights_lists_its_tools(toolway, gateway):
-    key = json.loads(toolway("keys", "create", "ana", "--scope", "sums", "--json").stdout)["token"]
+    key = json.loads(toolway("keys", "create", "ana", "--only", "sums", "--json").stdout)["token"]
     as_ana = ("--gateway", gateway.url, "--token", key)
     listed = json.loads(toolway("tools", *as_ana, "--json").stdout)
     assert [each["name"] for each in listed["tools"]] == ["fake.add"]
@@ -369,7 +369,7 @@ def test_gateway_url_may_have_a_path(address):
 
 def test_whoami_shows_owner_and_expiry_of_token(toolway):
     assert "the owner of this machine's token" in toolway("whoami").stdout
-    made = json.loads(toolway("keys", "create", "ci", "--scope", "sums", "--expires", "90d", "--json").stdout)
+    made = json.loads(toolway("keys", "create", "ci", "--only", "sums", "--expires", "90d", "--json").stdout)
     result = toolway("whoami", "--token", made["token"])
     assert "an API key" in result.stdout and "sums" in result.stdout and made["token"] not in result.output
     found = json.loads(toolway("whoami", "--token", made["token"], "--json").stdout)

@@ -100,7 +100,7 @@ def test_endpoint_from_a_variable() -> None:
 
 def test_hub_with_groups_and_five_transports() -> None:
     loaded = load("hub-with-groups")
-    assert loaded.gateway.groups["dev"].tools == ("a.*", "c.*")
+    assert loaded.gateway.toolsets["dev"].tools == ("a.*", "c.*")
     assert loaded.servers["b"].health.interval == 60.0
     document = loaded.servers["d"].openapi
     assert document is not None and [(key.name, key.kind) for key in document.credentials] == [("X-API-Key", "apiKey")]
@@ -125,9 +125,9 @@ def test_groups_of_other_hosts_merge_with_toolsets() -> None:
     text = """{"mcpServers": {"My A": {"command": "x"}},
       "groups": [{"name": "Dev", "servers": ["My A", {"name": "c", "tools": ["x", "y"]}, 3], "maxSize": 1},
                  {"name": "server", "servers": []}, 1],
-      "toolway": {"groups": {"ops": {"tools": ["*"]}}}}"""
+      "toolway": {"toolsets": {"ops": {"tools": ["*"]}}}}"""
     loaded = parse_config(text)
-    assert {name: group.tools for name, group in loaded.gateway.groups.items()} == {
+    assert {name: each.tools for name, each in loaded.gateway.toolsets.items()} == {
         "dev": ("my-a.*", "c.x", "c.y"),
         "ops": ("*",),
     }

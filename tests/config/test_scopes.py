@@ -273,7 +273,7 @@ USER = """{
     "text": "npx -y other"
   },
   "toolway": {"timeout": "5s", "gateway": {"port": 1234},
-    "groups": {"one": {"tools": ["gh.*"]}}}
+    "toolsets": {"one": {"tools": ["gh.*"]}}}
 }
 """
 
@@ -297,7 +297,7 @@ def test_every_value_has_file_and_line_without_secrets(place):
         "text": ("npx -y other", 16),
         "toolway.timeout": ("5s", 18),
         "toolway.gateway.port": (1234, 18),
-        "toolway.groups.one.tools": (["gh.*"], 19),
+        "toolway.toolsets.one.tools": (["gh.*"], 19),
     }
     assert merged.origins["gh", "env", "TOKEN"] == Provenance("user", str(user_file(home)), 8)
     assert CANARY not in repr(merged)
@@ -305,13 +305,13 @@ def test_every_value_has_file_and_line_without_secrets(place):
 
 def test_settings_of_several_files_are_merged_by_key(place):
     home, project, environment = place
-    groups = {"one": {"tools": ["a.*"]}, "two": {"tools": ["b.*"]}}
-    write(user_file(home), toolway={"gateway": {"port": 1, "host": "127.0.0.2"}, "groups": groups})
-    changed = {"gateway": {"port": 2}, "groups": {"two": {"tools": ["c.*"]}, "three": {"tools": []}}}
+    toolsets = {"one": {"tools": ["a.*"]}, "two": {"tools": ["b.*"]}}
+    write(user_file(home), toolway={"gateway": {"port": 1, "host": "127.0.0.2"}, "toolsets": toolsets})
+    changed = {"gateway": {"port": 2}, "toolsets": {"two": {"tools": ["c.*"]}, "three": {"tools": []}}}
     file = approve(write(project / "mcp.json", toolway=changed), environment)
     merged = scopes.load_scopes(environment, project)
     assert (merged.gateway.host, merged.gateway.port) == ("127.0.0.2", 2)
-    assert {name: group.tools for name, group in merged.gateway.groups.items()} == {
+    assert {name: toolset.tools for name, toolset in merged.gateway.toolsets.items()} == {
         "one": ("a.*",),
         "two": ("c.*",),
         "three": (),
@@ -320,9 +320,9 @@ def test_settings_of_several_files_are_merged_by_key(place):
     assert origins == {
         "toolway.gateway.host": user_file(home),
         "toolway.gateway.port": file,
-        "toolway.groups.one.tools": user_file(home),
-        "toolway.groups.two.tools": file,
-        "toolway.groups.three.tools": file,
+        "toolway.toolsets.one.tools": user_file(home),
+        "toolway.toolsets.two.tools": file,
+        "toolway.toolsets.three.tools": file,
     }
 
 

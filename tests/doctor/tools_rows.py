@@ -65,7 +65,7 @@ async def dear(lab: Lab) -> None:
     path = lab.write(json.dumps(many), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))
     check = await lab.finds("acme: the tools cost about", "(OpenAI)", "(Anthropic)", "(Gemini) in every request")
-    assert "group" in check.hint
+    assert "toolset" in check.hint
     lab.write(json.dumps(many[:5]), path)
     await lab.is_well()
 

@@ -102,7 +102,7 @@ async def lab(
     servers: dict[str, Json],
     *,
     keyring: FileApiKeyStore | None = None,
-    groups: dict[str, ToolFilter] | None = None,
+    toolsets: dict[str, ToolFilter] | None = None,
     key: bytes = KEY,
     parking: PendingCalls | None = None,
     invisible_characters: InvisibleCharacters = "remove",
@@ -114,7 +114,7 @@ async def lab(
             hub,
             key,
             keyring,
-            settings=LiveSettings(lambda: groups or {}, invisible_characters=lambda: invisible_characters),
+            settings=LiveSettings(lambda: toolsets or {}, invisible_characters=lambda: invisible_characters),
             clients=ClientState(parking),
         )
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))

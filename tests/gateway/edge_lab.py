@@ -70,7 +70,7 @@ class Edge:
         return sum(self.fakes[server].stats.calls.values())
 
     def key(self, *scopes: str, admin: bool = False) -> str:
-        """A new API key for these groups and servers; without any, for all."""
+        """A new API key for these toolsets and servers; without any, for all."""
         token, _ = self.keyring.create_key_sync("a key", scopes or None, admin, 0.0)
         return token
 
@@ -166,16 +166,16 @@ def message_of(answer: Answer) -> Json:
 async def edge(
     folder: Path,
     *,
-    groups: Mapping[str, ToolFilter] | None = None,
+    toolsets: Mapping[str, ToolFilter] | None = None,
     limits: ServerLimits | None = None,
     key: bytes = b"k" * 32,
     servers: Mapping[str, FakeHttp] | None = None,
     host: str = "127.0.0.1",
     **options: Any,
 ) -> AsyncIterator[Edge]:
-    """Two servers `a` and `b`, the group `both` that holds all of them, and whatever else is asked for."""
+    """Two servers `a` and `b`, the toolset `both` that holds all of them, and whatever else is asked for."""
     keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
-    chosen = {"both": ToolFilter(("*",)), **(groups or {})}
+    chosen = {"both": ToolFilter(("*",)), **(toolsets or {})}
     async with AsyncExitStack() as stack:
         fakes = servers if servers is not None else {name: FakeHttp(name=name) for name in ("a", "b")}
         for fake in fakes.values():

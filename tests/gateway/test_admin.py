@@ -160,12 +160,12 @@ async def test_open_connections_of_a_revoked_key_end(tmp_path: Path):
 
 
 async def test_key_sees_and_calls_only_tools_of_its_toolsets(tmp_path: Path):
-    groups = {
+    toolsets = {
         "some": ToolFilter(("a.echo", "b.add"), {"a.echo": "say"}),
         "more": ToolFilter(("b.*", "!b.add")),
         "none": ToolFilter(()),
     }
-    async with edge(tmp_path, groups=groups) as found:
+    async with edge(tmp_path, toolsets=toolsets) as found:
         one, two, none = found.key("some"), found.key("some", "server/a"), found.key("none")
         assert sorted(await found.tools(token=one)) == ["a__echo", "b__add"]
         assert sorted(await found.tools(token=one, path="/mcp/some")) == ["b__add", "say"]

@@ -170,14 +170,14 @@ async def test_event_stream_does_not_delay_shutdown(tmp_path: Path):
 
 
 async def test_tool_list_has_one_line_per_tool(tmp_path: Path):
-    async with edge(tmp_path, groups={"both": ToolFilter(("a.*",))}) as found:
+    async with edge(tmp_path, toolsets={"both": ToolFilter(("a.*",))}) as found:
         await found.tools()
         tools = (await asked(found, "tool-list"))["tools"]
         assert {tool["server"] for tool in tools} == {"a", "b"} and all(tool["size"] > 0 for tool in tools)
         assert (await asked(found, "tools/a/echo"))["raw"]["inputSchema"]
         assert (await asked(found, "tools/a/nothing"))["status_code"] == 404
-        [group] = (await asked(found, "groups"))["groups"]
-        assert group["servers"] == ["a"] and group["path"] == "/mcp/both" and group["tools"] > 0
+        [toolset] = (await asked(found, "toolsets"))["toolsets"]
+        assert toolset["servers"] == ["a"] and toolset["path"] == "/mcp/both" and toolset["tools"] > 0
 
 
 def test_percentiles_are_accurate_and_old_minutes_forgotten():

@@ -121,7 +121,7 @@ async def test_invalid_token_gets_401_and_reaches_no_server(tmp_path: Path):
 @pytest.mark.advisory("14")
 async def test_server_key_does_not_open_its_toolset(tmp_path: Path):
     """CVE-2026-79746: at the list and at the call."""
-    async with edge(tmp_path, groups={"ab": ToolFilter(("a.*", "b.*"))}) as found:
+    async with edge(tmp_path, toolsets={"ab": ToolFilter(("a.*", "b.*"))}) as found:
         token = found.key("server/a")
         shown = await found.tools(token=token)
         assert shown and all(name.startswith("a__") for name in shown)
@@ -215,8 +215,8 @@ async def test_session_works_on_its_own_route_only(tmp_path: Path):
 @pytest.mark.advisory("31")
 async def test_revoked_key_ends_its_session(tmp_path: Path):
     """A policy that changed applies to sessions that began before."""
-    groups = {"some": ToolFilter(("a.echo",))}
-    async with edge(tmp_path, groups=groups) as found:
+    toolsets = {"some": ToolFilter(("a.echo",))}
+    async with edge(tmp_path, toolsets=toolsets) as found:
         token = found.key("some")
         [key] = found.keyring.list_keys()
         session = {"Mcp-Session-Id": await found.initialize(token=token)}
@@ -275,8 +275,8 @@ async def test_no_route_spelling_bypasses_the_token(tmp_path: Path):
 @pytest.mark.attack("held-59")
 @pytest.mark.advisory("37")
 async def test_ambiguous_request_is_rejected(tmp_path: Path):
-    """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
-    async with edge(tmp_path, groups={"safe": ToolFilter(("*", "!a.echo"))}) as found:
+    """GHSA-9v4w-3mqh-6vmm: a toolset that forbids a tool must not be fooled about its name."""
+    async with edge(tmp_path, toolsets={"safe": ToolFilter(("*", "!a.echo"))}) as found:
         before = found.contacts()
         body, fields = modern("tools/call", {"name": "b__echo", "arguments": {}})
         text = json.dumps(body).encode()

@@ -147,19 +147,19 @@ async def test_server_is_added_to_the_file_after_a_preview(tmp_path, monkeypatch
 async def test_toolset_is_added_changed_and_removed_in_the_file(tmp_path, monkeypatch):
     editor = ConfigEditor(tmp_path, monkeypatch)
     before = editor.file.read_bytes()
-    assert '"triage"' in (await editor.files.set_group("triage", {"tools": ["a.*"]}, preview=True))["diff"]
+    assert '"triage"' in (await editor.files.set_toolset("triage", {"tools": ["a.*"]}, preview=True))["diff"]
     assert editor.file.read_bytes() == before
-    await editor.files.set_group("triage", {"tools": ["a.*", "!a.delete_*"], "search": True})
-    await editor.files.set_group("triage", {"search": False})
-    assert editor.loaded.gateway.groups["triage"].tools == ("a.*", "!a.delete_*")
+    await editor.files.set_toolset("triage", {"tools": ["a.*", "!a.delete_*"], "search": True})
+    await editor.files.set_toolset("triage", {"search": False})
+    assert editor.loaded.gateway.toolsets["triage"].tools == ("a.*", "!a.delete_*")
     wrongs: list[dict[str, Any]] = [{"tools": "a.*"}, {"tools": [""]}, {"tools": ["x"] * 501}, {"rename": {}}]
     for wrong in wrongs:
         with pytest.raises(ValueError):
-            await editor.files.set_group("triage", wrong)
-    await editor.files.set_group("triage", None)
-    assert editor.loaded.gateway.groups == {}
+            await editor.files.set_toolset("triage", wrong)
+    await editor.files.set_toolset("triage", None)
+    assert editor.loaded.gateway.toolsets == {}
     with pytest.raises(NotFound):
-        await editor.files.set_group("triage", None)
+        await editor.files.set_toolset("triage", None)
 
 
 async def test_deny_list_can_only_grow(tmp_path, monkeypatch):
@@ -191,7 +191,7 @@ async def test_edited_text_changes_values_and_keeps_secrets(tmp_path, monkeypatc
         value["mcpServers"]["a"]["timeout"] = "45s"
         value["mcpServers"]["new"] = {"url": "https://mcp.example.com/mcp"}
         del value["mcpServers"]["b"]
-        value["toolway"] = {"groups": {"triage": {"tools": ["a.*"]}}}
+        value["toolway"] = {"toolsets": {"triage": {"tools": ["a.*"]}}}
 
     after = edited(shown, change)
 
@@ -203,7 +203,7 @@ async def test_edited_text_changes_values_and_keeps_secrets(tmp_path, monkeypatc
     await editor.files.change_text(before, after, admit)
     assert editor.taken == [["a", "new"]] and asked == ["new", "new"]
     assert editor.loaded.servers["a"].env["GITHUB_TOKEN"] == SECRET + "a"
-    assert editor.loaded.servers["a"].timeout.total == 45.0 and list(editor.loaded.gateway.groups) == ["triage"]
+    assert editor.loaded.servers["a"].timeout.total == 45.0 and list(editor.loaded.gateway.toolsets) == ["triage"]
     assert editor.file.read_text().startswith("// mine\n")
     with pytest.raises(ConfigError, match="changed while you were editing"):
         await editor.files.change_text(before, after, admit)

@@ -47,7 +47,7 @@ Json = dict[str, Any]
 ALLOWED, DENIED = "tool_0001", "tool_0002"
 DENY: Final = {"tools": {"deny": [DENIED]}}
 LONG_NAME: Final = "a-server-with-such-a-long-name-that-models-see-a-shortened-one"
-GROUPS: Final = {
+TOOLSETS: Final = {
     "some": ToolFilter(("fs.tool_*",)),
     "named": ToolFilter(("fs.*",), {f"fs.{ALLOWED}": "allowed", f"fs.{DENIED}": "denied"}, {f"fs.{DENIED}": "Useful."}),
 }
@@ -118,7 +118,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[DenyLab]:
         entries = {name: parse_entry({"url": fake.url, **DENY}) for name, fake in fakes.items()}
         core = HubCore(entries, callbacks=NoHubCallbacks(), catalog_storage=None)
         await stack.enter_async_context(core)
-        gateway = Gateway(core, b"k" * 32, keyring, settings=LiveSettings(lambda: GROUPS))
+        gateway = Gateway(core, b"k" * 32, keyring, settings=LiveSettings(lambda: TOOLSETS))
         port = await gateway.listen("127.0.0.1", 0)
         await core.servers.wait_ready(timeout=60)
         for kind in KINDS:
@@ -490,12 +490,12 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     return await lab.executes(tool, legacy(lab, "tools/call", {"name": tool, "arguments": {}}, "/mcp/server/old"))
 
 
-@way("group: tools/list")
+@way("toolset: tools/list")
 async def _(lab: DenyLab, denied: bool) -> bool:
     return f"fs__{lab.tool(denied)}" in await lab.tools(path="/mcp/some")
 
 
-@way("group: tools/call")
+@way("toolset: tools/call")
 async def _(lab: DenyLab, denied: bool) -> bool:
     return await lab.executes(lab.tool(denied), lab.call(f"fs__{lab.tool(denied)}", path="/mcp/some"))
 

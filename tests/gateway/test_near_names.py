@@ -58,10 +58,10 @@ def test_name_comparisons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_unknown_tool_error_suggests_only_visible_tools(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "operator")
     narrow = keyring.create_key_sync("narrow", ["some"], False, 0.0)[0]
-    groups = {"some": ToolFilter(("demo.add", "demo.echo"))}
+    toolsets = {"some": ToolFilter(("demo.add", "demo.echo"))}
     async with FakeHttp() as demo, FakeHttp() as other:
         servers: dict[str, Any] = {"demo": {"url": demo.url}, "other": {"url": other.url, "tools": {"deny": ["add"]}}}
-        async with lab(servers, keyring=keyring, groups=groups) as found:
+        async with lab(servers, keyring=keyring, toolsets=toolsets) as found:
 
             async def error(name: str, endpoint: str = "", token: str = "operator") -> dict[str, Any]:
                 async with found.raw(endpoint, token) as raw:

@@ -119,8 +119,8 @@ def an_unknown_key(file: Path) -> None:
     file.write_text(json.dumps({"mcpServers": {"new": fake_server()}, "toolway": {"gateway": {"hsots": ["x"]}}}))
 
 
-def an_unknown_key_of_a_group(file: Path) -> None:
-    file.write_text(json.dumps({"mcpServers": {"new": fake_server()}, "toolway": {"groups": {"g": {"tolls": []}}}}))
+def an_unknown_key_of_a_toolset(file: Path) -> None:
+    file.write_text(json.dumps({"mcpServers": {"new": fake_server()}, "toolway": {"toolsets": {"g": {"tolls": []}}}}))
 
 
 def not_text(file: Path) -> None:
@@ -139,7 +139,7 @@ BROKEN: dict[Callable[[Path], None], str] = {
     no_servers: "server map",
     a_broken_entry: "command",
     an_unknown_key: "hsots",
-    an_unknown_key_of_a_group: "tolls",
+    an_unknown_key_of_a_toolset: "tolls",
     not_text: "UTF-8",
     deep: "",
 }
@@ -217,8 +217,8 @@ async def test_file_being_written_is_read_when_complete(tmp_path: Path) -> None:
 
 
 async def test_toolset_change_reaches_and_notifies_clients(tmp_path: Path) -> None:
-    groups: dict[str, Any] = {"few": {"tools": ["one.echo"]}}
-    async with program(tmp_path / "one", TWO, groups=groups) as run:
+    toolsets: dict[str, Any] = {"few": {"tools": ["one.echo"]}}
+    async with program(tmp_path / "one", TWO, toolsets=toolsets) as run:
         modern, listener = (ModernLoadClient(run.port, run.token, "/mcp/few") for _ in range(2))
         old = LegacyLoadClient(run.port, run.token, "/mcp/few")
         _, heard = await listener.listen()
@@ -228,7 +228,7 @@ async def test_toolset_change_reaches_and_notifies_clients(tmp_path: Path) -> No
             [tool["name"] for tool in (await each.request("tools/list", {})).raw["tools"]] for each in (modern, old)
         ]
         assert shown == [["one__echo"]] * 2
-        run.write(TWO, groups={"few": {"tools": ["one.echo", "two.add"]}})
+        run.write(TWO, toolsets={"few": {"tools": ["one.echo", "two.add"]}})
         async with asyncio.timeout(20):
             assert (await anext(heard))["method"] == "notifications/tools/list_changed"
             assert (await anext(told))["method"] == "notifications/tools/list_changed"

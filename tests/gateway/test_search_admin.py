@@ -58,8 +58,8 @@ async def test_missing_search_model_is_a_note_not_an_error(tmp_path: Path, monke
 
 
 async def test_token_costs_and_unmet_searches_are_reported(tmp_path: Path) -> None:
-    groups = {"few": ToolFilter(("a.add",)), "found": ToolFilter(("*",), search=True, show=("a.add",))}
-    async with edge(tmp_path, groups=groups) as found:
+    toolsets = {"few": ToolFilter(("a.add",)), "found": ToolFilter(("*",), search=True, show=("a.add",))}
+    async with edge(tmp_path, toolsets=toolsets) as found:
         answer = await read(found, "tokens")
         cost = {each["path"]: each for each in answer["endpoints"]}
         assert cost["/mcp"]["tools"] == len(found.hub.lists.catalog.tools()) and cost["/mcp/search"]["tools"] == 4

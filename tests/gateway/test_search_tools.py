@@ -87,10 +87,10 @@ async def test_meta_tool_definitions_cost_at_most_350_tokens() -> None:
 
 @BOTH_ERAS
 async def test_toolset_lists_shown_tools_and_search_finds_the_rest(era: str) -> None:
-    groups = {
+    toolsets = {
         "work": ToolFilter(("*", "!old.*"), {"new.add": "sum"}, {"new.add": "Adds up."}, None, True, ("new.echo",))
     }
-    async with two_servers(groups=groups) as found, found.client(era, "work") as client:
+    async with two_servers(toolsets=toolsets) as found, found.client(era, "work") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [*NAMES, "new__echo"]
         answer = await client.call_tool("search_tools", {"query": "sum of two numbers", "limit": 20})
         names = [tool["name"] for tool in structured(answer)["tools"]]
@@ -108,8 +108,8 @@ async def test_search_key_uses_search_everywhere_but_single_servers(tmp_path: Pa
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_the-token-of-this-machine")
     token, _ = keyring.create_key_sync("a model", ("some",), False, 0.0, None, True)
     plain, _ = keyring.create_key_sync("a user", ("some",), False, 0.0)
-    groups = {"some": ToolFilter(("new.add", "new.echo"))}
-    async with two_servers(keyring=keyring, groups=groups) as found:
+    toolsets = {"some": ToolFilter(("new.add", "new.echo"))}
+    async with two_servers(keyring=keyring, toolsets=toolsets) as found:
         for endpoint in ("", "some", "search"):
             async with found.client("modern", endpoint, token) as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == NAMES
@@ -251,13 +251,13 @@ async def test_nothing_outside_a_keys_scopes_is_in_any_answer() -> None:
                 for verb in ("read", "send", "drop")
             ]
             hub.lists.catalog.replace(server, "tools", raw)
-        groups: dict[str, ToolFilter] = {}
-        gateway = Gateway(hub, b"k" * 32, None, settings=LiveSettings(lambda: groups))
+        toolsets: dict[str, ToolFilter] = {}
+        gateway = Gateway(hub, b"k" * 32, None, settings=LiveSettings(lambda: toolsets))
         dispatch = gateway._dispatcher.dispatch
         every = [*servers, *(tool.name for tool in hub.lists.catalog.tools())]
         for number in range(300):
             patterns = tuple(f"{random.choice(list(servers))}.{random.choice(('*', 'read_*'))}" for _ in range(3))
-            groups["own"] = ToolFilter(patterns)
+            toolsets["own"] = ToolFilter(patterns)
             principal = Principal(f"k{number}", "a key", "key:k", scopes=("own",), search=True)
             gateway.router.refresh_views()
             view = gateway.router.view_for(principal, random.choice(("", "own", "search")))

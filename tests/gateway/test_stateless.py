@@ -85,7 +85,7 @@ async def test_stateless_requests_pass_every_check(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     scoped, _ = keyring.create_key_sync("scoped", ["sums"], False, 0.0)
     servers = {"a": fake_server(), "b": fake_server()}
-    async with lab(servers, keyring=keyring, groups={"sums": ToolFilter(("a.add",))}) as gateway:
+    async with lab(servers, keyring=keyring, toolsets={"sums": ToolFilter(("a.add",))}) as gateway:
         url, listed = gateway.url(), body("tools/list")
         assert (await post(url, listed)).status_code == 401
         assert (await post(url, listed, token="wrong")).status_code == 401

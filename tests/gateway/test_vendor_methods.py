@@ -128,8 +128,8 @@ async def test_limited_caller_has_no_vendor_methods(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "operator")
     narrow = keyring.create_key_sync("narrow", ["some"], False, 0.0)[0]
     wide = keyring.create_key_sync("wide", ["server/full"], False, 0.0)[0]
-    groups = {"some": ToolFilter(("full.echo",))}
-    async with vendor("modern", keyring=keyring, groups=groups) as (found, fake):
+    toolsets = {"some": ToolFilter(("full.echo",))}
+    async with vendor("modern", keyring=keyring, toolsets=toolsets) as (found, fake):
         async with client(found, "modern", "server/full", wide) as raw:
             assert (await ask(raw, "modern", METHOD, {})).result["got"] == {}
         async with client(found, "modern", "some", narrow) as raw:

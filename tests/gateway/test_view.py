@@ -1,4 +1,4 @@
-"""What an endpoint shows: names, order, pages, groups."""
+"""What an endpoint shows: names, order, pages, toolsets."""
 
 from __future__ import annotations
 
@@ -136,12 +136,12 @@ def test_toolset_selects_renames_and_describes() -> None:
         github={"tools": [tool("search"), tool("delete_repo"), tool("delete_file")], "resources": [{"uri": "a://b"}]},
         other={"tools": [tool("search")]},
     )
-    group = ToolFilter(
+    toolset = ToolFilter(
         ("github.*", "!github.delete_*", "github.delete_file"),
         {"github.search": "find"},
         {"github.search": "Finds."},
     )
-    shown = view(known, "github", "other", selection=group)
+    shown = view(known, "github", "other", selection=toolset)
     assert names(shown) == ["find", "github__delete_file"]
     assert listed(shown)[0]["description"] == "Finds." and listed(shown)[1]["description"] == "does delete_file"
     found = shown.find_item("tools", "find")
@@ -175,11 +175,11 @@ def test_resources_are_shown_only_for_whole_servers() -> None:
 @pytest.mark.anyio
 async def test_endpoint_and_toolset_pages_are_complete_and_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "PAGE_SIZE", 7)
-    groups = {"few": ToolFilter(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
+    toolsets = {"few": ToolFilter(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
     async with (
         FakeHttp() as one,
         FakeHttp(tools=5) as two,
-        lab({"one": {"url": one.url}, "two": {"url": two.url}}, groups=groups) as found,
+        lab({"one": {"url": one.url}, "two": {"url": two.url}}, toolsets=toolsets) as found,
         found.raw("") as raw,
         found.raw("few") as few,
     ):

@@ -40,7 +40,7 @@ def keys(home: Home) -> str:
     home.serve_these({"fake": FAKE, "other": FAKE})
     gateway = home.start_gateway()
     assert gateway.get("/mcp/servers", token="tw_wrong")[0] == 401
-    key = home.json("keys", "create", "ann", "--scope", "server/fake")["token"]
+    key = home.json("keys", "create", "ann", "--only", "server/fake")["token"]
     assert home.toolway("call", "fake.echo", "text=x", "-q", "--gateway", gateway.url, "--token", key).strip() == "x"
     home.toolway("call", "other.echo", "text=x", "--gateway", gateway.url, "--token", key, code=1)
     (row,) = [each for each in home.json("keys", "ls")["keys"] if each["name"] == "ann"]

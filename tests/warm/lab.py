@@ -189,7 +189,7 @@ class Lab:
             hub,
             KEY,
             settings.keyring,
-            settings=LiveSettings(lambda: settings.groups),
+            settings=LiveSettings(lambda: settings.toolsets),
             connections=ConnectionRules(settings.hosts),
             metrics=Metrics(),
             cluster=Cluster(),

@@ -18,7 +18,7 @@ from tests.warm.run import Difference
 from tests.warm.settings import Settings
 from toolway.testing import FakeHttp
 
-GROUPS: Final = {"both": {"tools": ["*"]}, "few": {"tools": ["b.echo"]}}
+TOOLSETS: Final = {"both": {"tools": ["*"]}, "few": {"tools": ["b.echo"]}}
 REQUESTS_BETWEEN: Final = 25  # requests that only the warm gateway gets, before one that is compared
 
 
@@ -34,7 +34,7 @@ async def compare_processes(seed: int, samples: int, folder: Path) -> list[Diffe
     async with FakeHttp(name="a") as a, FakeHttp(name="b") as b:
         servers: dict[str, Any] = {"a": {"url": a.url}, "b": {"url": b.url}}
         settings = Settings(state, rnd, 0.0)
-        async with program(warm_folder, servers, groups=GROUPS) as warm:
+        async with program(warm_folder, servers, toolsets=TOOLSETS) as warm:
             sessions = {
                 role: await _open_session(warm.port, token)
                 for role, token in {"local": TOKEN, "all": settings.tokens["all"]}.items()
@@ -47,7 +47,7 @@ async def compare_processes(seed: int, samples: int, folder: Path) -> list[Diffe
                 answer = await ask(warm.port, request)
                 copy = folder / f"cold-{number}"
                 shutil.copytree(warm_folder, copy)
-                async with program(copy, servers, groups=GROUPS) as cold:
+                async with program(copy, servers, toolsets=TOOLSETS) as cold:
                     expected = await ask(cold.port, request)
                 shutil.rmtree(copy)
                 if not request.compares_body:

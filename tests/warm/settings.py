@@ -14,7 +14,7 @@ from toolway.gateway.principals import FileApiKeyStore, generate_ended_login
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.parts.identity.provider import principal_id
 
-GROUPS: Final = (
+TOOLSETS: Final = (
     {"both": ToolFilter(("*",))},
     {"both": ToolFilter(("a.*",)), "few": ToolFilter(("b.echo",))},
     {"few": ToolFilter(("a.add", "b.*"))},
@@ -74,7 +74,7 @@ class Settings:
         self.issuer = Issuer()
         self.epoch = 0
         self.started = started
-        self.groups_index = self.access_index = self.hosts_index = self.policy_index = 0
+        self.toolsets_index = self.access_index = self.hosts_index = self.policy_index = 0
         self.keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
         self.tokens: dict[str, str] = {}  # accepted ones, by role
         self.retired: list[str] = []  # revoked, expired and ended ones
@@ -91,12 +91,12 @@ class Settings:
 
     @property
     def version(self) -> tuple[int, ...]:
-        indices = (self.groups_index, self.access_index, self.hosts_index, self.policy_index)
+        indices = (self.toolsets_index, self.access_index, self.hosts_index, self.policy_index)
         return (self.epoch, self.keyring.change_count, *indices)
 
     @property
-    def groups(self) -> Mapping[str, ToolFilter]:
-        return GROUPS[self.groups_index]
+    def toolsets(self) -> Mapping[str, ToolFilter]:
+        return TOOLSETS[self.toolsets_index]
 
     @property
     def access(self) -> Mapping[str, tuple[str, ...]]:
@@ -145,7 +145,7 @@ class Settings:
         If keys or logins change, these are preferably of recent callers.
         """
         name = self._rnd.choice(
-            ("groups", "access", "hosts", "policy", "policy", "key", "key", "login", "epoch", "epoch")
+            ("toolsets", "access", "hosts", "policy", "policy", "key", "key", "login", "epoch", "epoch")
         )
         if name in ("key", "login"):
             choices = KEYS if name == "key" else [role for role in PEOPLE if role in self.tokens]
@@ -157,8 +157,8 @@ class Settings:
             getattr(self, f"_change_{name}")()
         return name
 
-    def _change_groups(self) -> None:
-        self.groups_index = (self.groups_index + self._rnd.randrange(1, len(GROUPS))) % len(GROUPS)
+    def _change_toolsets(self) -> None:
+        self.toolsets_index = (self.toolsets_index + self._rnd.randrange(1, len(TOOLSETS))) % len(TOOLSETS)
 
     def _change_access(self) -> None:
         self.access_index = 1 - self.access_index

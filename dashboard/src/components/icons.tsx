@@ -10,7 +10,7 @@ const PATHS: Record<string, string> = {
   tools: "M11.5 3a3.5 3.5 0 0 0-3 5.2L3 13.7 4.6 15l5.3-5.3A3.5 3.5 0 0 0 15 6l-2.2 1.4-1.6-1.6z",
   reliability: "M2.5 9h3l2-5 3 10 2-5h3",
   usage: "M3 15V9M7 15V4M11 15v-4M15 15V7",
-  groups: "M3 3h5v5H3zM10 3h5v5h-5zM3 10h5v5H3zM12.5 10v5M10 12.5h5",
+  toolsets: "M3 3h5v5H3zM10 3h5v5h-5zM3 10h5v5H3zM12.5 10v5M10 12.5h5",
   keys: "M2.5 9a3.2 3.2 0 1 0 6.4 0 3.2 3.2 0 1 0-6.4 0M8.9 9H16v3.2M13 9v2.4",
   config: "M3 5h7M13 5h2M3 9h2M8 9h7M3 13h7M13 13h2M10 3.5v3M5 7.5v3M10 11.5v3",
   doctor: "M3 9h3l1.5-3 2.5 6 1.5-3H15M9 2.5a6.5 6.5 0 1 0 .01 0",

@@ -30,7 +30,7 @@ const PAGES: Page[] = [
   ["/reliability", "Reliability", "reliability"],
   ["/usage", "Usage", "usage"],
   ["/alerts", "Alerts", "alerts"],
-  ["/groups", "Groups", "groups"],
+  ["/toolsets", "Toolsets", "toolsets"],
   ["/keys", "Keys", "keys"],
   ["/config", "Config", "config"],
   ["/doctor", "Doctor", "doctor"],

@@ -72,7 +72,7 @@ function Editor({ text, done }: { text: string; done: () => void }) {
   return (
     <>
       <h2>Edit the file</h2>
-      <p className="muted">Here you can add and remove servers, change some settings of a server, and change groups. Leave *** as it is: it stands for a secret. Comments are kept. For everything else: <code>toolway edit</code></p>
+      <p className="muted">Here you can add and remove servers, change some settings of a server, and change toolsets. Leave *** as it is: it stands for a secret. Comments are kept. For everything else: <code>toolway edit</code></p>
       <textarea aria-label="Text of the file" className="file" rows={26} spellCheck={false} value={edited} onChange={(event) => setEdited(event.target.value)} />
       <div className="actions">
         <SaveButton title="Change the config file?" disabled={edited === text} change={() => ({ method: "put", path: "config", body: { before: text, after: edited } })} done={(written) => { setHeld(written.held ? (written.hint ?? "") : ""); setEdited(null); done(); }}>Review and save</SaveButton>

@@ -135,18 +135,18 @@ function Failures() {
 }
 
 function Costs() {
-  const groups = useAdmin<Endpoints>("groups").data?.groups;
-  if (!groups?.length) return null;
-  const largest = Math.max(1, ...groups.map((group) => group.size));
+  const toolsets = useAdmin<Endpoints>("toolsets").data?.toolsets;
+  if (!toolsets?.length) return null;
+  const largest = Math.max(1, ...toolsets.map((toolset) => toolset.size));
   return (
     <section className="card">
-      <h2><Link to="/groups">Tokens (OpenAI) per group</Link></h2>
+      <h2><Link to="/toolsets">Tokens (OpenAI) per toolset</Link></h2>
       <ul className="ranking">
-        {groups.map((group) => (
-          <li key={group.name}>
-            <span>{group.name}</span>
-            <ProportionBar value={group.size} max={largest} />
-            <span>≈ {formatCount(estimateTokens(group.size))}</span>
+        {toolsets.map((toolset) => (
+          <li key={toolset.name}>
+            <span>{toolset.name}</span>
+            <ProportionBar value={toolset.size} max={largest} />
+            <span>≈ {formatCount(estimateTokens(toolset.size))}</span>
           </li>
         ))}
       </ul>

@@ -63,7 +63,7 @@ export function Keys() {
 }
 
 function CreateKey({ done }: { done: (key: { token: string; name: string }) => void }) {
-  const groups = useAdmin<Endpoints>("groups").data?.groups ?? [];
+  const toolsets = useAdmin<Endpoints>("toolsets").data?.toolsets ?? [];
   const [name, setName] = useState("");
   const [scopes, setScopes] = useState<string[]>([]);
   const [error, setError] = useState<ApiError | null>(null);
@@ -81,17 +81,17 @@ function CreateKey({ done }: { done: (key: { token: string; name: string }) => v
   return (
     <form className="bar" onSubmit={submit}>
       <input type="text" aria-label="Name of the key" placeholder="Name of the key" maxLength={100} value={name} onChange={(event) => setName(event.target.value)} />
-      {groups.map((group) => (
-        <label key={group.name} className="inline">
+      {toolsets.map((toolset) => (
+        <label key={toolset.name} className="inline">
           <input
             type="checkbox"
-            checked={scopes.includes(group.name)}
-            onChange={() => setScopes(scopes.includes(group.name) ? scopes.filter((each) => each !== group.name) : [...scopes, group.name])}
+            checked={scopes.includes(toolset.name)}
+            onChange={() => setScopes(scopes.includes(toolset.name) ? scopes.filter((each) => each !== toolset.name) : [...scopes, toolset.name])}
           />{" "}
-          {group.name}
+          {toolset.name}
         </label>
       ))}
-      <button type="submit" className="primary" disabled={!name.trim()}>Create key {scopes.length ? "for these groups" : "for all servers"}</button>
+      <button type="submit" className="primary" disabled={!name.trim()}>Create key {scopes.length ? "for these toolsets" : "for all servers"}</button>
       {error && <ErrorBox error={error} />}
     </form>
   );

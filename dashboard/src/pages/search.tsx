@@ -111,7 +111,7 @@ function UnmetSearches() {
           </table>
         </div>
       )}
-      <p className="muted">A better description of the right tool helps: use <code>describe</code> in a group, or fix it in the server.</p>
+      <p className="muted">A better description of the right tool helps: use <code>describe</code> in a toolset, or fix it in the server.</p>
     </section>
   );
 }

@@ -34,6 +34,7 @@ OLD_KEYS: Final = {
     "limits.tools": "maxTools",
     "toolway.gateway.commands": "allowedCommands",
     "toolway.escalations": "alerts",
+    "toolway.groups": "toolsets",
 }
 T = TypeVar("T")
 

@@ -286,8 +286,8 @@ def find_toolway_block(document: jsonc.JsonDocument) -> Any:
     groups, _ = convert_group_list(root[GROUP_LIST_KEY], normalize_name)
     if not groups or not isinstance(block, dict | None):
         return block
-    own = (block or {}).get("groups")
-    return {**(block or {}), "groups": {**groups, **own} if isinstance(own, dict) else groups if own is None else own}
+    own = (block or {}).get("toolsets")
+    return {**(block or {}), "toolsets": {**groups, **own} if isinstance(own, dict) else groups if own is None else own}
 
 
 class _ConfigParser:

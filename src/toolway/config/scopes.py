@@ -454,7 +454,7 @@ class _ScopeMerger:
     def _merge_setting(self, key: str, value: Any, found: list[ValueWithOrigin]) -> None:
         """Merge one key of a file's `toolway` block into the block of the earlier files.
 
-        Objects such as `groups` merge by key, so a project can add a group. Any other value is replaced.
+        Objects such as `toolsets` merge by key, so a project can add a toolset. Any other value is replaced.
         """
         existing, remaining = self._block.get(key), self._values.get(TOOLWAY_BLOCK, [])
         if isinstance(value, dict) and isinstance(existing, dict):

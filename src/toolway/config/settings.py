@@ -1,8 +1,8 @@
-"""Settings of a config file's `toolway` block: gateway, groups, audit log, alerts and so on.
+"""Settings of a config file's `toolway` block: gateway, toolsets, audit log, alerts and so on.
 
 "toolway": {
   "gateway": {"port": 8765, "hosts": ["tools.example"], "origins": ["https://app.example"]},
-  "groups": {"triage": {"tools": ["github.*", "!github.delete_*"], "rename": {"github.search_issues": "search"}}},
+  "toolsets": {"triage": {"tools": ["github.*", "!github.delete_*"], "rename": {"github.search_issues": "search"}}},
   "audit": {"to": "sqlite", "keepDays": 90},
   "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
@@ -61,8 +61,8 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("addresses", "agents", "alerts", "audit", "gateway", "groups", "modelUrls", "search"),
-    *("telemetry", "timeout", "workflows"),
+    *("addresses", "agents", "alerts", "audit", "gateway", "modelUrls", "search"),
+    *("telemetry", "timeout", "toolsets", "workflows"),
 )
 #: Keys of the block `gateway` that are not of a part.
 _GATEWAY_KEYS: Final = (
@@ -78,7 +78,7 @@ _MODEL_PACKAGES: Final = {
 }
 MAX_SEARCH_DIMENSIONS: Final = 4096
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
-_RESERVED_GROUP_NAMES: Final = ("server", "search")
+_RESERVED_NAMES: Final = ("server", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class SearchSettings:
     dimensions: int | None = None  # length of the endpoint's vectors; default: the endpoint decides
 
 
-class ToolGroup(msgspec.Struct, frozen=True):
+class ToolsetSettings(msgspec.Struct, frozen=True):
     """Named selection of tools with its own endpoint, /mcp/<name>."""
 
     tools: tuple[str, ...] = ()  # patterns of server.tool; the last match decides, `!` excludes
@@ -207,7 +207,7 @@ class ToolGroup(msgspec.Struct, frozen=True):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True):
-    """Settings of the gateway: addresses, access, groups, audit log, alerts and telemetry."""
+    """Settings of the gateway: addresses, access, toolsets, audit log, alerts and telemetry."""
 
     host: str = "127.0.0.1"  # address to listen on
     port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
@@ -225,7 +225,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     lock: str = ""  # npx and uvx packages without a lock: required refuses them; "": required if public
     sandbox: str = ""  # default for entries without one: guard or auto; "": guard if public and bubblewrap is installed
     min_age: float = 3 * SECONDS_PER_DAY  # seconds a package must be published before it is locked. In a file: minAge
-    groups: Mapping[str, ToolGroup] = {}  # named selections of tools, each with its own endpoint
+    toolsets: Mapping[str, ToolsetSettings] = {}  # named selections of tools, each with its own endpoint
     audit: AuditSettings | None = None  # audit log; None: no audit log
     alerts: AlertSettings | None = None  # alerts that need an administrator; None: no files, no webhook
     telemetry: TelemetrySettings = msgspec.field(default_factory=TelemetrySettings)  # metrics, traces and logs
@@ -260,7 +260,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
         return AdmissionPolicy(self.allowed_commands, variables, named_by_person=variables, volumes=volumes)
 
 
-# -- gateway and groups -----------------------------------------------------------------------------------------------
+# -- gateway and toolsets ---------------------------------------------------------------------------------------------
 
 
 def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
@@ -298,9 +298,9 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         lock=fields.get_choice("lock", LOCK_RULES, ""),
         sandbox=fields.get_choice("sandbox", ("guard", "auto"), ""),
         min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
-        groups={
-            _check_group_name(name): _parse_group(name, value, variables)
-            for name, value in _require_object("toolway.groups", block.get("groups")).items()
+        toolsets={
+            _check_toolset_name(name): _parse_toolset(name, value, variables)
+            for name, value in _require_object("toolway.toolsets", block.get("toolsets")).items()
         },
         audit=parse_audit(block.get("audit"), variables),
         alerts=parse_alerts(block.get("alerts"), variables),
@@ -526,10 +526,10 @@ def _parse_volumes(fields: FieldReader) -> tuple[str, ...]:
     return folders
 
 
-def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGroup:
-    block = _require_object(f"toolway.groups.{name}", value)
+def _parse_toolset(name: str, value: Any, variables: Mapping[str, str]) -> ToolsetSettings:
+    block = _require_object(f"toolway.toolsets.{name}", value)
     fields = FieldReader(block, variables)
-    group = ToolGroup(
+    toolset = ToolsetSettings(
         fields.get_texts("tools"),
         fields.get_text_map("rename"),
         fields.get_text_map("describe"),
@@ -537,21 +537,21 @@ def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGro
         fields.get_bool("search", False),
         fields.get_texts("show"),
     )
-    fields.reject_unknown(f"the group {name!r}", "tools, rename, describe, resources, search and show")
-    if group.show and not group.search:
+    fields.reject_unknown(f"the toolset {name!r}", "tools, rename, describe, resources, search and show")
+    if toolset.show and not toolset.search:
         raise ConfigError(
-            f"show of the group {name!r} has no effect",
-            detail="all tools of the group are listed, because it has no search",
-            hint='add "search": true to the group, or remove "show"',
+            f"show of the toolset {name!r} has no effect",
+            detail="all tools of the toolset are listed, because it has no search",
+            hint='add "search": true to the toolset, or remove "show"',
             code=CONFIG_KEY_CODE,
         )
-    return group
+    return toolset
 
 
 def convert_group_list(
     groups: list[Any], normalize_name: Callable[[str], str]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
-    """Convert groups of another host to the form of `toolway.groups`; return them with warnings.
+    """Convert groups of another host to the form of `toolway.toolsets`; return them with warnings.
 
     `[{"name": "dev", "servers": ["a", {"name": "c", "tools": ["x"]}]}]` becomes `{"dev": {"tools": ["a.*", "c.x"]}}`.
     """
@@ -564,8 +564,8 @@ def convert_group_list(
             if isinstance(servers, list)
             else []
         )
-        normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_GROUP_NAMES[0]
-        if normalized in _RESERVED_GROUP_NAMES or normalized in found or not isinstance(servers, list):
+        normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_NAMES[0]
+        if normalized in _RESERVED_NAMES or normalized in found or not isinstance(servers, list):
             hint = 'use {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server" or "search"'
             issues.append(_group_warning(f"group {number} has no effect", hint))
             continue
@@ -579,7 +579,7 @@ def convert_group_list(
         unread = [str(key) for key in group if key not in ("name", "servers", "description", "id")]
         if unread:
             keys = ", ".join(map(repr, map(shorten_key, unread[:8])))
-            issues.append(_group_warning(f"unknown keys {keys} of group {normalized!r}", "use toolway.groups"))
+            issues.append(_group_warning(f"unknown keys {keys} of group {normalized!r}", "use toolway.toolsets"))
     return found, issues
 
 
@@ -596,9 +596,9 @@ def _group_warning(message: str, hint: str) -> ConfigIssue:
     return ConfigIssue("", message, "it is in the list `groups` next to the servers", hint, CONFIG_KEY_CODE, "warning")
 
 
-def _check_group_name(name: str) -> str:
-    if name in _RESERVED_GROUP_NAMES:
-        raise ConfigError(f"group name {name!r} is reserved", hint="pick another name", code="E-CONFIG-NAME")
+def _check_toolset_name(name: str) -> str:
+    if name in _RESERVED_NAMES:
+        raise ConfigError(f"toolset name {name!r} is reserved", hint="pick another name", code="E-CONFIG-NAME")
     return check_server_name(name)
 
 

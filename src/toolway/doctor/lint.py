@@ -58,7 +58,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
         found += _lint_invisible(name, tool)
     if len(tools) > MAX_OPENAI_TOOLS:
         message = f"{len(tools)} tools, but OpenAI accepts {MAX_OPENAI_TOOLS} in one request"
-        hint = "let clients search (/mcp/search), or serve only the tools they need as a group: `toolway.groups`"
+        hint = "let clients search (/mcp/search), or serve only the tools they need as a toolset: `toolway.toolsets`"
         found.append(Finding("warning", "", message, hint, providers=("openai",), code="E-LINT-MANY"))
     return LintResult(server, len(tools), tuple(found), TokenCost.of_server(server, tools))
 

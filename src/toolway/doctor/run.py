@@ -217,7 +217,7 @@ def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
     """Yield a report that advises tool search, if the tools of all servers together cost a model many tokens."""
     advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
     if advice and len(costs) > 1:
-        hint = 'connect them with search, or set "search": true in a group'
+        hint = 'connect them with search, or set "search": true in a toolset'
         copy = "toolway connect CLIENT --search"
         yield SubjectReport("machine", "all servers", (Check("tokens", "ok", advice, "", hint, copy, "E-LINT-MANY"),))
 

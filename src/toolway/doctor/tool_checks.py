@@ -147,7 +147,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
     cost = found.cost
     text = f"about {cost.openai:,} (OpenAI), {cost.anthropic:,} (Anthropic), {cost.gemini:,} (Gemini)"
     if cost.highest > MAX_TOKEN_COST:
-        hint = "let clients search (/mcp/search), or serve only the tools they need as a group: `toolway.groups`"
+        hint = "let clients search (/mcp/search), or serve only the tools they need as a toolset: `toolway.toolsets`"
         yield Check("tokens", "warn", f"the tools cost {text} in every request", hint=hint, code="E-LINT-COST")
     else:
         yield Check("tokens", "ok", text)

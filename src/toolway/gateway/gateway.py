@@ -101,7 +101,7 @@ class Gateway:
         )
         meta_tools = self.parts.meta_tools
         meta_tools.endpoints = EndpointFacts(
-            settings.groups,
+            settings.toolsets,
             control.config_history.held_servers if control.config_history is not None else tuple,
             self._dispatcher.lists.wait_for_starting,
         )
@@ -138,13 +138,13 @@ class Gateway:
             self.activity,
             calls,
             browser_sessions,
-            settings.groups,
+            settings.toolsets,
             control.config_history,
             control.doctor,
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
-        search = SearchAdmin(hub, self.search_tools, settings.groups, cluster)
+        search = SearchAdmin(hub, self.search_tools, settings.toolsets, cluster)
         admin = AdminEndpoint(
             AdminHandlers(
                 ServersAdmin(hub.servers, hub.emit, self.activity, control.config_history, settings.admission, cluster),

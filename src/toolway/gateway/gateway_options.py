@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LiveSettings(msgspec.Struct, frozen=True):
     """Settings that a gateway reads on each use, because a reload may change them."""
 
-    groups: Callable[[], Mapping[str, ToolFilter]] = dict
+    toolsets: Callable[[], Mapping[str, ToolFilter]] = dict
     admission: Callable[[], AdmissionPolicy] = AdmissionPolicy
     invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove"
     drops_nulls: Callable[[], bool] = lambda: False

@@ -81,7 +81,7 @@ class MetaToolSet(Protocol):
 class EndpointFacts(NamedTuple):
     """Facts about the endpoints of a gateway, for meta-tools."""
 
-    groups: Callable[[], Mapping[str, ToolFilter]]  # each has an endpoint
+    toolsets: Callable[[], Mapping[str, ToolFilter]]  # each has an endpoint
     held_servers: Callable[[], Iterable[str]]  # servers whose entries need an administrator's review
     wait_for_starting: Callable[[EndpointView, float], Awaitable[None]]  # in seconds, right after servers changed
 

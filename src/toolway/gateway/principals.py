@@ -34,9 +34,9 @@ MAX_KEY_NAME_CHARS: Final = 100
 ACCESS_PREFIX: Final = "access:"  # scope of a user: a group of the identity provider; no API key can have it
 KEY_PREFIX: Final = "key:"  # caller ids of API keys
 PERSON_PREFIX: Final = "user:"  # ids of users that an identity provider logs in
-METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
-SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
-_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
+METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no toolset can have this name
+SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no toolset can have this name
+_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a toolset, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, even if the user wrote it
 MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
 #: Rate of a key that is made without one. No agent makes so many calls for long, a program that runs wild does.
@@ -53,9 +53,9 @@ class Principal(msgspec.Struct, frozen=True):
     name: str
     caller_id: str  # caller id that selects the credentials of calls; "" for the local administrator
     admin: bool = False
-    scopes: tuple[str, ...] | None = None  # groups, `server/name`, or `access:` of a user; None = everything
+    scopes: tuple[str, ...] | None = None  # toolsets, `server/name`, or `access:` of a user; None = everything
     rate: Rate | None = None  # rate limit; None = unlimited
-    search: bool = False  # /mcp and all groups list the meta-tools of tool search
+    search: bool = False  # /mcp and all toolsets list the meta-tools of tool search
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
     expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
     granted: tuple[str, ...] = ()  # scopes of a user's token, out of the scopes that some tools require
@@ -69,8 +69,8 @@ class Principal(msgspec.Struct, frozen=True):
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.
 
-        `endpoint` is the name of a group, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
-        `/mcp/search`, with the tools of its scopes. A user may use all groups, with the tools of the user's access.
+        `endpoint` is the name of a toolset, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
+        `/mcp/search`, with the tools of its scopes. A user may use all toolsets, with the tools of the user's access.
         """
         if self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes:
             return True
@@ -109,7 +109,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     admin: bool = False
     created: float = 0.0
     rate: Rate | None = None
-    search: bool = False  # /mcp and all groups list the meta-tools of tool search
+    search: bool = False  # /mcp and all toolsets list the meta-tools of tool search
     expires: float | None = None  # seconds since 1970 from which it is rejected; None: it never expires
     ended_person: str = ""  # principal id
     made_by: str = ""  # caller id of the key or user that made it, or made its maker; "": the token of this machine
@@ -443,18 +443,18 @@ def generate_key(
         )
     if admin and scopes is not None:
         raise ConfigError(
-            "an administrator's key cannot have a scope",
-            detail="/admin can call every tool and create more keys, so a scope would restrict nothing",
-            hint="create two keys: one with --scope, one with --admin",
+            "an administrator's key cannot be limited",
+            detail="/admin can call every tool and create more keys, so a limit would change nothing",
+            hint="create two keys: one with --only, one with --admin",
             code="E-KEYS-NEW",
         )
     scope_names = tuple(scopes) if scopes is not None else None
     for scope in scope_names or ():
         if not is_valid_scope(scope):
             raise ConfigError(
-                "invalid API key scope",
+                "an API key cannot be limited to this",
                 detail=ascii(scope[:MAX_KEY_NAME_CHARS]),
-                hint=f"use a group, one server as server/NAME, or {METRICS_SCOPE}; for several servers define a group",
+                hint=f"use a toolset, server/NAME, or {METRICS_SCOPE}; for several servers, define a toolset",
                 code="E-KEYS-NEW",
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
@@ -496,7 +496,7 @@ def _read_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_valid_scope(scope: str) -> bool:
-    """Return True if an API key may have this scope: a group, `server/name` or `/metrics`, but no pattern."""
+    """Return True if an API key may have this scope: a toolset, `server/name` or `/metrics`, but no pattern."""
     return scope == METRICS_SCOPE or _SCOPE.fullmatch(scope) is not None
 
 

@@ -99,7 +99,7 @@ _PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # work without a token
 _METADATA_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "max-age=300"))
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
 _SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
-_GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
+_TOOLSET_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 
 
 class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
@@ -149,7 +149,7 @@ class Router:
         self._authenticator = authenticator
         self._modern, self._legacy, self._sse, self._admin, self._dashboard, self._metrics = endpoints
         self._browser_sessions = browser_sessions
-        self._groups = settings.groups
+        self._toolsets = settings.toolsets
         self._cluster = cluster
         self._invisible_characters = settings.invisible_characters
         self._credentials = authenticator.credentials
@@ -679,7 +679,7 @@ class Router:
         return self.view_for(_UNRESTRICTED, endpoint) if endpoint.startswith("server/") else None
 
     def refresh_views(self) -> None:
-        """Apply changed tool groups to all cached views, including those that clients are using."""
+        """Apply changed toolsets to all cached views, including those that clients are using."""
         self.views_version += 1
         for key, (_, view) in list(self._views.items()):
             endpoint, scopes, search, _, _ = key
@@ -691,9 +691,9 @@ class Router:
             else:
                 del self._views[key]
 
-    def filter_of_group(self, endpoint: str) -> ToolFilter | None:
-        """Return the tool filter of the group that an endpoint is named after; None if the endpoint is not a group."""
-        return self._groups().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
+    def filter_of_toolset(self, endpoint: str) -> ToolFilter | None:
+        """Return the tool filter of the toolset that an endpoint is named after; None if it is not a toolset."""
+        return self._toolsets().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
 
     def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
         if not endpoint:
@@ -703,7 +703,7 @@ class Router:
             return (filter_for_server(name), name) if name in self._servers else (None, None)
         if endpoint == SEARCH_ENDPOINT:
             return SEARCH_ALL_TOOLS, None
-        return self._groups().get(endpoint), None
+        return self._toolsets().get(endpoint), None
 
     def _can_see(self, principal: Principal, server: str) -> bool:
         """Return True if a principal may see any tool of a server."""
@@ -715,7 +715,7 @@ class Router:
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
         """Return the filter of all tools that these scopes of a principal permit, on any endpoint.
 
-        It is the union of the groups and servers in the scopes of an API key; None permits all tools. The scopes of a
+        It is the union of the toolsets and servers in the scopes of an API key; None permits all tools. The scopes of a
         user are groups of the identity provider.
         """
         if scopes is None:
@@ -726,8 +726,8 @@ class Router:
             scope.removeprefix("server/") for scope in scopes if scope.startswith("server/") and is_valid_scope(scope)
         ]
         servers = [filter_for_server(name) for name in names]
-        groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
-        return ToolFilter.union([*servers, *groups])
+        toolsets = [found for scope in scopes if (found := self._toolsets().get(scope)) is not None]
+        return ToolFilter.union([*servers, *toolsets])
 
 
 def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
@@ -784,8 +784,8 @@ def _endpoint_for(path: str) -> str | None:
     server = _SERVER_PATH.fullmatch(path)
     if server is not None:
         return f"server/{server[1]}"
-    group = _GROUP_PATH.fullmatch(path)
-    return group[1] if group is not None and group[1] != "server" else None
+    toolset = _TOOLSET_PATH.fullmatch(path)
+    return toolset[1] if toolset is not None and toolset[1] != "server" else None
 
 
 def _is_public(request: HttpRequest) -> bool:

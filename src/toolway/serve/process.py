@@ -129,7 +129,7 @@ class GatewayProcess:
             key,
             self._api_keys,
             settings=LiveSettings(
-                self._groups,
+                self._toolsets,
                 lambda: self._active_config.gateway.admission,
                 lambda: self._active_config.gateway.invisible_characters,
                 lambda: self._active_config.gateway.drop_nulls,
@@ -235,7 +235,7 @@ class GatewayProcess:
         issues = (*self._active_config.issues, *self._parts.issues)
         return replace(self._active_config, issues=issues, held=self._file_config.held)
 
-    def _groups(self) -> Mapping[str, ToolFilter]:
+    def _toolsets(self) -> Mapping[str, ToolFilter]:
         return self._tool_filters
 
     async def run(
@@ -679,8 +679,8 @@ def _file_stamp(file: str) -> tuple[int, int, int] | None:
 
 def _create_tool_filters(settings: GatewaySettings) -> dict[str, ToolFilter]:
     return {
-        name: ToolFilter(group.tools, group.rename, group.describe, group.resources, group.search, group.show)
-        for name, group in settings.groups.items()
+        name: ToolFilter(each.tools, each.rename, each.describe, each.resources, each.search, each.show)
+        for name, each in settings.toolsets.items()
     }
 
 

@@ -103,7 +103,7 @@ async def test_user_calls_only_tools_of_own_groups(tmp_path: Path, era: str):
 @pytest.mark.parametrize("era", ERAS)
 async def test_toolset_and_server_endpoints_show_only_allowed_tools(tmp_path: Path, era: str):
     issuer = Issuer()
-    async with guarded(tmp_path, issuer, groups={"only-a": ToolFilter(("a.*",))}) as found:
+    async with guarded(tmp_path, issuer, toolsets={"only-a": ToolFilter(("a.*",))}) as found:
         sales = issuer.token(groups=["sales"])
         assert await found.tools(path="/mcp/both", token=sales) == ["b__echo"]
         assert await found.tools(path="/mcp/only-a", token=sales) == []

@@ -153,8 +153,8 @@ async def test_run_calls_only_tools_its_starter_may_call(tmp_path: Path) -> None
     keyring = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
     flows_only, _ = keyring.create_key_sync("flows", ["flows"], False, 0.0)
     both, _ = keyring.create_key_sync("both", ["flows", "server/s"], False, 0.0)
-    groups = {"flows": ToolFilter(("workflows.*",))}
-    async with serving(tmp_path, PLAIN, keyring=keyring, groups=groups) as found:
+    toolsets = {"flows": ToolFilter(("workflows.*",))}
+    async with serving(tmp_path, PLAIN, keyring=keyring, toolsets=toolsets) as found:
         async with found.raw("", flows_only) as raw:
             denied = (await raw.call("workflows__plain", {"id": "A1"}, capabilities={})).result
             assert denied["isError"] and denied["structuredContent"]["code"] == "E-WORKFLOW-STARTER"

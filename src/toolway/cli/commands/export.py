@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from toolway.config.clients.models import Snippet
 
 HUB_ENTRY_NAME = "toolway"
-_GROUP_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")
+_TOOLSET_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")
 _DEFAULT_URL: Final = "http://127.0.0.1:8765"
 ClientScope = Annotated[
     str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)
@@ -70,9 +70,11 @@ def connect(
     print_only: Annotated[
         bool, typer.Option("--print", help="Change nothing; print how to connect CLIENT, or generic.")
     ] = False,
-    group: Annotated[
+    toolset: Annotated[
         str | None,
-        typer.Option("--group", metavar="NAME", help="With --print: this group, or server/NAME.", show_default=False),
+        typer.Option(
+            "--toolset", metavar="NAME", help="With --print: this toolset, or server/NAME.", show_default=False
+        ),
     ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="List only the meta-tools, which find all other tools.")
@@ -88,18 +90,18 @@ def connect(
     With --print, print a command, or lines for the client's file, to connect it to the running gateway or the one of
     --gateway.
     """
-    if search and group is not None:
+    if search and toolset is not None:
         raise UsageError(
-            "--search and --group cannot be used together",
-            hint='remove --search; for search in a group, set "search": true in it',
+            "--search and --toolset cannot be used together",
+            hint='remove --search; for search in a toolset, set "search": true in it',
         )
     if print_only:
         if all_clients or len(clients or ()) != 1:
             raise UsageError("--print requires exactly one client", hint="toolway connect CLIENT --print")
-        endpoint = "search" if search else group
+        endpoint = "search" if search else toolset
         return run_print(context.output, context.target_options, (clients or [""])[0], endpoint)
-    if group is not None or context.target_options.gateway is not None:
-        option = "--group" if group is not None else "--gateway"
+    if toolset is not None or context.target_options.gateway is not None:
+        option = "--toolset" if toolset is not None else "--gateway"
         raise UsageError(f"{option} requires --print", hint="toolway connect CLIENT --print")
     return run_export(
         context,
@@ -418,17 +420,17 @@ class ClientInstructions:
     text: str
 
 
-async def run_print(output: Output, target_options: TargetOptions, client: str, group: str | None) -> ExitCode:
+async def run_print(output: Output, target_options: TargetOptions, client: str, toolset: str | None) -> ExitCode:
     """Print a command or config lines that connect a client to the gateway."""
     make_instructions = PRINT_CLIENTS.get(client)
     if make_instructions is None:
         hint = did_you_mean(client, PRINT_CLIENTS) or f"pick one of {', '.join(PRINT_CLIENTS)}"
         raise UsageError(f"unknown client {client!r}", hint=hint)
-    if group is not None and not _GROUP_NAME.fullmatch(group):
-        raise UsageError(f"invalid group name {group!r}", hint="use a group name, or server/NAME")
+    if toolset is not None and not _TOOLSET_NAME.fullmatch(toolset):
+        raise UsageError(f"invalid toolset name {toolset!r}", hint="use a toolset name, or server/NAME")
     gateway = _gateway_to_connect(output, target_options)
-    name = f"toolway-{group.replace('/', '-')}" if group else "toolway"
-    url = f"{gateway.url}/mcp/{group}" if group else f"{gateway.url}/mcp"
+    name = f"toolway-{toolset.replace('/', '-')}" if toolset else "toolway"
+    url = f"{gateway.url}/mcp/{toolset}" if toolset else f"{gateway.url}/mcp"
     instructions = make_instructions(name, url, gateway.headers)
     if output.as_json:
         output.print_raw_json(

@@ -36,10 +36,12 @@ _MAX_UNITS: Final = 100_000
 
 def keys_create(
     context: CommandContext,
-    name: Annotated[str, typer.Argument(help="Name of the key's holder.", show_default=False)],
-    scope: Annotated[
+    name: Annotated[str, typer.Argument(help="Name of the key, such as who uses it.", show_default=False)],
+    only: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="GROUP", help="Restrict to this group, or server/NAME.", show_default=False),
+        typer.Option(
+            "--only", metavar="TOOLSET", help="Limit the key to this toolset, or server/NAME.", show_default=False
+        ),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Allow access to /admin.")] = False,
     rate: Annotated[
@@ -47,7 +49,7 @@ def keys_create(
         typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 5000/day, or none; default 100/s."),
     ] = None,
     search: Annotated[
-        bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
+        bool, typer.Option("--search", help="List the meta-tools of tool search instead of all tools.")
     ] = False,
     expires: Annotated[
         str | None,
@@ -57,7 +59,7 @@ def keys_create(
 ) -> CommandResult:
     given = {name: value for name, value in limits.items() if value is not None}
     output, options = context.output, context.target_options
-    return run_keys_create(output, options, name, scope or [], admin, rate, given, search, expires)
+    return run_keys_create(output, options, name, only or [], admin, rate, given, search, expires)
 
 
 def _with_key_options(signature: inspect.Signature) -> inspect.Signature:
@@ -107,7 +109,7 @@ async def run_keys_create(
     output: Output,
     target_options: TargetOptions,
     name: str,
-    scopes: Sequence[str],
+    only: Sequence[str],
     admin: bool,
     rate: str | None,
     limits: Mapping[str, Any],
@@ -117,11 +119,11 @@ async def run_keys_create(
     """Create an API key of the gateway and print its token, which is never shown again."""
     if not is_valid_key_name(name):
         raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters on one line")
-    if admin and scopes:
+    if admin and only:
         raise UsageError(
-            "--scope and --admin cannot be used together",
+            "--only and --admin cannot be used together",
             detail="a key with --admin can call every tool and create more keys",
-            hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
+            hint=f"create two keys: toolway keys create {name} --only {only[0]}, and another one with --admin",
         )
     try:
         limit = parse_key_rate(rate)
@@ -131,18 +133,18 @@ async def run_keys_create(
         raise UsageError(str(exc)) from None
     ends_at = _parse_expiry(expires) if expires is not None else None
     gateway = await find_gateway(output, target_options)
-    scope_list = list(scopes) or None
+    limited_to = list(only) or None
     if gateway is not None:
         created = await gateway.request_admin(
             "POST",
             "keys",
-            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate, **limits}
+            {"name": name, "scopes": limited_to, "admin": admin, "rate": rate, **limits}
             | ({"search": True} if search else {})
             | ({"expires": ends_at} if ends_at is not None else {}),
         )
     else:
         store = StateDir.default(os.environ).open_key_store()
-        token, key = store.create_key_sync(*(name, scope_list, admin, time.time(), limit, search, ends_at), **limits)
+        token, key = store.create_key_sync(*(name, limited_to, admin, time.time(), limit, search, ends_at), **limits)
         created = {**show_key(key), "token": token}
     if output.as_json:
         output.print_raw_json(created)
@@ -150,8 +152,8 @@ async def run_keys_create(
     sys.stdout.write(created["token"] + "\n")
     output.info(f"key {created['id']} for {name}, {_describe_key(created)}. It is not shown again; revoke it with:")
     output.info(f"  toolway keys revoke {created['id']}")
-    if scope_list is None and not admin:
-        output.info("it can call every tool; to limit it, create one with --scope GROUP or --scope server/NAME")
+    if limited_to is None and not admin:
+        output.info("it can call every tool; to limit it, create one with --only TOOLSET or --only server/NAME")
     return ExitCode.OK
 
 

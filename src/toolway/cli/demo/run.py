@@ -88,13 +88,13 @@ def _write_config(folder: Path) -> Path:
         name: _server_entry(folder, name) for name in ("weather", "shop", "library", "payments", "pictures")
     }
     servers["crm"] = {**_server_entry(folder, "broken"), "env": {"CRM_API_KEY": ""}}
-    groups: Json = {
+    toolsets: Json = {
         "reading": {"tools": ["weather.*", "library.*"]},
         "sales": {"tools": ["shop.*", "!shop.cancel_order"]},
     }
-    last: Json = {"mcpServers": servers, "toolway": {"groups": groups}}
+    last: Json = {"mcpServers": servers, "toolway": {"toolsets": toolsets}}
     first = {"mcpServers": {name: servers[name] for name in ("weather", "shop")}}
-    second = {"mcpServers": {**first["mcpServers"], "library": servers["library"]}, "toolway": {"groups": groups}}
+    second = {"mcpServers": {**first["mcpServers"], "library": servers["library"]}, "toolway": {"toolsets": toolsets}}
     for version in (first, second, last):
         apply_edit(
             Edit(file, read_file_bytes(file), json.dumps(version, indent=2).encode() + b"\n"),

@@ -37,6 +37,8 @@ RENAMED_OPTIONS: Final = {
     ("clients export", "--via-gateway"): "connect CLIENT",
     ("call", "--replay"): "calls replay ID",
     ("doctor", "--company"): "doctor --security",
+    ("connect", "--group"): "connect CLIENT --toolset NAME",
+    ("keys create", "--scope"): "keys create NAME --only TOOLSET",
 }
 
 #: Names in other programs.

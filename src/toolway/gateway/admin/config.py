@@ -39,8 +39,8 @@ EDITABLE_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 MAX_SUMMARIES: Final = 20  # versions whose changes are summarized: each is parsed for it
 MAX_SUMMARY_PARTS: Final = 8  # of one version
-MAX_PATTERNS: Final = 500  # of a group, or names of a deny list
-_GROUP_KEYS: Final[Mapping[str, type]] = {"tools": list, "search": bool}
+MAX_PATTERNS: Final = 500  # of a toolset, or names of a deny list
+_TOOLSET_KEYS: Final[Mapping[str, type]] = {"tools": list, "search": bool}
 
 
 class ConfigHistory:
@@ -157,26 +157,26 @@ class ConfigHistory:
         held = name in self.held_servers()
         return {"server": name, "held": held, "hint": f"toolway trust {name}" if held else "", **result}
 
-    async def set_group(self, name: str, changes: Json | None, *, preview: bool = False) -> Json:
-        """Add, change or remove (None) a group in the configuration file and reload; or only return the diff.
+    async def set_toolset(self, name: str, changes: Json | None, *, preview: bool = False) -> Json:
+        """Add, change or remove (None) a toolset in the configuration file and reload; or only return the diff.
 
-        Settings of the group that `changes` does not name stay. Raises `ValueError`, `NotFound` or `ConfigError`; the
+        Settings of the toolset that `changes` does not name stay. Raises `ValueError`, `NotFound` or `ConfigError`; the
         file is then unchanged.
         """
         document = ConfigDocument(self._file)
-        path = (TOOLWAY_BLOCK, "groups", name)
+        path = (TOOLWAY_BLOCK, "toolsets", name)
         known = document.get(path)
         if changes is None:
             if known is None:
-                raise NotFound(f"{self._file} has no group {name!r}", hint="see your groups: toolway config")
+                raise NotFound(f"{self._file} has no toolset {name!r}", hint="see your toolsets: toolway config")
             document.remove(path)
         else:
-            _check_types(changes, _GROUP_KEYS, "a group has only tools and search here: use toolway edit")
+            _check_types(changes, _TOOLSET_KEYS, "a toolset has only tools and search here: use toolway edit")
             document.set(path, {**(known if isinstance(known, dict) else {}), **changes})
         edit = document.to_edit()
         if preview:
-            return {"group": name, "diff": self._preview(edit)}
-        return {"group": name, **await self._apply(edit)}
+            return {"toolset": name, "diff": self._preview(edit)}
+        return {"toolset": name, **await self._apply(edit)}
 
     async def change_text(
         self, before: str, after: str, admit: Callable[[str, Json], None], *, preview: bool = False
@@ -203,7 +203,7 @@ class ConfigHistory:
             document.remove((*root, name))
         for name, settings in changes.settings.items():
             self._set_settings(document, (*root, name), settings)
-        for path, value in changes.groups:
+        for path, value in changes.toolsets:
             document.set(path, value)
         if preview:
             return {"diff": self._preview(document.to_edit())}
@@ -297,7 +297,7 @@ class ConfigHistory:
 
 
 def summarize_changes(before: bytes, after: bytes) -> list[str]:
-    """Return a summary of the difference between two contents of a config file: `added git`, `changed groups`.
+    """Return a summary of the difference between two contents of a config file: `added git`, `changed toolsets`.
 
     It never contains values. Empty if one of the contents cannot be parsed, or if only comments or spaces differ.
     """

@@ -13,8 +13,8 @@ from toolway.config.loader import TOOLWAY_BLOCK
 from toolway.errors import ConfigError
 from toolway.secrets.replacer import MASK
 
-GROUPS: Final = (TOOLWAY_BLOCK, "groups")
-_OPENED: Final = ((TOOLWAY_BLOCK,), GROUPS)  # objects that may be new as a whole: their values are compared
+TOOLSETS: Final = (TOOLWAY_BLOCK, "toolsets")
+_OPENED: Final = ((TOOLWAY_BLOCK,), TOOLSETS)  # objects that may be new as a whole: their values are compared
 
 
 class ValueChange(NamedTuple):
@@ -41,19 +41,19 @@ def find_changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Val
 
 
 class SortedChanges(NamedTuple):
-    """Changes of a config file, sorted by kind: added and removed servers, settings of servers, and groups."""
+    """Changes of a config file, sorted by kind: added and removed servers, settings of servers, and toolsets."""
 
     added: dict[str, Any]  # new entries of servers, by name
     removed: list[str]  # names of servers
     settings: dict[str, dict[str, Any]]  # settings by server; None removes one
-    groups: list[ValueChange]
+    toolsets: list[ValueChange]
 
 
 def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_names: Mapping[str, Any]) -> SortedChanges:
     """Sort the changes of a config file by kind. `root` is the key path of its server entries.
 
     Raises `ConfigError` if a new value contains a masked secret (`***`), or if anything else is changed than a whole
-    entry, a setting of an entry, or a group.
+    entry, a setting of an entry, or a toolset.
     """
     found = SortedChanges({}, [], {}, [])
     for change in changes:
@@ -61,8 +61,8 @@ def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_name
         inner = path[len(root) :] if path[: len(root)] == root and path[:1] != (TOOLWAY_BLOCK,) else ()
         if MASK in str(value):
             raise _rejected(path, "*** is a masked secret, which cannot be copied here")
-        if path[:2] == GROUPS and len(path) > 2:
-            found.groups.append(change)
+        if path[:2] == TOOLSETS and len(path) > 2:
+            found.toolsets.append(change)
         elif len(inner) == 1 and value is REMOVED:
             found.removed.append(inner[0])
         elif len(inner) == 1 and inner[0] not in old_names and isinstance(value, dict):
@@ -70,7 +70,7 @@ def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_name
         elif len(inner) == 2:
             found.settings.setdefault(inner[0], {})[inner[1]] = None if value is REMOVED else value
         else:
-            raise _rejected(path, "only entries of servers, some of their settings, and groups can be changed here")
+            raise _rejected(path, "only entries of servers, some of their settings, and toolsets can be changed here")
     return found
 
 

@@ -1,7 +1,7 @@
 """`/metrics`: counters and gauges in the Prometheus text format.
 
 It is authenticated like every path. It names all servers, so it is restricted to administrators and to API keys with
-the metrics scope: `toolway keys create prometheus --scope /metrics`.
+the metrics scope: `toolway keys create prometheus --only /metrics`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MetricsEndpoint:
             status, body, fields = json_error(405, "method not allowed: use GET")
             exchange.reply(status, body, (*fields, ("allow", "GET, HEAD")))
         elif not principal.admin and METRICS_SCOPE not in (principal.scopes or ()):
-            hint = f"create a key with this scope: toolway keys create prometheus --scope {METRICS_SCOPE}"
+            hint = f"create a key for it: toolway keys create prometheus --only {METRICS_SCOPE}"
             message = "metrics require an administrator or a key with the metrics scope"
             exchange.reply(*json_error(403, message, hint=hint))
         else:

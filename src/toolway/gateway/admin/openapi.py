@@ -208,7 +208,7 @@ _BREAKER: Final = _object(
         "opened_count": _INTEGER,
     }
 )
-_GROUP: Final = _object(
+_TOOLSET: Final = _object(
     {
         "name": _STRING,
         "path": _STRING,
@@ -346,7 +346,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "ToolRows": _object({"tools": _array(_TOOL_ROW)}),
     "ToolDetail": _object({"raw": _ANY_OBJECT}, _TOOL_ROW),
     "EndpointList": _object(
-        {"all": _object({"path": _STRING, "tools": _INTEGER}), "groups": _array(_GROUP), "servers": _STRINGS}
+        {"all": _object({"path": _STRING, "tools": _INTEGER}), "toolsets": _array(_TOOLSET), "servers": _STRINGS}
     ),
     "SearchAnswer": _object(
         {
@@ -422,8 +422,8 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "ServerWritten": _object({"server": _STRING, "held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
     "ConfigTexts": _object({"before": _STRING, "after": _STRING}),
     "ConfigWritten": _object({"held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
-    "GroupSettings": _object({"tools?": _STRINGS, "search?": _BOOLEAN}),
-    "GroupWritten": _object({"group": _STRING, **_WRITTEN}),
+    "ToolsetSettings": _object({"tools?": _STRINGS, "search?": _BOOLEAN}),
+    "ToolsetWritten": _object({"toolset": _STRING, **_WRITTEN}),
     "ServerRemoved": _object(
         {
             "removed": _STRING,

@@ -1,4 +1,4 @@
-"""Admin API for overview, events, alerts, tools, groups, doctor and configuration.
+"""Admin API for overview, events, alerts, tools, toolsets, doctor and configuration.
 
 The dashboard and the command line show the same data.
 """
@@ -54,7 +54,7 @@ class OverviewAdmin:
         activity: ActivityRecorder,
         calls_admin: CallsAdmin,
         browser_sessions: BrowserSessions,
-        groups: Callable[[], Mapping[str, ToolFilter]],
+        toolsets: Callable[[], Mapping[str, ToolFilter]],
         config_history: ConfigHistory | None,
         doctor: RunDoctor | None,
     ) -> None:
@@ -63,7 +63,7 @@ class OverviewAdmin:
         self._activity = activity
         self._calls_admin = calls_admin
         self._browser_sessions = browser_sessions
-        self._groups = groups
+        self._toolsets = toolsets
         self._config_history = config_history
         self._doctor = doctor
         self._event_streams: set[EventStream] = set()
@@ -167,12 +167,12 @@ class OverviewAdmin:
         raise NotFound(f"unknown tool {server}.{name}", server=server)
 
     def list_endpoints(self) -> Json:
-        """Return the MCP endpoints: `/mcp`, one per group, one per server."""
+        """Return the MCP endpoints: `/mcp`, one per toolset, one per server."""
         tools = [(tool.qualified_name, tool) for tool in self._catalog.tools()]
-        groups = []
-        for name, tool_filter in self._groups().items():
+        toolsets = []
+        for name, tool_filter in self._toolsets().items():
             included = [tool for full, tool in tools if full in tool_filter]
-            groups.append(
+            toolsets.append(
                 {
                     "name": name,
                     "path": f"/mcp/{quote(name)}",
@@ -183,7 +183,11 @@ class OverviewAdmin:
                     "servers": sorted({tool.server for tool in included}),
                 }
             )
-        return {"all": {"path": "/mcp", "tools": len(tools)}, "groups": groups, "servers": list(self._servers.entries)}
+        return {
+            "all": {"path": "/mcp", "tools": len(tools)},
+            "toolsets": toolsets,
+            "servers": list(self._servers.entries),
+        }
 
     # -- doctor and configuration -------------------------------------------------------------------------------------
 
@@ -207,13 +211,15 @@ class OverviewAdmin:
         self._activity.add_event("change", "", f"configuration rolled back to version {number}")
         return result
 
-    async def set_group(self, name: str, body: Json | None, query: str) -> Json:
-        """Add, change or remove (None) a group in the configuration file; `preview` in the query returns the diff."""
+    async def set_toolset(self, name: str, body: Json | None, query: str) -> Json:
+        """Add, change or remove (None) a toolset in the configuration file; `preview` in the query returns the diff."""
         preview = is_preview(query)
-        result = await self._history().set_group(name, body, preview=preview)
+        result = await self._history().set_toolset(name, body, preview=preview)
         if not preview:
             action = "removed from" if body is None else "written to"
-            self._activity.add_event("change", "", f"group {name[:80]} {action} the configuration by an administrator")
+            self._activity.add_event(
+                "change", "", f"toolset {name[:80]} {action} the configuration by an administrator"
+            )
         return result
 
     async def change_server(self, name: str, body: Json, query: str = "") -> Json:

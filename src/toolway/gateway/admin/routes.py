@@ -210,7 +210,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/admin/tokens", "Tokens of each endpoint and server", "TokenList", lambda a, r: a.search.get_tokens()
     ),
-    Route("GET", "/admin/groups", "MCP endpoints", "EndpointList", lambda a, r: a.overview.list_endpoints()),
+    Route("GET", "/admin/toolsets", "MCP endpoints", "EndpointList", lambda a, r: a.overview.list_endpoints()),
     # -- calls --------------------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -313,19 +313,19 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "PUT",
-        "/admin/config/groups/{name}",
-        "Add or change a group in the configuration file",
-        "GroupWritten",
-        lambda a, r: a.overview.set_group(r.decoded("name"), r.body, r.query),
-        body="GroupSettings",
+        "/admin/config/toolsets/{name}",
+        "Add or change a toolset in the configuration file",
+        "ToolsetWritten",
+        lambda a, r: a.overview.set_toolset(r.decoded("name"), r.body, r.query),
+        body="ToolsetSettings",
         query=PREVIEW_QUERY,
     ),
     Route(
         "DELETE",
-        "/admin/config/groups/{name}",
-        "Remove a group from the configuration file; a rollback restores it",
-        "GroupWritten",
-        lambda a, r: a.overview.set_group(r.decoded("name"), None, r.query),
+        "/admin/config/toolsets/{name}",
+        "Remove a toolset from the configuration file; a rollback restores it",
+        "ToolsetWritten",
+        lambda a, r: a.overview.set_toolset(r.decoded("name"), None, r.query),
         query=PREVIEW_QUERY,
     ),
     Route(

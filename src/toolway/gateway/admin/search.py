@@ -33,13 +33,13 @@ class SearchAdmin:
         self,
         hub: HubCore,
         search_tools: SearchTools,
-        groups: Callable[[], Mapping[str, ToolFilter]],
+        toolsets: Callable[[], Mapping[str, ToolFilter]],
         cluster: ClusterHooks = NO_CLUSTER,
     ) -> None:
         self._hub = hub
         self._cluster = cluster
         self._search_tools = search_tools
-        self._groups = groups
+        self._toolsets = toolsets
         self._sizes: dict[tuple[str, str], tuple[Tool, int]] = {}  # characters of each definition, of this tool object
 
     async def search(self, query: str) -> Json:
@@ -132,7 +132,7 @@ class SearchAdmin:
             "endpoints": [
                 every,
                 cost("/mcp/search", SEARCH_ALL_TOOLS),
-                *(cost(f"/mcp/{quote(name)}", each) for name, each in self._groups().items()),
+                *(cost(f"/mcp/{quote(name)}", each) for name, each in self._toolsets().items()),
             ],
             "servers": [
                 {"server": name, "tools": len(each), "tokens": round(sum(each) / CHARS_PER_TOKEN)}

@@ -41,7 +41,7 @@ class RequestContext(msgspec.Struct):
 
     principal: Principal
     view: EndpointView
-    endpoint: str  # "", a group's name, or `server/name`
+    endpoint: str  # "", a toolset's name, or `server/name`
     era: Era
     capabilities: Json = {}  # server requests that the client can answer
     notify: Notify = _discard_notification  # sends a notification that belongs to this request

@@ -727,7 +727,7 @@ class RequestDispatcher:
         # A node that subscribes for its own clients has no call id: it has checked the owner of the task itself.
         is_node_subscription = context.forwarded is not None and not context.forwarded.call_id
         found = self._handles.open_task_id(sealed_id, None if is_node_subscription else _owner(context))
-        # The id is valid for a long time. Since then, the server may have been taken out of the group.
+        # The id is valid for a long time. Since then, the server may have been taken out of the toolset.
         if found is None or not (is_node_subscription or context.view.may_include(found[0])):
             raise RpcFailure(INVALID_PARAMS, "Unknown task")
         server, task_id = found

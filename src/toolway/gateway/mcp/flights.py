@@ -83,7 +83,7 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     principal: Principal
     endpoint: str
     view: EndpointView
-    tool_filter: ToolFilter | None  # of the endpoint, if it is a group
+    tool_filter: ToolFilter | None  # of the endpoint, if it is a toolset
     views_version: int
     name: str  # of the tool, as the client knows it
     reader: CallReader | ListReader | None  # of a modern client
@@ -297,7 +297,7 @@ class ClientFlights:
             planned.principal is authenticated.principal
             and planned.views_version == router.views_version
             and planned.limits_version == self.dispatcher.limits.version
-            and (planned.tool_filter is None or router.filter_of_group(planned.endpoint) is planned.tool_filter)
+            and (planned.tool_filter is None or router.filter_of_toolset(planned.endpoint) is planned.tool_filter)
             and (planned.plan is None or planned.plan.is_valid())
         )
 
@@ -352,7 +352,7 @@ class ClientFlights:
             plan = self.calls.planner.find(tool, principal.caller_id)
             if plan is None:
                 return None
-        tool_filter = self.router.filter_of_group(endpoint)
+        tool_filter = self.router.filter_of_toolset(endpoint)
         if tool_filter is None and endpoint not in ("", SEARCH_ENDPOINT) and not endpoint.startswith("server/"):
             return None
         reader = (ListReader(routing) if is_list else CallReader(routing)) if routing is not None else None

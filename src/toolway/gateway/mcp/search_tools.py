@@ -223,7 +223,7 @@ class SearchTools:
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_views_changed(self) -> None:
-        """Drop the cached short forms of tool definitions, because a group may have other descriptions now."""
+        """Drop the cached short forms of tool definitions, because a toolset may have other descriptions now."""
         self._compact.clear()
 
     def _describe(self, view: EndpointView, arguments: Json) -> Json:

@@ -5,7 +5,7 @@
   "*": {"prod-db.*": "100/hour"}
 }
 
-A key such as `eng` is a group: of API keys (their scope), or of users (by the identity provider); `*` is every caller.
+A key such as `eng` is a group of the identity provider, or a toolset that API keys are limited to; `*` is every caller.
 The members of a group share its budgets. Periods begin at full minutes, hours, days and months of UTC. Pure.
 """
 

@@ -56,7 +56,7 @@ class GatewayRunAccess:
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
             detail=f"{principal.name}: its scopes or the gateway's policy do not include the tool",
-            hint="add the tool to a group of the key or user, or start the workflow with another key or login",
+            hint="allow the tool for the key or user, or start the workflow with another one",
             code="E-WORKFLOW-STARTER",
         )
 

@@ -1,6 +1,6 @@
 import { useAdmin } from "../live";
 import { Copyable, ErrorBox, Tabs } from "../components/common";
-import { GroupEditor } from "../components/group_editor";
+import { ToolsetEditor } from "../components/toolset_editor";
 import { Link, PREFIX, path, setQuery, useRoute } from "../route";
 import type { Endpoints } from "../types";
 import { TOKENS, formatCount, estimateTokens } from "../format";
@@ -20,21 +20,21 @@ const INSTRUCTIONS: Record<string, string> = {
 
 const json = (value: unknown) => JSON.stringify(value, null, 2);
 
-export function Groups() {
-  const { data, error, reload } = useAdmin<Endpoints>("groups");
+export function Toolsets() {
+  const { data, error, reload } = useAdmin<Endpoints>("toolsets");
   const { query } = useRoute();
   const client = query.get("client") ?? "claude-code";
   if (error) return <ErrorBox error={error} />;
   if (!data) return <p className="muted wait">…</p>;
   const [, , format] = CLIENTS.find(([id]) => id === client) ?? CLIENTS[0]!;
   const selected = query.get("at") ?? "";
-  const edited = data.groups.find((each) => each.name === selected) ?? null;
+  const edited = data.toolsets.find((each) => each.name === selected) ?? null;
   const url = `${location.origin}${PREFIX}/mcp${selected ? `/${selected}` : ""}`;
   const name = selected ? `toolway-${selected.replace("/", "-")}` : "toolway";
   return (
     <div className="page">
-      <h1>Groups and endpoints</h1>
-      <p className="prose">A client connects to one endpoint and sees its tools: from all servers, one group, or one server. You can limit API keys to some endpoints.</p>
+      <h1>Toolsets and endpoints</h1>
+      <p className="prose">A client connects to one endpoint and sees its tools: from all servers, one toolset, or one server. You can limit API keys to some endpoints.</p>
       <div className="columns">
         <button type="button" className="card endpoint" aria-pressed={selected === ""} onClick={() => setQuery({ at: "" })}>
           <strong>All servers</strong><code>/mcp</code><span>{data.all.tools} tools</span>
@@ -42,16 +42,16 @@ export function Groups() {
         <button type="button" className="card endpoint" aria-pressed={selected === "search"} onClick={() => setQuery({ at: "search" })}>
           <strong>All servers, by search</strong><code>/mcp/search</code><span>4 tools that find and call all {data.all.tools}</span>
         </button>
-        {data.groups.map((group) => (
-          <button key={group.name} type="button" className="card endpoint" aria-pressed={selected === group.name} onClick={() => setQuery({ at: group.name })}>
-            <strong>{group.name}</strong><code>{group.path}</code>
-            <span>{group.tools} tools of {group.servers.length} servers, ≈ {formatCount(estimateTokens(group.size))} {TOKENS}</span>
-            <small className="muted">{group.patterns.join(" ")}</small>
+        {data.toolsets.map((toolset) => (
+          <button key={toolset.name} type="button" className="card endpoint" aria-pressed={selected === toolset.name} onClick={() => setQuery({ at: toolset.name })}>
+            <strong>{toolset.name}</strong><code>{toolset.path}</code>
+            <span>{toolset.tools} tools of {toolset.servers.length} servers, ≈ {formatCount(estimateTokens(toolset.size))} {TOKENS}</span>
+            <small className="muted">{toolset.patterns.join(" ")}</small>
           </button>
         ))}
       </div>
-      {!data.groups.length && <p className="muted">No groups yet. A group gives a selection of tools its own URL.</p>}
-      <GroupEditor key={`${edited?.name} ${edited?.patterns.join()}`} group={edited} done={(at) => { reload(); setQuery({ at }); }} />
+      {!data.toolsets.length && <p className="muted">No toolsets yet. A toolset gives a selection of tools its own URL.</p>}
+      <ToolsetEditor key={`${edited?.name} ${edited?.patterns.join()}`} toolset={edited} done={(at) => { reload(); setQuery({ at }); }} />
       <label className="inline">
         One server{" "}
         <select value={selected.startsWith("server/") ? selected : ""} onChange={(event) => setQuery({ at: event.target.value })}>
@@ -66,7 +66,7 @@ export function Groups() {
         <Copyable block text={format(name, url)} />
         <p className="muted">
           Create an API key for it under <Link to={path("keys")}>Keys</Link>, or configure it in a terminal with the local token:{" "}
-          <code>toolway connect {client} --print{selected === "search" ? " --search" : selected && ` --group ${selected}`}</code>
+          <code>toolway connect {client} --print{selected === "search" ? " --search" : selected && ` --toolset ${selected}`}</code>
         </p>
       </section>
     </div>

@@ -1,4 +1,4 @@
-"""Attacks on the borders between groups, servers and keys: resources, templates, completions, scopes, key names."""
+"""Attacks on the borders between toolsets, servers and keys: resources, templates, completions, scopes, key names."""
 
 from __future__ import annotations
 
@@ -197,9 +197,9 @@ def test_thousands_of_uris_are_compared_quickly() -> None:
     assert not any(name.startswith("toolway:") for kind in ("resources", "templates") for name in view.items(kind))
 
 
-# -- B11 and held 20: groups and keys ---------------------------------------------------------------------------------
+# -- B11 and held 20: toolsets and keys -----------------------------------------------------------------------------
 
-GROUPS = {
+TOOLSETS = {
     "most": ToolFilter(("good.*", "!good.hold")),
     "elsewhere": ToolFilter(("*", "!*.hold")),
     "again": ToolFilter(("*", "!*.hold", "good.*")),
@@ -217,14 +217,14 @@ async def test_resources_of_a_partly_included_server_are_closed(tmp_path: Path) 
     async with (
         good,
         evil,
-        lab({"good": {"url": good.url}, "evil": {"url": evil.url}}, keyring=keys, groups=GROUPS) as found,
+        lab({"good": {"url": good.url}, "evil": {"url": evil.url}}, keyring=keys, toolsets=TOOLSETS) as found,
     ):
-        for group in GROUPS:
-            allowed = group in ("again", "chosen")
-            token, _ = keys.create_key_sync(group, [group], False, 0.0)
-            for endpoint in ("", group):
+        for toolset in TOOLSETS:
+            allowed = toolset in ("again", "chosen")
+            token, _ = keys.create_key_sync(toolset, [toolset], False, 0.0)
+            for endpoint in ("", toolset):
                 async with found.raw(endpoint, token) as raw:
-                    assert (SHARED in await listed(raw)) is allowed, (group, endpoint)
+                    assert (SHARED in await listed(raw)) is allowed, (toolset, endpoint)
                     assert (TEMPLATE in await listed(raw, "templates")) is allowed
                     for uri in (SHARED, "tpl://good/unlisted", "toolway:good/file:///etc/shadow", "file:///unlisted"):
                         await read(raw, uri)
@@ -232,7 +232,7 @@ async def test_resources_of_a_partly_included_server_are_closed(tmp_path: Path) 
                     assert len(good.server.asked) == (5 if allowed else 0)
                     good.server.asked.clear()
                     tools = [tool["name"] for tool in (await raw.ask("tools/list")).result["tools"]]
-                    assert ("good__hold" in tools) is (group == "again")
+                    assert ("good__hold" in tools) is (toolset == "again")
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_exclude_pattern_closes_the_resources_of_its_servers(
 @pytest.mark.attack("W11")
 def test_administrator_key_with_a_scope_is_rejected(tmp_path: Path) -> None:
     keys = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
-    with pytest.raises(ConfigError, match="scope"):
-        keys.create_key_sync("both", ["group"], True, 0.0)
+    with pytest.raises(ConfigError, match="cannot be limited"):
+        keys.create_key_sync("both", ["sums"], True, 0.0)
     assert list(keys.list_keys()) == []
 
 
@@ -280,7 +280,7 @@ def test_key_name_with_control_characters_is_rejected(name: str, tmp_path: Path)
 @pytest.mark.attack("W16")
 def test_keys_create_rejects_scoped_admin_and_bad_name() -> None:
     run = CliRunner()
-    for words in (["both", "--scope", "x", "--admin"], ["a\nforged"]):
+    for words in (["both", "--only", "x", "--admin"], ["a\nforged"]):
         refused = run.invoke(app, ["keys", "create", *words, "--no-gateway"])
         assert refused.exit_code != 0 and not refused.stdout
     assert json.loads(run.invoke(app, ["keys", "ls", "--json", "--no-gateway"]).stdout)["keys"] == []
