@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolway.cli.commands.serve import build_doctor
 from toolway.cli.dashboard_link import open_dashboard
 from toolway.cli.exit_codes import ExitCode
+from toolway.cli.gateway_process import build_doctor
 from toolway.cli.output import Output
 from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
 from toolway.config.loader import load_file
