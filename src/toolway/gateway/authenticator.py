@@ -1,6 +1,6 @@
 """Authentication of requests by Host header, Origin header and bearer token.
 
-A denied request never reaches a server. No identity is anonymous.
+A denied request never reaches a server. No one is anonymous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9
 
 
 class RequestDenied(Exception):
-    """Raised when authentication denies an HTTP request; carries the HTTP status of the response."""
+    """Raised when an HTTP request fails authentication; carries the response's HTTP status."""
 
     def __init__(self, status: int, message: str, hint: str = "", headers: Headers = ()) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class RequestDenied(Exception):
 
 
 class VerificationPending(RequestDenied):
-    """Raised when a token cannot be verified yet, because the key of its issuer or an answer about it is being fetched.
+    """Raised when a token cannot be verified yet: its issuer's key, or an answer about it, is being fetched.
 
     `task` fetches it and never raises. The caller waits for it, then verifies the token again. A caller that cannot
     wait denies the request with the status 503.
@@ -50,7 +50,7 @@ class VerificationPending(RequestDenied):
 
 
 class ProvenIdentity(NamedTuple):
-    """Principal whom a bearer token authenticates, and the time until which it does."""
+    """The principal behind a bearer token, and how long the token is valid."""
 
     principal: Principal
     expires_at: float | None = None  # seconds since 1970; None: until the API keys change
@@ -58,12 +58,12 @@ class ProvenIdentity(NamedTuple):
 
 
 class Authenticator:
-    """Authenticator of HTTP requests, by their Host header, Origin header and bearer token.
+    """Authenticates HTTP requests by Host header, Origin header and bearer token.
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
-    off: every request of this machine with an accepted host and origin is the local administrator's.
-    `local_token_from` are networks besides this machine from which the token of this machine is accepted. `credentials`
-    are those that a part verifies.
+    off: every request from this machine with an accepted host and origin comes from the local administrator.
+    `local_token_from` are networks besides this machine from which the token of this machine is accepted.
+    `credentials` are those that a part verifies.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Authenticator:
                 self._origins |= {f"{scheme}://{name}{port_suffix}" for name in self._hosts}
 
     def _on_verifier(self) -> None:
-        """Accept the credentials of a verifier from now on, and its resource host in Host headers."""
+        """Start accepting a verifier's credentials, and its resource host in Host headers."""
         assert self._api_keys is not None, "a login without authentication would protect nothing"
         self.configure(self._configured_hosts, self._configured_origins)
 
@@ -121,17 +121,17 @@ class Authenticator:
         self.version += 1
 
     def set_bound_address(self, host: str, port: int) -> None:
-        """Accept Host and Origin headers that name the address that the gateway listens on."""
+        """Accept Host and Origin headers that name the gateway's listening address."""
         self._bound_address = (host, port)
         self.configure(self._configured_hosts, self._configured_origins)
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept in Host headers the host name under which other cluster nodes reach this gateway."""
+        """Accept the host name that other cluster nodes use for this gateway in Host headers."""
         self._advertised_hosts = (f"[{host}]" if ":" in host else host.lower(),)
         self.configure(self._configured_hosts, self._configured_origins)
 
     def check_host_and_origin(self, request: HttpRequest) -> None:
-        """Check the Host and Origin headers, against DNS rebinding and foreign web pages.
+        """Check the Host and Origin headers, to stop DNS rebinding and foreign web pages.
 
         Raises `RequestDenied` if Host is missing, repeated or unknown, or if Origin is not accepted.
         """
@@ -147,7 +147,7 @@ class Authenticator:
             raise RequestDenied(403, "origin not allowed", "add it to toolway.gateway.origins")
 
     def allows_local_token(self, request: HttpRequest) -> bool:
-        """Return True if the token of this machine, or a session that it opened, is accepted with this request."""
+        """Return True if this request may use the local token, or a session that it opened."""
         return self._local_token_rule.allows(request)
 
     def authenticate_token(self, request: HttpRequest) -> ProvenIdentity:
@@ -259,7 +259,7 @@ class DenialLog:
 
 
 class ThrottleLog:
-    """Emits an event if a principal exceeds its rate limit or another limit, at most one per principal and minute."""
+    """Emits an event when a principal exceeds a limit, at most one per principal and minute."""
 
     def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit

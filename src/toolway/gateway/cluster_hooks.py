@@ -1,4 +1,4 @@
-"""Interface of a gateway to its cluster: all that the gateway asks the cluster, or reports to it.
+"""A gateway's interface to its cluster: everything it asks the cluster or reports to it.
 
 `Gateway` gets it at construction. `ClusterHooks` itself is the implementation for a gateway without a cluster: no other
 nodes, every server is local. `cluster/node.py` has the implementation for a cluster node.
@@ -21,9 +21,9 @@ from toolway.types import Json
 
 
 class ClusterHooks:
-    """Interface through which a gateway queries its cluster.
+    """A gateway's interface to its cluster.
 
-    This base class is for a gateway without a cluster: it has no other nodes, and all servers are local.
+    This base class is used without a cluster: it knows no other nodes, and all servers are local.
     """
 
     @property
@@ -41,7 +41,7 @@ class ClusterHooks:
         return None
 
     def prove_node(self, challenge: str) -> str | None:
-        """Return a proof that this gateway is the node that another node's `challenge` names; None if it is not."""
+        """Return a proof that this gateway is the node in another node's `challenge`; None if it is not."""
         return None
 
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
@@ -70,7 +70,7 @@ class ClusterHooks:
     # -- several workers ----------------------------------------------------------------------------------------------
 
     async def forward_admin(self, exchange: Exchange) -> bool:
-        """Forward a request to /admin, /metrics or /login to the one worker that answers for all workers.
+        """Forward a request to /admin, /metrics or /login to the one worker that handles these.
 
         Return False if this process must answer the request itself.
         """
@@ -80,11 +80,11 @@ class ClusterHooks:
         """Fetch the reports of all other workers, before a request about the whole gateway is answered."""
 
     def worker_reports(self) -> Iterable[WorkerReport]:
-        """Return the last report of each other worker process that runs."""
+        """Return the last report of each other running worker."""
         return ()
 
     def on_metrics_shown(self) -> None:
-        """Save the counters of all workers before they are shown, so they are not lower after a crash."""
+        """Save all workers' counters before they are shown, so they never decrease after a crash."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
@@ -110,7 +110,7 @@ class NodeLinks(Protocol):
     """Links of other nodes: connections that other nodes have opened to this one to send calls."""
 
     def accept(self) -> asyncio.Protocol | None:
-        """Return the protocol of a new link, which authenticates the other node. None if the link is refused."""
+        """Return the protocol object for a new link, which authenticates the other node, or None to reject it."""
         ...
 
     def stop_accepting(self) -> None:
@@ -162,17 +162,17 @@ class SessionPeers(Protocol):
 
     @property
     def node_tag(self) -> str:
-        """Short id of this node (letters and digits), put into ids that clients send back."""
+        """Short id of this node (letters and digits), embedded in ids that clients send back."""
         ...
 
     # -- session state ------------------------------------------------------------------------------------------------
 
     def on_session_started(self, id_: str) -> None:
-        """Record that a legacy session starts on this node, so no other node has state for it yet."""
+        """Record that a legacy session starts here, so no other node has state for it yet."""
         ...
 
     def on_session_loaded(self, session: LegacySession) -> None:
-        """Record that this node has loaded a session and must be informed of its changes from now on."""
+        """Record that this node loaded a session and needs to hear about its changes."""
         ...
 
     def is_current(self, session: LegacySession) -> bool:
@@ -210,7 +210,7 @@ class SessionPeers(Protocol):
         ...
 
     async def resume_stream(self, session: LegacySession, last_event_id: str, stream: EventStream) -> bool:
-        """Send the client the rest of an event stream that began on another node and broke.
+        """Send the client the rest of a broken event stream that began on another node.
 
         Return False if no node has that stream.
         """

@@ -1,7 +1,7 @@
-"""Bearer credentials that are not API keys: the part that verifies them, if any.
+"""Bearer credentials other than API keys, and the part that verifies them, if any.
 
-Without a verifier, each of them is refused. The authenticator asks the verifier who sent a request, and the router
-what the sender may use: the verifier says it, and the core enforces it.
+Without a verifier, all of them are rejected. The authenticator asks the verifier who sent a request, and the router
+asks what the sender may use. The verifier decides; the core enforces.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 
 
 class CredentialVerifier(Protocol):
-    """Verifier of bearer credentials that are not API keys. The principals that it returns are users."""
+    """Verifies bearer credentials other than API keys. The principals it returns are users."""
 
     @property
     def setting(self) -> str:
-        """Setting by which an operator chose it, for errors."""
+        """The setting that turned this verifier on, for errors."""
         ...
 
     @property
@@ -40,31 +40,31 @@ class CredentialVerifier(Protocol):
 
     @property
     def asks_elsewhere(self) -> bool:
-        """True if another server is asked about a credential that cannot be verified here."""
+        """True if another server is asked about credentials that cannot be verified here."""
         ...
 
     @property
     def has_tool_scopes(self) -> bool:
-        """True if some tools require scopes that a login alone doesn't."""
+        """True if some tools require OAuth scopes beyond a login."""
         ...
 
     def authenticate(self, token: str) -> ProvenIdentity:
-        """Return the principal of a bearer credential and the end of its validity.
+        """Return a bearer credential's principal and expiry.
 
         Raises `VerificationPending` if it cannot be verified yet, `RequestDenied` if it is not accepted.
         """
         ...
 
     def challenge(self) -> tuple[str, str]:
-        """Return the header `WWW-Authenticate` of a refusal."""
+        """Return the `WWW-Authenticate` header for a rejected request."""
         ...
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the patterns of the tools that a group of users may use. A user's scope names the group."""
+        """Return the tool patterns of a user group. A user's scope names the group."""
         ...
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that the credential of a principal lacks for a call of a tool, named `server.tool`."""
+        """Return the OAuth scopes that a principal's credential lacks to call `server.tool`."""
         ...
 
     def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
@@ -72,7 +72,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def document(self, request: HttpRequest) -> bytes | None:
-        """Return the public JSON document that a request is for; None if it is for none."""
+        """Return the public JSON document that a request asks for, or None."""
         ...
 
     def is_exchange(self, request: HttpRequest) -> bool:
@@ -87,15 +87,15 @@ class CredentialVerifier(Protocol):
         ...
 
     def describe(self, principal: Principal) -> Json:
-        """Return for a principal what is known about its credential."""
+        """Return what is known about a principal's credential."""
         ...
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id as it authenticated last; None if it did not recently."""
+        """Return the principal with this id from its last authentication; None if it was too long ago."""
         ...
 
     def names(self) -> Mapping[str, str]:
-        """Return the names of the principals that authenticated, by caller id."""
+        """Return the names of authenticated principals by caller id."""
         ...
 
 
@@ -110,30 +110,30 @@ class Credentials:
         self.on_changed: Callable[[], None] = lambda: None
 
     def verify_by(self, verifier: CredentialVerifier) -> None:
-        """Let this verifier decide from now on. Raises `LookupError` if there is one: which of the two would count?"""
+        """Let this verifier decide from now on. Raises `LookupError` if there already is one."""
         if self.verifier is not None:
             raise LookupError("another part already verifies credentials")
         self.verifier = verifier
         self.on_verifier()
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the patterns of the tools that a group of users may use."""
+        """Return the tool patterns of a user group."""
         return self.verifier.tools_of(group) if self.verifier is not None else ()
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that the credential of a principal lacks for a call of a tool, named `server.tool`."""
+        """Return the OAuth scopes that a principal's credential lacks to call `server.tool`."""
         return self.verifier.missing_scopes(principal, tool) if self.verifier is not None else ()
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id as it authenticated last; None if it did not recently."""
+        """Return the principal with this id from its last authentication; None if it was too long ago."""
         return self.verifier.find_principal(id_) if self.verifier is not None else None
 
     def names(self) -> Mapping[str, str]:
-        """Return the names of the principals that authenticated, by caller id."""
+        """Return the names of authenticated principals by caller id."""
         return self.verifier.names() if self.verifier is not None else {}
 
     def describe(self, principal: Principal, expires_at: float | None) -> Json:
-        """Return, for `/who`, what the gateway knows about the sender of the request: id, name, rights and login."""
+        """Return what `/who` shows about the sender: id, name, rights and login."""
         kind = "person" if principal.is_person else "key" if principal.caller_id else "owner"
         scopes = principal.scopes
         facts: Json = {

@@ -1,4 +1,4 @@
-"""Wiring of one gateway: hub, authentication, endpoints and HTTP server.
+"""Wires up one gateway: hub, authentication, endpoints and HTTP server.
 
 async with HubCore(loaded) as hub:
     gateway = Gateway(hub, …)
@@ -226,7 +226,7 @@ class Gateway:
     def begin_forwarded(
         self,
     ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, NodeCall], NodeFlight | None]:
-        """Function that begins a forwarded call without a coroutine.
+        """Function that starts a forwarded call without a coroutine.
 
         It returns None if `handle_forwarded` must be used.
         """
@@ -238,10 +238,10 @@ class Gateway:
             self._authenticator.set_advertised_host(host)
 
     def check_refusals(self) -> None:
-        """Check with test requests that the gateway denies requests without a valid token, if a part verifies tokens.
+        """Check that the gateway rejects test requests without a valid token, if a part verifies tokens.
 
-        They pass the code that authenticates real requests. Raises `ConfigError` if one is not denied: a login that
-        protects nothing must not go unnoticed.
+        They use the same code as real requests. Raises `ConfigError` if one is not rejected, so a login that protects
+        nothing cannot go unnoticed.
         """
         verifier = self.parts.credentials.verifier
         if verifier is None:
@@ -312,7 +312,7 @@ class Gateway:
             self.parts.meta_tools.provider.on_views_changed()
 
     def on_access_changed(self) -> None:
-        """Give every client a new view, and tell it that its lists may have changed: rules about access have."""
+        """Give every client a new view, and tell it that its lists may have changed, after access rules did."""
         router = self.router
         router.close_views()
         self.legacy_sessions.replace_views(router.view_for)

@@ -52,7 +52,7 @@ async def _reload_nothing() -> Json:
 
 
 class ProcessControl(msgspec.Struct, frozen=True):
-    """What an administrator can do with the process of a gateway: reload, change the config file, examine servers."""
+    """What an administrator can do with a gateway's process: reload, edit the config, check servers."""
 
     reload: Callable[[], Awaitable[Json]] = _reload_nothing
     config_history: ConfigHistory | None = None

@@ -1,7 +1,7 @@
 """Limits on the calls of a principal that parts add, such as budgets: charged before a call is sent.
 
-A limit is bound once to the calls of one principal to one tool. A plan (mcp/flights.py) keeps what is bound, so a call
-without a limit has no overhead, and one with a limit is charged without a search.
+A limit is bound once per principal and tool, and kept in the plan (mcp/flights.py). So a call without a limit has no
+overhead, and one with a limit is charged without a lookup.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class BoundLimit(Protocol):
     """Limit on the calls of one principal to one tool."""
 
     def try_take(self) -> bool:
-        """Charge one call, without waiting. Return False, with nothing charged, if `run` must decide about it.
+        """Charge one call without waiting. Return False, with nothing charged, if `run` must decide.
 
-        It must be False if something is counted at the end of a call: the end of such a call is not reported.
+        Always return False if something is counted when a call ends, because the end of such a call is not reported.
         """
         ...
 
@@ -41,11 +41,11 @@ class CallLimit(Protocol):
     """Limit on calls that a part adds."""
 
     def concerns(self, principal: Principal) -> bool:
-        """Return False if no call of this principal is limited. It is asked on each call, so it must be cheap."""
+        """Return False if no call of this principal is limited. Called on each call, so it must be cheap."""
         ...
 
     def bind(self, principal: Principal, target: str) -> BoundLimit | None:
-        """Return the limit on calls of a principal to the tool `target` (`server.tool`); None if there is none.
+        """Return the limit on a principal's calls to the tool `target` (`server.tool`), or None.
 
         It is valid until `CallLimits.on_changed` is called.
         """
@@ -64,7 +64,7 @@ class CallLimits:
         self.on_changed()
 
     def on_changed(self) -> None:
-        """Let every plan bind its limits again, because their rules have changed."""
+        """Make every plan bind its limits again, because the rules changed."""
         self.version += 1
 
     def concern(self, principal: Principal) -> bool:

@@ -1,8 +1,8 @@
-"""Requests with which a gateway accepts the token of its machine, which is an administrator's.
+"""Which requests may use the local token, which makes the sender an administrator.
 
-It is for programs on this machine, and on the networks of `toolway.gateway.localTokenFrom`. A request that a proxy
-passed on may be from anywhere, even if the proxy runs here. So no gateway accepts the token with a header of a proxy,
-and one on loopback accepts it only from clients that name a loopback host. What such a header says is never trusted.
+It is for programs on this machine, and on the networks of `toolway.gateway.localTokenFrom`. A request through a proxy
+may come from anywhere, even if the proxy runs here. So a gateway never accepts the token together with a proxy
+header, and one on loopback only accepts it for a loopback host name. The content of proxy headers is never trusted.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FORWARDING_PREFIXES: Final = (
 
 
 def is_forwarded(headers: Mapping[str, str]) -> bool:
-    """Return True if a header says that a proxy passed the request on. The names are in lower case."""
+    """Return True if a header shows that the request came through a proxy. Names are in lower case."""
     return any(name in FORWARDING_HEADERS or name.startswith(FORWARDING_PREFIXES) for name in headers)
 
 
 class LocalTokenRule:
-    """Rule that says with which requests the token of this machine is accepted.
+    """Decides which requests may use the local token.
 
     `listens_on` is the address on which the gateway listens; "" if it does not listen. `networks` are addresses and
     networks besides this machine.
@@ -65,7 +65,7 @@ class LocalTokenRule:
         return host is None or is_loopback_host(_without_port(host))
 
     def _is_near(self, peer: str) -> bool:
-        """Return True if an address is of this machine or of an accepted network. An unknown address is not."""
+        """Return True if an address is on this machine or an accepted network. Unknown ones are not."""
         if peer == THIS_MACHINE:
             return True
         address = _parse_address(peer)

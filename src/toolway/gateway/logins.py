@@ -45,7 +45,7 @@ class PendingLogin:
     redirected_to: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def wait_for_redirect(self, server: str, url: str) -> str:
-        """Publish the authorization URL, which the user opens in a browser.
+        """Publish the authorization URL for the user to open in a browser.
 
         Wait for the login, and return the URL to which the browser was redirected at its end.
         """
@@ -124,10 +124,10 @@ class LoginEndpoint:
         return {"id": id_, "url": login.url.result()}
 
     def _make_room(self, principal_id: str) -> None:
-        """Cancel one pending login if there are too many for a new login of this principal.
+        """Cancel one pending login if there are too many to add one for this principal.
 
-        It is the oldest of the principal with most pending logins. So one principal cannot cancel the login of another
-        one that has fewer.
+        That is the oldest login of the principal with the most. So nobody can cancel the logins of someone with
+        fewer.
         """
         counts = Counter(login.principal_id for login in self._pending.values())
         if counts[principal_id] >= MAX_PENDING_LOGINS // 2:
@@ -157,7 +157,7 @@ class LoginEndpoint:
             task.exception()  # marks it as retrieved: the waiting request has already raised it
 
     def log_out_everywhere(self, caller: str) -> None:
-        """Log a caller out of all servers, after its API key was revoked. End its pending logins too."""
+        """Log a caller out of all servers and end its pending logins, after its API key was revoked."""
         for id_ in [id_ for id_, login in self._pending.items() if login.caller_id == caller]:
             self._pending.pop(id_).cancel()
         task = asyncio.get_running_loop().create_task(self._servers.logins.logout_everywhere(caller))

@@ -1,4 +1,4 @@
-"""Meta-tools that a part adds: an endpoint lists them instead of its servers' tools, which they find and call.
+"""Meta-tools that a part adds: an endpoint lists them instead of the tools that they find and call.
 
 One part may provide them. A call through one becomes the call of the tool that it names before it is sent, so every
 control sees that tool: scopes, policy, limits, approvals, argument check, and audit log.
@@ -24,7 +24,7 @@ UnwrappedCall: TypeAlias = "tuple[Json, Tool | None] | Json"
 
 
 class MetaToolSet(Protocol):
-    """Meta-tools of all endpoints that list them. Their definitions never change."""
+    """Meta-tools for all endpoints that list them. Their definitions never change."""
 
     @property
     def definitions(self) -> Mapping[str, Json]:
@@ -33,7 +33,7 @@ class MetaToolSet(Protocol):
 
     @property
     def callers(self) -> frozenset[str]:
-        """Names of those that call the tool that their argument `name` names, with their argument `arguments`."""
+        """Names of meta-tools that call the tool in their argument `name`, with their `arguments`."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class MetaToolSet(Protocol):
         ...
 
     def instructions(self, servers: Sequence[str]) -> str:
-        """Return the instructions of an endpoint with these servers."""
+        """Return the instructions for an endpoint with these servers."""
         ...
 
     async def answer(self, context: RequestContext, name: str, arguments: object) -> Json:
@@ -50,23 +50,23 @@ class MetaToolSet(Protocol):
         ...
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
-        """Return the call that a call of one of `callers` contains, or a result that explains why it is not made."""
+        """Return the tool call inside a call of one of `callers`, or a result that explains the problem."""
         ...
 
     def may_call(self, name: str, tool: Tool) -> bool:
-        """Return False if this one of `callers` may not call a tool. It decides no rights: those are checked later."""
+        """Return False if this one of `callers` cannot call a tool. Rights are checked later."""
         ...
 
     def count_call(self, name: str) -> None:
-        """Count a call that is sent through one of `callers`."""
+        """Count a call sent through one of `callers`."""
         ...
 
     def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
-        """Look at the result of a tool that a principal called through one of `callers`."""
+        """Look at the result of a tool called through one of `callers`."""
         ...
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
-        """Return a result that explains the failure of such a call to a model; None to report it as it is."""
+        """Return a result that explains a failed call to a model; None to report the failure as is."""
         ...
 
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
@@ -74,12 +74,12 @@ class MetaToolSet(Protocol):
         ...
 
     def on_views_changed(self) -> None:
-        """Drop what is known about the tools of endpoints: they may have other names and descriptions now."""
+        """Drop cached names and descriptions of tools, because they may have changed."""
         ...
 
 
 class EndpointFacts(NamedTuple):
-    """Facts about the endpoints of a gateway, for meta-tools."""
+    """What meta-tools need to know about a gateway's endpoints."""
 
     toolsets: Callable[[], Mapping[str, ToolFilter]]  # each has an endpoint
     held_servers: Callable[[], Iterable[str]]  # servers whose entries need an administrator's review
@@ -100,7 +100,7 @@ class MetaTools:
     def provide(self, provider: MetaToolSet) -> None:
         """Let endpoints list these meta-tools.
 
-        Raises `LookupError` if another part provides some already: names of both could be the same.
+        Raises `LookupError` if another part already provides some: their names could clash.
         """
         if self.provider is not None:
             raise LookupError("another part already provides meta-tools")

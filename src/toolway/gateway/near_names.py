@@ -1,4 +1,4 @@
-"""Suggestions for an unknown tool name: the names near to it, of the tools that the caller may see."""
+"""Suggests names for an unknown tool: the closest ones among tools that the caller may see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 
 def find_near_names(name: str, tools: Mapping[str, Item]) -> Generator[None, None, list[str]]:
-    """Compute the names in `tools` that a caller who used the unknown `name` may have meant, the nearest first.
+    """Find the names in `tools` that a caller of the unknown `name` may have meant, closest first.
 
     `tools` are the caller's tools by the names that the caller sees. Tools whose name differs only in the server, the
     case or the separators come alone. This generator yields between slices of names, so other tasks can run.

@@ -1,4 +1,4 @@
-"""Parts of one running gateway: opens them in order, gives them what they need, applies settings, and closes them."""
+"""A gateway's parts: opens them in order, gives them what they need, applies settings, closes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class PartSet:
-    """All parts of a gateway, and the context that they get (`PartContext`).
+    """All of a gateway's parts, and their `PartContext`.
 
     `key` is the gateway's key; without it, parts get a random one. `open_database` returns the database of a part.
     Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets
@@ -96,7 +96,7 @@ class PartSet:
     def set_gate(self, gate: CheckedGate) -> None:
         """Let `gate` decide about every call of the hub before it is sent. Call it before the hub is opened.
 
-        Raises `LookupError` if another part decides already: which of the two would count?
+        Raises `LookupError` if another part already decides.
         """
         if self.gate is not None:
             raise LookupError("another part already decides about calls")
@@ -104,24 +104,24 @@ class PartSet:
         self.hub.calls.use_gate(gate)
 
     def derive_key(self, part: Part) -> bytes:
-        """Return the secret of a part. Neither the gateway's key nor another part's secret is computed from it."""
+        """Return a part's secret, from which neither the gateway's key nor other secrets can be derived."""
         return hmac.digest(self._key, f"secret of the part {part.name}".encode(), "sha256")
 
     def runtime(self, name: str, kind: type[R]) -> R:
-        """Return the runtime of a part. Raises `LookupError` if there is none, or if it is of another class."""
+        """Return a part's runtime. Raises `LookupError` if it is missing or of another class."""
         runtime = self._parts[name][1]
         if not isinstance(runtime, kind):
             raise LookupError(f"the part {name} is not a {kind.__name__}")
         return runtime
 
     def start(self, settings: Mapping[str, Any]) -> None:
-        """Use the first settings, by name of the part. Raises `ConfigError`: the gateway must not start then."""
+        """Use the first settings, by part name. Raises `ConfigError` to stop the gateway from starting."""
         self._configured = {name for name, each in settings.items() if each is not None}
         for part, runtime in self:
             runtime.start(settings.get(part.name))
 
     async def prepare(self) -> None:
-        """Let all parts get ready before the gateway listens. Raises `ConfigError`: the gateway must not start then."""
+        """Get all parts ready before the gateway listens. Raises `ConfigError` to stop it from starting."""
         for _, runtime in self:
             await runtime.prepare()
 
@@ -142,22 +142,22 @@ class PartSet:
             await runtime.load(config)
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Let all parts begin to work, when the hub runs and before clients are served."""
+        """Let all parts start working, once the hub runs and before clients are served."""
         for _, runtime in self:
             await runtime.begin(config)
 
     def with_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
-        """Return server entries with the servers of parts in this process. The configured servers win."""
+        """Add the parts' in-process servers to the server entries. Configured servers win."""
         own = {name: each for _, runtime in self for name, each in runtime.servers().items() if name not in servers}
         return {**servers, **own}
 
     @property
     def issues(self) -> list[ConfigIssue]:
-        """Current problems of the files that the settings of parts name."""
+        """Return current problems with files that parts' settings name."""
         return [each for _, runtime in self for each in runtime.issues]
 
     def stamps(self, gateway: GatewaySettings) -> list[object]:
-        """Return values that differ if a file was changed that the settings of a part name."""
+        """Return values that change when a file named in a part's settings changes."""
         return [each for _, runtime in self for each in runtime.stamps(gateway)]
 
     def on_servers_changed(self) -> None:
@@ -166,11 +166,11 @@ class PartSet:
             runtime.on_servers_changed()
 
     async def reload(self, settings: Mapping[str, Any]) -> list[str]:
-        """Let all parts read their files again, after a reload was applied. Return what is wrong with them."""
+        """Make all parts reread their files after a reload. Return the problems."""
         return [each for part, runtime in self for each in await runtime.reload(settings.get(part.name))]
 
     async def run(self) -> None:
-        """Do the work of all parts in the background, until cancelled. A part whose work fails does not stop others."""
+        """Run all parts' background work until cancelled. A failing part does not stop the others."""
         await asyncio.gather(*(self._run(part, runtime) for part, runtime in self))
 
     async def _run(self, part: Part, runtime: PartRuntime) -> None:
@@ -180,7 +180,7 @@ class PartSet:
             _log.exception("the part %s ended its work in the background", part.name)
 
     def gauges(self) -> Iterator[Gauge]:
-        """Yield the values of all parts for `/metrics`. A part that fails has none."""
+        """Yield all parts' values for `/metrics`, except those of parts that fail."""
         for part, runtime in self:
             try:
                 yield from [each for each in runtime.gauges() if each.name in part.metrics]
@@ -188,7 +188,7 @@ class PartSet:
                 _log.exception("the part %s has no metrics", part.name)
 
     async def read_gauges(self) -> list[Gauge]:
-        """Return the values of all parts for `/metrics`, with those that are read from databases."""
+        """Return all parts' values for `/metrics`, including those read from databases."""
         found = list(self.gauges())
         for part, runtime in self:
             try:
@@ -198,18 +198,18 @@ class PartSet:
         return found
 
     def status(self) -> dict[str, Json]:
-        """Return what parts say about themselves in `GET /admin`, by name of the part."""
+        """Return what parts report in `GET /admin`, by part name."""
         return {part.name: runtime.status() for part, runtime in self if part.status_schema}
 
     def own_reports(self) -> dict[str, Json]:
-        """Return what the first worker of this machine gets to know from the parts of this one, by name of the part."""
+        """Return what this worker's parts report to the machine's first worker, by part name."""
         return {part.name: report for part, runtime in self if (report := runtime.worker_report())}
 
     def reports_of_workers(self, part: Part) -> list[Json]:
         return [each.parts[part.name] for each in self.worker_reports() if part.name in each.parts]
 
     def drain(self) -> None:
-        """Let no part begin more work: the gateway shuts down."""
+        """Stop all parts from starting new work: the gateway is shutting down."""
         for part, runtime in self:
             try:
                 runtime.drain()
@@ -217,7 +217,7 @@ class PartSet:
                 _log.exception("the part %s continues its work", part.name)
 
     async def finish(self, timeout: float) -> None:
-        """Let all parts end their running work, each in at most `timeout` seconds, before the servers are closed."""
+        """Let all parts finish their work, in at most `timeout` seconds each, before servers close."""
         for part, runtime in reversed(self._parts.values()):
             try:
                 await runtime.finish(timeout)
@@ -225,7 +225,7 @@ class PartSet:
                 _log.exception("the part %s did not finish its work", part.name)
 
     async def close(self) -> None:
-        """Close all parts, the last one first."""
+        """Close all parts in reverse order."""
         for part, runtime in reversed(self._parts.values()):
             try:
                 await runtime.close()
@@ -234,7 +234,7 @@ class PartSet:
 
 
 def file_database(folder: Path) -> OpenDatabase:
-    """Return the function that opens the database of a part in a file of the state folder."""
+    """Return a function that opens a part's database file in the state folder."""
 
     def open_database(part: Part) -> Database:
         from toolway.part_api.database import SqliteDatabase
@@ -245,7 +245,7 @@ def file_database(folder: Path) -> OpenDatabase:
 
 
 def _in_order(parts: Iterable[Part]) -> list[Part]:
-    """Order the parts so each follows the parts that it needs. Raises `LookupError` if one is missing."""
+    """Order the parts so each comes after the parts it needs. Raises `LookupError` if one is missing."""
     left, ordered = {part.name: part for part in parts}, dict[str, Part]()
 
     def add(name: str) -> None:

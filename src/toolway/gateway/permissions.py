@@ -1,7 +1,7 @@
-"""Access that a part decides about, in addition to groups and scopes: which items a principal may see and call.
+"""Access decided by a part, on top of groups and scopes: which items a principal may see and call.
 
-One part may decide. A view of an endpoint asks its `PrincipalAccess` which items to show, and the dispatcher whether a
-call may be sent. Both ask the same object, so a list and a call agree.
+One part may decide. An endpoint's view asks `PrincipalAccess` which items to show, and the dispatcher asks the same
+object whether a call may be sent, so lists and calls agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolway.gateway.principals import Principal
 
 
 class PrincipalAccess(Protocol):
-    """Decisions about one principal, or about several between which no rule distinguishes: these share one object."""
+    """Decisions about one principal, or several that the rules do not distinguish."""
 
     @property
     def version(self) -> int:
@@ -23,15 +23,15 @@ class PrincipalAccess(Protocol):
         ...
 
     def shows(self, kind: ListKind, item: Item) -> bool:
-        """Return True if lists may show an item: a call of it is allowed, at least with some arguments."""
+        """Return True if lists may show an item: a call is allowed, at least with some arguments."""
         ...
 
     def may_include(self, server: str) -> bool:
-        """Return True if any item of a server may be allowed; False if none can be."""
+        """Return False if no item of a server can ever be allowed."""
         ...
 
     def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
-        """Return True if so many of these items are undecided that `prepare` should decide about them."""
+        """Return True if so many items are undecided that `prepare` should decide about them."""
         ...
 
     async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
@@ -68,7 +68,7 @@ class PrincipalAccess(Protocol):
 
 
 class AccessFilter(Protocol):
-    """Rules of a part, as loaded: another object after they have changed."""
+    """A part's rules as loaded. Changed rules are a new object."""
 
     def access_for(self, principal: Principal) -> PrincipalAccess:
         """Return the decisions about a principal."""
@@ -83,9 +83,9 @@ class Permissions:
         self.on_changed: Callable[[], None] = lambda: None  # gives every client a new view; set by the gateway
 
     def decide_by(self, source: Callable[[], AccessFilter | None]) -> None:
-        """Let the rules that `source` returns decide. None means no rules.
+        """Let the rules from `source` decide. None means no rules.
 
-        Raises `LookupError` if another part decides already: which of the two would count?
+        Raises `LookupError` if another part already decides.
         """
         if self.source is not _no_filter:
             raise LookupError("another part already decides about access")

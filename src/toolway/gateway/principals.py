@@ -1,6 +1,6 @@
-"""Principals and API keys: the local administrator, and the holders of keys.
+"""Principals and API keys: the local administrator, and everyone with a key.
 
-The token of this machine is created at the first start, in a file that only its user can read. API keys are random,
+The local token is created on the first start, in a file that only its user can read. API keys are random,
 shown once, and stored as hashes. Each key is restricted to the endpoints it was created for.
 """
 
@@ -96,7 +96,7 @@ LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=T
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """An API key as it is stored: its hash, never the key itself.
+    """An API key as stored: its hash, never the key itself.
 
     An entry with `ended_person` is not a key. It says that a user's tokens that were issued before `created` are
     refused. It is stored with the keys, because all workers and nodes must learn of both at once.
@@ -152,7 +152,7 @@ _KEY_FIELDS: Final = frozenset(ApiKey.__struct_fields__) - {"attributes"}
 
 
 def show_key(key: ApiKey) -> Json:
-    """Return an API key for administrators: without its hash."""
+    """Return an API key as administrators see it, without its hash."""
     rate = str(key.rate) if key.rate is not None else None
     fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
     limits = {
@@ -168,7 +168,7 @@ class _KeysFile(msgspec.Struct):
 
 
 class ApiKeyStore(ABC):
-    """Store of the token of this machine and all API keys, in memory; subclasses also store the keys elsewhere.
+    """Stores the local token and all API keys in memory; subclasses also store the keys elsewhere.
 
     A lookup costs one hash, independent of the number of API keys.
     """
@@ -182,7 +182,7 @@ class ApiKeyStore(ABC):
         self._revocation_callbacks: list[Callable[[str], None]] = []
 
     def on_changed(self, callback: Callable[[], None]) -> None:
-        """Register a callback for every change of the API keys. It is called before the callbacks of `on_revoked`."""
+        """Call `callback` after every change of the API keys, before the callbacks of `on_revoked`."""
         self._change_callbacks.append(callback)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
@@ -201,12 +201,12 @@ class ApiKeyStore(ABC):
         return key.to_principal() if key is not None and key.is_valid() else None
 
     def principal_for(self, id: str) -> Principal | None:
-        """Return the principal of the API key with this id; None if no such key exists (any more)."""
+        """Return the principal of the API key with this id, or None if it does not exist."""
         found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
         return next((key.to_principal() for key in found if key.is_valid()), None)
 
     def person_of(self, caller_id: str) -> str:
-        """Return one caller id for all keys of the user behind a caller id.
+        """Return one caller id for all keys of the same user.
 
         A key that was made with another key, or by a user who logged in, belongs to its maker, and so do the keys
         that are made with it. Keys made with the token of this machine belong to different users: its owner hands them
@@ -227,7 +227,7 @@ class ApiKeyStore(ABC):
         return next((key.hash for key in self._keys.values() if key.id == id), "")
 
     def list_keys(self) -> Sequence[ApiKey]:
-        """Return all API keys, also those that have expired."""
+        """Return all API keys, including expired ones."""
         return [key for key in self._keys.values() if not key.ended_person]
 
     def ended_logins(self) -> Mapping[str, float]:
@@ -263,7 +263,7 @@ class ApiKeyStore(ABC):
 
     @abstractmethod
     async def end_logins(self, person: str, now: float) -> None:
-        """Refuse all access tokens that were issued to a user before `now`. `person` is a principal id.
+        """Reject all access tokens issued to a user before `now`. `person` is a principal id.
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
@@ -464,7 +464,7 @@ def generate_key(
 
 
 def parse_key_rate(text: str | None) -> Rate | None:
-    """Return the rate limit of a new API key from its text; the default for None, and no limit (None) for `none`.
+    """Parse a new API key's rate limit; the default for None, and no limit (None) for `none`.
 
     Raises `ValueError` if the text is not a rate.
     """
@@ -477,7 +477,7 @@ def parse_key_rate(text: str | None) -> Rate | None:
 
 
 def _read_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that parts add to an API key, as they are stored. Raises `ConfigError`."""
+    """Return the part-defined attributes of an API key as they are stored. Raises `ConfigError`."""
     known, found = registry.key_attributes(), dict[str, Any]()
     for name, value in given.items():
         if value is None:
@@ -506,7 +506,7 @@ def is_valid_key_name(name: str) -> bool:
 
 
 def read_local_token(file: Path) -> str:
-    """Return the administrator token of this machine from `file`, which is created at first use.
+    """Return the local administrator token from `file`, which is created on first use.
 
     Raises `OSError` if the file is not accessible, `ConfigError` if the token is too short.
     """

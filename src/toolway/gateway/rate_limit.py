@@ -31,7 +31,7 @@ class RateLimiter(Protocol):
 
 
 class RateBucket:
-    """Token bucket of one API key. It starts full."""
+    """One API key's token bucket. It starts full."""
 
     __slots__ = ("rate", "tokens", "updated_at")
 
@@ -59,7 +59,7 @@ class RateBucket:
 
 
 class LocalRateLimiter:
-    """Rate limiter that counts only the calls of this process, in one token bucket per API key."""
+    """Counts only this process's calls, in one token bucket per API key."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -325,7 +325,7 @@ class Router:
         await self._cluster.handle_node_exchange(exchange, refusal)
 
     def refuse_node_request(self, *, is_overloaded: bool) -> RpcFailure | None:
-        """Return the error if requests of other nodes must be refused now; None if they may run."""
+        """Return the error if other nodes' requests must be rejected now; None if they may run."""
         if self.rejects_new_requests:
             return RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
         if is_overloaded:
@@ -371,7 +371,7 @@ class Router:
             self._dashboard.handle(exchange)
 
     def _find_document(self, request: HttpRequest) -> bytes | None:
-        """Return the public document of the verifier of credentials that a request is for; None if it is for none."""
+        """Return the credential verifier's public document for this request, or None."""
         verifier = self._credentials.verifier
         return verifier.document(request) if verifier is not None else None
 
@@ -480,7 +480,7 @@ class Router:
         return self._legacy.handle_post(exchange, message, principal, view, endpoint)
 
     def _needs_scopes(self, principal: Principal) -> bool:
-        """Return True if some tools need scopes that the token of this principal may lack."""
+        """Return True if this principal's token may lack OAuth scopes that some tools need."""
         verifier = self._credentials.verifier
         return verifier is not None and principal.is_person and verifier.has_tool_scopes
 
@@ -567,7 +567,7 @@ class Router:
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """Reply with a JSON-RPC error which says that the request did not run; ask to retry after one second."""
+        """Reply that the request did not run, as a JSON-RPC error; ask to retry after one second."""
         exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------
@@ -613,7 +613,7 @@ class Router:
         return cached[1]
 
     def may_call(self, principal: Principal, tool: str, arguments: Json | None = None) -> bool:
-        """Return True if scopes and policy let a principal call a tool, named `server.tool`, with these arguments."""
+        """Return True if scopes and policy let a principal call `server.tool` with these arguments."""
         if self.missing_scopes(principal, tool):
             return False
         permission = self._permission_for(principal)
@@ -625,7 +625,7 @@ class Router:
         return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
 
     def may_see(self, principal: Principal, tool: str) -> bool:
-        """Return True if scopes and policy show a tool, named `server.tool`, to a principal on any endpoint."""
+        """Return True if scopes and policy show `server.tool` to a principal on any endpoint."""
         permission = self._permission_for(principal)
         if principal.scopes is None and permission is None:
             return True
@@ -643,7 +643,7 @@ class Router:
         return ref
 
     def allows(self, principal: Principal, ref: ToolRef, arguments: Json) -> bool:
-        """Return True if the policy of the gateway permits a tool call; report a denied call to the audit log."""
+        """Return True if the gateway's policy permits a tool call. Denied calls go to the audit log."""
         permission = self._permission_for(principal)
         tool = self._catalog.tool(ref)
         if permission is None or (tool is not None and permission.allows_call(tool, arguments)):
@@ -658,7 +658,7 @@ class Router:
         return permission.denial_hint(principal, name) if permission is not None else ""
 
     def _permission_for(self, principal: Principal) -> PrincipalAccess | None:
-        """Return the decisions of a part about a principal; None if no part decides.
+        """Return a part's decisions about a principal; None if no part decides.
 
         None too for calls that another node forwards: that node has decided about them.
         """
@@ -731,7 +731,7 @@ class Router:
 
 
 def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
-    """Schedule the abort of a request for the time when its client's token expires. Return the timer, if any.
+    """Schedule a request's abort for when its client's token expires. Return the timer, if any.
 
     It is not used for tool calls of MCP clients: a running call may finish.
     """

@@ -1,4 +1,4 @@
-"""Sealed handles (AES-GCM): state stored by clients, who can neither read nor change it.
+"""Sealed handles (AES-GCM): state that clients store but can neither read nor change.
 
 The gateway has no table of issued handles: another process with the same key can open them. Every handle has a kind, so
 it cannot be used for another purpose, and an expiry time.
@@ -29,7 +29,7 @@ _MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle that a client sends is 
 
 
 class Sealer:
-    """Encryption of values as text handles with an expiry time, and their decryption.
+    """Encrypts values as text handles with an expiry time, and decrypts them.
 
     `now` returns wall time, because a handle may outlive the process that made it. A handle of more than `max_chars`
     characters is not opened.
@@ -79,7 +79,7 @@ TASK_LIFETIME_S: Final = 30 * 86_400.0
 
 
 class ClientHandles:
-    """Encryption and decryption of handles that clients send back: states of interrupted requests, and task ids.
+    """Handles that clients send back: states of interrupted requests, and task ids.
 
     A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
     node can open the handles of all nodes.

@@ -1,8 +1,8 @@
-"""State directory of a gateway, private to its user.
+"""A gateway's state directory, private to its user.
 
 It contains the token, the sealing key, the API keys and the address of the running gateway.
 
-The command line checks at every start if a gateway runs, so this module loads cryptography only when needed.
+The command line checks on every start whether a gateway runs, so this module only loads cryptography when needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RunningGateway(msgspec.Struct, frozen=True):
-    """Address and process id of a running gateway: the content of `running.json`.
+    """Address and process id of a running gateway, as stored in `running.json`.
 
     The command line reads that file to find the gateway.
     """
@@ -35,7 +35,7 @@ class RunningGateway(msgspec.Struct, frozen=True):
     started: str = ""  # when the process was started; "" if unknown. Another program may have its pid later
 
     def named_file(self, environ: Mapping[str, str], directory: Path) -> Path | None:
-        """Return the config file with whose name the gateway was started.
+        """Return the config file that the gateway was started with.
 
         None if it serves the files that are found without an option, or the configuration of a cluster.
         """
@@ -98,7 +98,6 @@ class StateDir:
         )
 
     def remove_running(self) -> None:
-        """Remove `running.json` if this process wrote it."""
         found = self.read_running()
         if found is not None and found.pid == os.getpid():
             (self.folder / "running.json").unlink(missing_ok=True)

@@ -92,7 +92,7 @@ class ToolFilter:
 
 @dataclass(frozen=True)
 class _CombinedFilter(ToolFilter):
-    """Filter made of several filters; a subclass decides how they are combined."""
+    """A filter made of several filters; subclasses decide how to combine them."""
 
     patterns: tuple[str, ...] = ()
     filters: tuple[ToolFilter, ...] = ()
@@ -116,7 +116,7 @@ class _UnionFilter(_CombinedFilter):
 
 
 class _AccessFilter(_CombinedFilter):
-    """Filter that includes a tool if one of several filters includes it and none excludes it by a `!` pattern."""
+    """Includes a tool if any of several filters includes it and none excludes it with a `!` pattern."""
 
     def __contains__(self, name: str) -> bool:
         verdicts = [_last_match(each._compiled, name) for each in self.filters]
@@ -138,8 +138,7 @@ class _AccessFilter(_CombinedFilter):
 def filter_for_access(groups: Iterable[Sequence[str]]) -> ToolFilter:
     """Return the filter for a user who is in several groups, given the patterns of each.
 
-    A tool is included if a group includes it and no group excludes it: a `!` pattern of one group is stronger than the
-    patterns of the other groups.
+    A tool is included if a group includes it and no group excludes it: a `!` pattern in any group wins.
     """
     return _AccessFilter(tuple(ToolFilter(tuple(patterns)) for patterns in groups))
 
@@ -173,7 +172,7 @@ def _last_match(compiled: _Compiled, name: str) -> bool | None:
 
 
 def _whole_server_name(server: str) -> str:
-    """Return an artificial tool name that a pattern matches only if it matches all tools of a server.
+    """Return a made-up tool name that only patterns for all of a server's tools match.
 
     It is longer than any tool name.
     """

@@ -1,4 +1,4 @@
-"""The tools of a view under unique names, built in slices, so the event loop is never held for long.
+"""A view's tools under unique names, built in slices to keep the event loop responsive.
 
 Naming 50,000 tools takes long. `ToolNaming.build` is a generator that yields after each slice of work (see
 `_async.run_in_slices`). What was named stays valid until the list of its server

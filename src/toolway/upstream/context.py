@@ -1,4 +1,4 @@
-"""Upstream context: what a hub offers to each of its upstreams, the objects that each run one server."""
+"""What a hub offers to each of its upstreams, the objects that each run one server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolway.upstream.transport import Transport
 
 
 class UpstreamContext(Protocol):
-    """Services of a hub for one upstream (running server): transports, callbacks, events, and storage of lists."""
+    """Services of a hub for one upstream: transports, callbacks, events, and list storage."""
 
     def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
         """Create an unopened transport to the server.
@@ -27,38 +27,38 @@ class UpstreamContext(Protocol):
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list (such as the tools) as the server sent it. Return the changes; None if nothing has changed."""
+        """Store a list (such as the tools) as the server sent it. Return the changes, or None."""
         ...
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
-        """Return True if this list cannot be fetched over the shared connection to the server, as that has no login.
+        """Return True if the shared connection cannot fetch this list because it has no login.
 
-        Then only the connections of callers who are logged in can fetch the list.
+        Only connections of logged-in callers can fetch the list then.
         """
         ...
 
     def update_caller_list(
         self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list, such as the tools, that a caller's own connection to the server fetched, for this caller only.
+        """Store a list that a caller's own connection fetched, for this caller only.
 
         Nothing is stored unless each caller has its own lists (`has_caller_lists`).
         """
         ...
 
     def has_caller_lists(self, server: str) -> bool:
-        """Return True if each caller sees only the tools and other items that its own connection has fetched."""
+        """Return True if each caller sees only what its own connection has fetched."""
         ...
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
-        """Return the digests of these tools' definitions by name, to compare them with the pins (accepted definitions).
+        """Return these tools' definition digests by name, to compare them with the pins.
 
         Empty if no definitions are pinned.
         """
         ...
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return False if a tool must not be used, because `digest` does not match its pinned (accepted) definition."""
+        """Return False if `digest` does not match the tool's pin, so the tool must not be used."""
         ...
 
     @property

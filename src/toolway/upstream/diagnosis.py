@@ -21,14 +21,14 @@ PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docke
 
 
 class Diagnosis(NamedTuple):
-    """Likely cause of a server's failed start, and a hint to fix it."""
+    """Likely cause of a failed start, and a hint to fix it."""
 
     cause: str
     hint: str
 
 
 class _Pattern(NamedTuple):
-    """Regular expression for a server's stderr, with the cause and the hint that it indicates."""
+    """Pattern for a server's stderr, with the cause and hint that it indicates."""
 
     pattern: re.Pattern[str]
     cause: str  # {0} is the first group that matched

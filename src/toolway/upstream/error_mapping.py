@@ -1,4 +1,4 @@
-"""Mapping of transport errors to the `CallError` classes that callers get."""
+"""Maps transport errors to the `CallError` classes that callers get."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _USELESS_RETRIES: Final = (SEND_TOO_LATE, "E-NO-ANSWER")  # the second would ask
 def call_error(
     exc: TransportError | JSONRPCError, server: str, name: str, not_processed_codes: Container[int] = ()
 ) -> CallError:
-    """Return the `CallError` that the caller gets for an error of the transport or the server.
+    """Return the `CallError` for an error from the transport or the server.
 
     `not_processed_codes` are HTTP statuses and JSON-RPC codes that the operator declared to mean "not processed"
     for this server.
@@ -74,9 +74,9 @@ def call_error(
 
 
 def _stated_certainty(exc: JSONRPCError) -> Certainty | None:
-    """Return the certainty that the error of another Toolway gateway states in its data; None if it states none.
+    """Return the certainty that another Toolway gateway put into its error data, or None.
 
-    Only errors with an application code are asked: the codes of JSON-RPC have their own meaning.
+    Only errors with an application code count: JSON-RPC's own codes have their own meaning.
     """
     stated = exc.data.get("executed") if isinstance(exc.data, dict) else None
     if not isinstance(stated, str) or classify_error(exc.code) is not Certainty.EXECUTED:
@@ -124,7 +124,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 
 
 def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
-    """Mask secrets, in place, in an error of a hub and in the errors that caused it: a traceback shows them all.
+    """Mask secrets, in place, in an error and its causes: a traceback shows them all.
 
     `mask` replaces the known secrets in a string. Strings that a server sent, such as its stderr, may contain secrets.
     `ToolError.result` is data and stays unchanged.
@@ -150,7 +150,7 @@ def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
 
 @contextmanager
 def masking_errors(mask: Callable[[str], str]) -> Iterator[None]:
-    """Mask secrets in an error that is raised inside the `with` block."""
+    """Mask secrets in an error raised inside the `with` block."""
     try:
         yield
     except ToolwayError as exc:
@@ -159,7 +159,7 @@ def masking_errors(mask: Callable[[str], str]) -> Iterator[None]:
 
 
 def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeout:
-    """Return the error of one attempt that took longer than its time limit of `seconds`."""
+    """Return the error for an attempt that exceeded its time limit of `seconds`."""
     return CallTimeout(
         f"an attempt of {server}.{call.name} timed out after {seconds:g} s",
         phase=call.state.phase,
@@ -173,12 +173,12 @@ def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeou
 
 
 def is_auth_code(code: str) -> bool:
-    """Return True if the error `code` reports a problem with a credential, which makes an immediate retry useless."""
+    """Return True if the error is about a credential, so retrying at once is useless."""
     return code.startswith("E-AUTH-")
 
 
 def explain_rejected_token(exc: TransportError, server: Server) -> None:
-    """Set code and hint of an HTTP error 401 or 403 to "token rejected", if the server's entry has a fixed token."""
+    """Turn an HTTP 401 or 403 into "token rejected", if the server's entry has a fixed token."""
     if exc.status not in (401, 403) or exc.code != "E-HTTP-STATUS" or MISSING_CREDENTIAL in exc.hint:
         return
     place = _find_token(server)
@@ -192,7 +192,7 @@ def explain_rejected_token(exc: TransportError, server: Server) -> None:
 
 
 def _find_token(server: Server) -> str:
-    """Return the config key of the fixed token of a server, such as `headers.Authorization`, or ""."""
+    """Return the config key of a server's fixed token, such as `headers.Authorization`, or ""."""
     found = [name for name in server.headers if name.lower() == "authorization" or is_secret_name(name)]
     if found:
         return f"headers.{min(found, key=lambda name: name.lower() != 'authorization')}"
@@ -204,7 +204,7 @@ def no_credential_message(server: str) -> str:
 
 
 def unavailable_error(status: ServerStatus, code: str, *, permanent: bool) -> CallError:
-    """Return the error of a call that was not sent because its server is not ready.
+    """Return the error for a call that was not sent because its server is not ready.
 
     `code` comes from the server's last failure. `permanent` means that the server was removed or replaced.
     """

@@ -1,13 +1,13 @@
-"""Health checks of one server: by a ping, and by its health URL if it has one.
+"""Health checks of one server: by ping, and by its health URL if it has one.
 
 While a server is ready, `HealthMonitor.watch` pings it if it is silent. A slow server answers the ping, a hung one does
 not. A process that has sent nothing for `health.timeout` seconds, not even the answer to a ping, is hung: the
 supervisor restarts it. A server with a URL cannot be restarted from here: it gets a new connection after several failed
 pings, and only if no call is in flight.
 
-Many servers have one thread, and answer nothing while a tool runs. So while a call runs, a missing answer proves
-something only if the server has answered pings during calls before. A bare server never has. Nor does it prove anything
-within the time limit that is set for the call or the server: the limit of the call finds a server that hangs.
+Many servers have one thread and answer nothing while a tool runs. So during a call, a missing answer only proves
+something if the server has answered pings during calls before, which a bare server never has. Within an explicit time
+limit of the call or server it proves nothing: that limit will catch a hung server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HealthMonitor:
         return self._ping_failure or self._url_failure
 
     def on_started(self) -> None:
-        """Record that the server has just answered the requests of its start, so it counts as healthy."""
+        """Record that the server answered its startup requests, so it counts as healthy."""
         self._record(ping="")
 
     async def check(self, session: Session, timeout: float) -> str:
@@ -124,7 +124,7 @@ class HealthMonitor:
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     def _must_restart(self, session: Session, misses: int) -> bool:
-        """Return True if a server that has failed `misses` pings in a row must be restarted or connected again."""
+        """Return True if `misses` failed pings in a row mean that the server must be restarted."""
         health, is_process = self._server.health, self._server.transport == "stdio"
         silence = self._clock() - session.last_activity + TIMER_TOLERANCE_S
         if not session.in_flight:
@@ -133,7 +133,7 @@ class HealthMonitor:
         return is_process and health.during_calls and silence >= max(health.timeout, *limits, 0.0)
 
     def _explicit_limit(self, call: Call) -> float:
-        """Return the time limit of a call in seconds if one is set; 0 if it is the default."""
+        """Return a call's explicit time limit in seconds; 0 if it has the default."""
         if call.timeout is not None:
             return call.timeout
         total = call.policy.timeout if call.policy is not None else self._server.timeout.total
@@ -146,7 +146,7 @@ class HealthMonitor:
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
-        """Wait until the server was silent for `seconds`, or until a check is requested. Return True if a check is due.
+        """Wait until the server has been silent for `seconds` or a check is requested. True if a check is due.
 
         Return False if the server sent a message during the wait. With 0 seconds, only a requested check ends the wait.
         """
@@ -198,7 +198,7 @@ class HealthMonitor:
             await asyncio.sleep(health.interval)
 
     async def _get_url(self, limit: float) -> str:
-        """Request the health URL, if there is one. Return why it failed, or "" if its status is 2xx."""
+        """Request the health URL, if any. Return why it failed, or "" for a 2xx status."""
         url = self._server.health.url
         if url is None:
             return ""
@@ -218,5 +218,5 @@ class HealthMonitor:
 
 
 def _sent_calls(session: Session) -> list[Call]:
-    """Return the calls that the server has received and not answered."""
+    """Return the calls that the server has received but not answered."""
     return [call for call in session.running_calls if call.state.certainty is not Certainty.NOT_SENT]

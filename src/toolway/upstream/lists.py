@@ -1,4 +1,4 @@
-"""Lists of one server: fetched when it is ready, and again when the server reports a change.
+"""Fetches one server's lists when it is ready, and again when it reports a change.
 
 The pages of a list are fetched within limits, so an endless list cannot block the upstream.
 """
@@ -46,7 +46,7 @@ class ListSync:
         self._dirty_event.set()
 
     async def wait_fetched(self, kind: ListKind) -> None:
-        """Wait, without a time limit, until this list (such as tools) was fetched, or is known to be missing."""
+        """Wait, with no time limit, until this list was fetched or is known to be missing."""
         await self._fetched[kind].wait()
 
     async def fetch_tools(self, session: Session) -> None:
@@ -63,7 +63,7 @@ class ListSync:
             self._publish(session, "tools", [], [])
 
     async def fetch(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list of the server, such as its tools, now; the list is empty if the server does not offer it.
+        """Fetch one of the server's lists now; empty if the server does not offer it.
 
         Raises `TransportError` or `JSONRPCError` if a request for a page fails.
         """
@@ -83,7 +83,7 @@ class ListSync:
     # -- while the server is ready ------------------------------------------------------------------------------------
 
     async def run_refresh(self, session: Session) -> None:
-        """Fetch prompts, resources and templates, then again each list that the server changes, at most once a second.
+        """Fetch prompts, resources and templates, then each list that changes, at most once a second.
 
         Runs until it is cancelled.
         """
@@ -101,7 +101,7 @@ class ListSync:
             await self._dirty_event.wait()
 
     async def _fetch_logged(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list of the server; report a failure or timeout as a server log event instead of raising it."""
+        """Fetch a list; report failures as server log events instead of raising."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await self.fetch(session, kind)
@@ -113,7 +113,7 @@ class ListSync:
             self.context.emit(ServerLog(self._server, "warning", problem, "toolway"))
 
     async def run_change_stream(self, session: Session) -> None:
-        """Keep the stream of list changes of a modern server open, and reopen it after a loss.
+        """Keep a modern server's stream of list changes open, and reopen it after a loss.
 
         Returns at once if the server offers no such stream.
         """
@@ -145,7 +145,7 @@ SendRequest = Callable[[str, Json], Awaitable[Json]]
 async def fetch_all_pages(
     send_request: SendRequest, kind: ListKind, max_tools: int = MAX_ITEMS["tools"]
 ) -> tuple[list[Any], list[str]]:
-    """Fetch all pages of a list, such as the tools of a server. Return the items, and problems like an exceeded limit.
+    """Fetch all pages of a list. Return the items, and problems such as an exceeded limit.
 
     `max_tools` limits the number of tools.
     """
@@ -174,5 +174,5 @@ async def fetch_all_pages(
 
 
 def is_list_offered(kind: ListKind, capabilities: Json) -> bool:
-    """Return True if a server with these capabilities offers the list `kind`, such as tools."""
+    """Return True if a server with these capabilities offers this list."""
     return isinstance(capabilities.get(LIST_METHODS[kind][0]), dict)

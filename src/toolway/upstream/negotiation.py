@@ -1,4 +1,4 @@
-"""Negotiation of protocol era (legacy: before 2026-07-28; modern; bare: no handshake) and version.
+"""Negotiates protocol era (legacy: before 2026-07-28; modern; bare: no handshake) and version.
 
 `server/discover` is sent first. A modern response, or an error that only a modern server sends, decides for the modern
 era; any other *response* decides for legacy. Silence decides nothing: a server may start slowly, or ignore unknown
@@ -44,7 +44,7 @@ class NegotiatedProtocol(msgspec.Struct, frozen=True):
 
 
 def mask_description(found: NegotiatedProtocol, mask: Callable[[str], str]) -> NegotiatedProtocol:
-    """Return the protocol with secrets masked in what the server says about itself: a gateway passes it on."""
+    """Return the protocol with secrets masked in the server's self-description."""
     return msgspec.structs.replace(
         found,
         capabilities=map_texts(found.capabilities, mask),
@@ -66,7 +66,7 @@ async def negotiate(
 ) -> NegotiatedProtocol:
     """Negotiate era (legacy, modern or bare) and version with the server behind `transport`.
 
-    `era_hint` is the era that the server spoke last time. Raises `TransportError` or `JSONRPCError` if the server
+    `era_hint` is the era the server used last time. Raises `TransportError` or `JSONRPCError` if the server
     cannot be reached, or rejects the negotiation.
     """
     if setting == "modern":
@@ -114,7 +114,7 @@ async def initialize(transport: Transport, info: Json, capabilities: Json) -> Ne
 
 
 async def _detect_era(transport: Transport, info: Json, capabilities: Json, grace: float) -> NegotiatedProtocol:
-    """Detect the era by up to three requests; the next one is sent if no response has arrived for `grace` seconds.
+    """Detect the era with up to three requests, each sent after `grace` seconds without a response.
 
     They are `server/discover`, `initialize` and `tools/list`, which a server without a handshake answers.
     """
@@ -141,7 +141,7 @@ async def _detect_era(transport: Transport, info: Json, capabilities: Json, grac
 
 
 async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `initialize` and return the protocol; the bare one if the server knows no handshake but lists its tools."""
+    """Send `initialize` and return the protocol; the bare one if only `tools/list` works."""
     try:
         return await initialize(transport, info, capabilities)
     except JSONRPCError as exc:
@@ -156,7 +156,7 @@ async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Js
 async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:
     """Send `tools/list` during a handshake. Return True if the server answers only `tools/list`.
 
-    A server that starts slowly answers all requests at once, so the handshake gets a short time more.
+    A slow starter answers all requests at once, so the handshake gets a little more time.
     """
     tools = asyncio.create_task(_lists_tools(transport))
     try:
@@ -185,7 +185,7 @@ def _succeeded(task: asyncio.Task[NegotiatedProtocol]) -> bool:
 
 
 class _LegacyServer(Exception):
-    """Raised when the server answered `server/discover` as only a server before 2026-07-28 does."""
+    """Raised when the server answered `server/discover` as only a legacy server does."""
 
 
 async def _discover(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
@@ -265,9 +265,9 @@ _NOT_IMPLEMENTED: Final = 501
 def may_be_legacy_sse(server: Server, exc: TransportError | JSONRPCError) -> bool:
     """Return True if a URL that rejected `initialize` with `exc` should be tried with HTTP+SSE.
 
-    By the rule of the protocol, a POST rejected with a status such as 400, 404 or 405 is followed by a GET. A
-    server of the old HTTP+SSE transport answers the GET with its endpoint for messages. Rejections that concern the
-    client or the time, and failures, do not reveal the transport of a server.
+    The protocol says to follow a POST rejected with a status such as 400, 404 or 405 with a GET, which an HTTP+SSE
+    server answers with its message endpoint. Failures, and rejections about the client or timing, say nothing about
+    the transport.
     """
     if server.transport != "http" or server.era == "modern":
         return False

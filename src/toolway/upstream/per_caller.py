@@ -48,7 +48,7 @@ class CallerUpstreamContext:
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list, such as the tools, that this caller's connection fetched; discard it if it is not needed.
+        """Store a list that this caller's connection fetched, or discard it if not needed.
 
         It is stored for this caller if each caller has its own lists, and for all callers if the server's shared
         connection has none because it has no login. In any case its tools are compared with the pins before each call:
@@ -94,7 +94,7 @@ class CallerUpstreamContext:
 
 
 class PerCallerUpstreams:
-    """Upstreams (server connections) for one caller each, started on demand; if too many, an unused one is stopped."""
+    """Upstreams for one caller each, started on demand; an unused one is stopped if there are too many."""
 
     def __init__(self, context: UpstreamContext, max_upstreams: int = MAX_PER_CALLER_UPSTREAMS) -> None:
         self._context = context
@@ -103,7 +103,7 @@ class PerCallerUpstreams:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def get_or_start(self, name: str, server: Server, caller: str) -> Upstream:
-        """Return the caller's own upstream (connection) of the server `name`; start one if there is none.
+        """Return the caller's own upstream of the server `name`, starting one if necessary.
 
         Raises `Overloaded` if there are too many upstreams and all of them are in use.
         """
@@ -120,18 +120,18 @@ class PerCallerUpstreams:
         return found
 
     def get(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's own upstream (connection) of the server `name`, or None if there is none."""
+        """Return the caller's own upstream of the server `name`, or None."""
         return self._upstreams.get((name, caller))
 
     def use(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's own upstream of the server `name`, and mark it as used now; None if there is none."""
+        """Return the caller's own upstream of the server `name`, marked as just used, or None."""
         found = self._upstreams.get((name, caller))
         if found is not None:
             self._upstreams.move_to_end((name, caller))
         return found
 
     def _evict_if_full(self, name: str) -> None:
-        """Stop the least recently used per-caller upstream that is not in use, if the limit of their number is reached.
+        """Stop the least recently used idle upstream, if there are too many.
 
         Raises `Overloaded` if all upstreams are in use.
         """
@@ -156,7 +156,7 @@ class PerCallerUpstreams:
     def remove(self, name: str | None = None) -> list[Upstream]:
         """Forget and return the per-caller upstreams of one server, or of all servers if `name` is None.
 
-        The code that calls this method must stop them.
+        The caller must stop them.
         """
         keys = [key for key in self._upstreams if name in (None, key[0])]
         return [self._upstreams.pop(key) for key in keys]

@@ -1,10 +1,10 @@
-"""Routing of server requests and log messages to the running calls of one session.
+"""Routes server requests and log messages to the running calls of one session.
 
 Over HTTP, a server request or log message arrives on the stream of its call. Over a pipe it names no call. There,
 calls of gateway clients to tools that send requests take turns, and a request belongs to the call that has the turn.
 If no call has it, the request goes to a call without an open request. Tools that sent requests before are preferred,
 then the tool called last; among its calls, the oldest is chosen. Two authorization contexts never share a pipe whose
-server sends requests. So in the worst case the right user gets the request in the wrong window.
+server sends requests. So the worst case is that the right user gets the request in the wrong window.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class RejectedServerRequest(CallbackError):
 
 
 def check_server_request(method: str, params: Json) -> None:
-    """Raise `RejectedServerRequest` if an elicitation leads the user to a URL that is not http(s), or to a lookalike.
+    """Raise `RejectedServerRequest` if an elicitation URL is not http(s), or is a lookalike.
 
-    A client may follow a `url` in another mode, too, so it is checked in every mode.
+    Clients may follow a `url` in any mode, so it is checked in all of them.
     """
     if method != "elicitation/create":
         return
@@ -63,19 +63,19 @@ def check_server_request(method: str, params: Json) -> None:
 
 
 def _host_problem(url: str) -> str:
-    """Return the problem of a URL whose host can be taken for another one by a user or by a browser; "" if it cannot.
+    """Return why a user or browser could mistake a URL's host for another one; "" if they cannot.
 
-    Letters of other scripts, such as a Cyrillic a, have an ASCII form (`xn--…`), which a user does not mistake.
+    Letters of other scripts, such as a Cyrillic a, are fine: their ASCII form (`xn--…`) is unmistakable.
     """
     is_plain = _PLAIN_HOST.fullmatch(urlsplit(url).netloc) is not None
     return "" if is_plain else "has other characters in its host than ASCII letters, digits, hyphens and dots"
 
 
 def clean_server_request(params: Json) -> Json:
-    """Return the params of a server request without control, direction and invisible characters.
+    """Remove control, direction and invisible characters from a server request's params.
 
-    A user reads all of its strings, including the labels and values of a form. With such characters, any of them could
-    hide the name of the server that asks, or show something else. `_meta` is for programs, and stays.
+    A user reads all of its strings, even a form's labels and values. Such characters could hide which server is
+    asking, or show something else. `_meta` is for programs and stays unchanged.
     """
     return {name: value if name == "_meta" else map_texts(value, remove_invisible) for name, value in params.items()}
 
@@ -114,7 +114,7 @@ class ServerRequestRouter:
         self._calls[id(call.state)] = call
 
     async def wait_for_turn(self, call: Call) -> None:
-        """Wait to send this call until requests that the server sends on the shared pipe can be attributed to it."""
+        """Wait until this call's server requests can be attributed to it on a shared pipe."""
         await self._turns.wait_first_turn(call)
 
     def is_silent(self, name: str) -> bool:
@@ -127,8 +127,8 @@ class ServerRequestRouter:
     def adopt(self, call: Call) -> None:
         """Register a call that was already sent, so the server's requests can be attributed to it.
 
-        The call did not wait until it was alone on the pipe (`wait_for_turn`). So its tool must be one that has sent no
-        server requests (`is_silent`).
+        The call did not wait for its turn (`wait_for_turn`), so its tool must be one that sends no server requests
+        (`is_silent`).
         """
         self.add(call)
         if call.callbacks is not None:
@@ -151,7 +151,7 @@ class ServerRequestRouter:
     # -- server requests ----------------------------------------------------------------------------------------------
 
     async def handle(self, method: str, params: Json, call_state: CallState | None) -> Json:
-        """Answer a request that a legacy server sends during a call, by the call's callbacks.
+        """Answer a legacy server's request during a call, using the call's callbacks.
 
         Raises `JSONRPCError` if no call is running, or if its callbacks give no answer.
         """
@@ -184,9 +184,10 @@ class ServerRequestRouter:
             tasks.discard(task)
 
     def admit(self, call: Call, requests: Sequence[tuple[str, Json]]) -> None:
-        """Count and check requests that the server sends during `call`. The limits are the same for both eras.
+        """Count and check the requests a server sends during `call`. Limits are the same for both eras.
 
-        Raises `RejectedServerRequest` if they are too many or one is not allowed: then none of them may reach a client.
+        Raises `RejectedServerRequest` if there are too many or one is not allowed. None of them may reach a client
+        then.
         """
         state, now = call.state, asyncio.get_running_loop().time()
         was_over = state.server_requests > self._max_per_call
@@ -242,7 +243,7 @@ class ServerRequestRouter:
     # -- log messages -------------------------------------------------------------------------------------------------
 
     def notify(self, method: str, params: Json, call_state: CallState | None) -> bool:
-        """Deliver a log message of the server to the running calls it may belong to.
+        """Deliver a server's log message to the running calls it may belong to.
 
         Return False if it was delivered to none, for example because the calls have different callers.
         """
@@ -273,7 +274,7 @@ MAX_KNOWN_TOOLS: Final = 10_000  # tools whose behavior is remembered
 
 
 class TurnQueue:
-    """Queue that lets calls on one pipe take turns, to attribute server requests to a call.
+    """Makes calls on one pipe take turns, so server requests can be attributed to a call.
 
     On a pipe, a server request names no call. Among calls whose tools send requests, only one runs at a time, so a
     server request belongs to that call. While a call waits for its client's answer, it gives up the turn and takes
@@ -315,7 +316,7 @@ class TurnQueue:
         self._without_turn[id(call.state)] = call
 
     async def _await_trial(self, name: str) -> None:
-        """Let the first call of an unknown tool pass; let later calls wait until it has ended.
+        """Let an unknown tool's first call pass; make later calls wait until it has ended.
 
         The first call shows whether the tool sends server requests. If it takes more than `TRIAL_TIMEOUT_S` seconds,
         the tool counts as one that sends none.
@@ -369,7 +370,7 @@ class TurnQueue:
         )
 
     def on_server_request(self, call: Call) -> None:
-        """Record that the call caused a server request. If it waits for its client, the next call gets its turn."""
+        """Record that the call caused a server request. The next call gets the turn while it waits."""
         if call.callbacks is not None:
             self._record_behavior(call.name, sends_requests=True)
             self._members.add(id(call.state))

@@ -1,7 +1,7 @@
-"""Session with a server: one connection in one protocol era.
+"""A session with a server: one connection in one protocol era.
 
 Adds protocol metadata to requests, routes notifications, and answers server requests. A session begins when its
-transport is opened and ends with it. It knows nothing of restarts, lists or other servers.
+transport is opened and ends with it. It knows nothing about restarts, lists or other servers.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Session:
         return await negotiation.negotiate(self.transport, setting, era_hint, CLIENT_INFO, self._callbacks.capabilities)
 
     async def _switch_transport(self, transport: Transport) -> bool:
-        """Switch this session to `transport` if that opens in time. Return False if it does not.
+        """Switch this session to `transport`, if that opens in time. Return False if not.
 
         Raises `TransportError` if the server speaks this transport but names an endpoint that must not be used.
         """
@@ -161,12 +161,12 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of calls that are running in this session."""
+        """Return how many calls are running in this session."""
         return len(self._router) + self.flights
 
     @property
     def running_calls(self) -> list[Call]:
-        """Return the calls that are running in this session, except new ones (1 s) that wait nowhere."""
+        """Return this session's running calls, except new ones (under 1 s) that are not waiting."""
         return self._router.calls()
 
     def start(
@@ -179,7 +179,7 @@ class Session:
         has_callbacks: bool,
         encoded_params: bytes = b"",
     ) -> RequestExchange | None:
-        """Send a tool call at once and return its exchange, the object that gets the outcome.
+        """Send a tool call at once and return its exchange, which gets the outcome.
 
         None, with nothing sent, if the call would have to wait. `listener` gets the outcome. `meta` is the `_meta` of
         the request, encoded or not. `encoded_params` are all params as JSON, if they are encoded already.
@@ -206,7 +206,7 @@ class Session:
 
     @property
     def can_start(self) -> bool:
-        """Return True if `start` can send calls: the transport can send at once, and the server knows the handshake."""
+        """Return True if `start` can be used: sending never waits, and the server knows the handshake."""
         return self._starting_transport is not None and self.negotiated is not None and not self._is_bare
 
     @property
@@ -218,12 +218,12 @@ class Session:
         return {**self._callbacks.capabilities, "extensions": {versions.TASKS_EXTENSION: {}}}
 
     def end_flight(self, now: float) -> None:
-        """Record that the result of a call that `start` has sent has arrived."""
+        """Record that the result of a call sent by `start` has arrived."""
         self.flights -= 1
         self.last_activity = now
 
     def adopt(self, call: Call) -> None:
-        """Register a call that `start` has sent, so a coroutine can wait for it with `call`.
+        """Register a call sent by `start`, so a coroutine can wait for it with `call`.
 
         `call` or `abandon` must follow.
         """
@@ -231,7 +231,7 @@ class Session:
         self._router.adopt(call)
 
     def abandon(self, call: Call, exchange: RequestExchange) -> None:
-        """Cancel a call that was passed to `adopt` and that no coroutine will wait for, also at the server."""
+        """Cancel a call passed to `adopt` that no coroutine will wait for, including at the server."""
         self._router.remove(call)
         assert self._starting_transport is not None
         self._starting_transport.abandon(exchange, Request(call.method, call.params, call.state))
@@ -289,7 +289,7 @@ class Session:
                 del self._progress_callbacks[token]
 
     async def _follow_task(self, call: Call, created: Json) -> Json:
-        """Wait until the task ends that a server has created for a tool call; return the result of the call.
+        """Wait for the task that a server created for a tool call; return the call's result.
 
         If the caller stops waiting, the task is cancelled. Raises `TransportError` if the task has no result.
         """
@@ -328,7 +328,7 @@ class Session:
         return normalized
 
     def _limit_attempt(self, call_state: CallState, seconds: float) -> Timer:
-        """Start the timer of one attempt. The time in which the user answers does not count."""
+        """Start an attempt's timer. Time spent waiting for the user does not count."""
         now = self._clock()
         waited = call_state.user_wait_seconds(now)
         return self._timers.start(now + seconds, lambda now: call_state.user_wait_seconds(now) - waited)
@@ -343,7 +343,7 @@ class Session:
         capabilities: Json | None = None,
         exchange: RequestExchange | None = None,
     ) -> Json:
-        """Send one request and return its result unchanged. If it was sent already, wait for its `exchange`.
+        """Send one request and return its result unchanged, or wait for `exchange` if it was already sent.
 
         If the server lost the session, it is initialized again and the request sent once more. Raises
         `TransportError` without a usable response, and `JSONRPCError` if the server answers with an error.
@@ -386,7 +386,7 @@ class Session:
             pass
 
     async def listen_for_list_changes(self) -> bool:
-        """Receive notices of changed lists until their stream ends. Return False if the server offers no such stream.
+        """Receive list change notices until the stream ends. Return False if the server offers none.
 
         Raises `TransportError` if the connection is lost.
         """
@@ -396,7 +396,7 @@ class Session:
         return await self._open_stream(filters)
 
     async def listen_for_resources(self, filters: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
-        """Receive changes of these resources and tasks of a modern server until the stream ends.
+        """Receive changes of these resources and tasks from a modern server until the stream ends.
 
         `acknowledged` is set when the server has accepted the subscription. Return False if the server has no
         subscriptions.
@@ -419,7 +419,7 @@ class Session:
     ) -> Request:
         """Build a JSON-RPC request; in the modern era, with version, client info and capabilities.
 
-        A bare server is not notified if the request is cancelled: it would answer the notification.
+        A bare server is not told about cancelled requests: it would answer the notification.
         """
         protocol, version = self.protocol, None
         if protocol.era == "modern":
@@ -516,11 +516,11 @@ class Session:
             ) from None
 
     def has_log_level(self, level: str) -> bool:
-        """Return True if a legacy server need not be asked for log messages of this level (any more)."""
+        """Return True if a legacy server does not (or no longer) need to be asked for this log level."""
         return "logging" not in self.protocol.capabilities or versions.log_verbosity(level) <= self._log_rank
 
     async def _request_log_level(self, level: str | None, params: Json) -> Json:
-        """Request log messages of this level and above from the server. Return the changed params.
+        """Request log messages of this level and above. Return the changed params.
 
         A modern server gets the level in the params, a legacy server by `logging/setLevel`. Without a level, a
         legacy server keeps its own.

@@ -1,13 +1,13 @@
 """Rules for server starts: restart delays after failures, and a limit on concurrent starts.
 
-`FailureHistory` and `RestartBackoff` are pure: time and random source are arguments. The supervisor does the waiting.
+`FailureHistory` and `RestartBackoff` do no I/O: time and random source are arguments. The supervisor does the waiting.
 
 Forty servers that start together compete for the same cores, and the one that is needed now is as late as the rest.
 So a start needs a permit of the `StartLimiter`. It keeps the permit until the server responds, or for one second at
 most. A server that a call waits for skips the queue.
 
 A server that is down is started again after its delay, or earlier if something asks for it: a call, a check or a list.
-All who ask share one start.
+All of them share one start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connec
 
 
 class FailureHistory:
-    """Failures of one upstream: why it last ended, when it starts next, and the status that follows from both."""
+    """One upstream's failures: why it last ended, when it starts next, and the resulting status."""
 
     __slots__ = (
         "_gave_up",
@@ -77,13 +77,13 @@ class FailureHistory:
         self._max_url_delay = server.restart.max_backoff
 
     def record_transport(self, info: TransportInfo) -> None:
-        """Keep the last information about a closed transport, and add its message counts to the totals."""
+        """Remember a closed transport's last information, and add its message counts to the totals."""
         self.last_transport_info = info
         self.messages_sent += info.messages_sent
         self.messages_received += info.messages_received
 
     def record_end(self, disconnect: Disconnect, ready_for: float, now: float) -> StateEvent:
-        """Record the end of a transport and schedule the next start; return the state event for it.
+        """Record that a transport ended and schedule the next start; return the resulting state event.
 
         `ready_for` is the number of seconds that the server was ready, 0 for a failed start.
         """
@@ -118,16 +118,16 @@ class FailureHistory:
 
     @property
     def ignores_calls(self) -> bool:
-        """Return True if a call does not start the server: it needs a user, or starts well and ends again and again.
+        """Return True if calls do not start the server: it needs a user, or keeps crashing after starts.
 
-        A call could start such a process. But its restart limit exists to end that.
+        A call could start a crashing process, but the restart limit exists to stop exactly that.
         """
         is_crash_loop = self._gave_up and not self._has_url and not self.start_failures
         return self.needs_person or is_crash_loop
 
     @property
     def needs_person(self) -> bool:
-        """Return True if each start fails until a user logs in or the configuration changes."""
+        """Return True if starting will fail until a user logs in or the configuration changes."""
         code = self.last_failure.code if self.last_failure is not None else ""
         return code.startswith(("E-CONFIG-", "E-AUTH-")) and code != "E-AUTH-SERVER"
 
@@ -143,7 +143,7 @@ class FailureHistory:
     def build_status(
         self, name: str, server: Server, state: State, session: Session | None, era_hint: Era | None, now: float
     ) -> ServerStatus:
-        """Return the server's status for operators: state, last error, its likely cause and a hint.
+        """Return the server's status for users: state, last error, likely cause and a hint.
 
         `era_hint` is the last known protocol era of the server.
         """
@@ -192,7 +192,7 @@ class FailureHistory:
 
 
 def sandbox_hint(name: str) -> str:
-    """Return the hint for a server that did not start because of its sandbox."""
+    """Return the hint for a server that its sandbox kept from starting."""
     return f"see what it needs: toolway trust sandbox {name}"
 
 
@@ -221,7 +221,7 @@ def refusal_hint(exc: JSONRPCError) -> str:
 
 
 class RestartBackoff:
-    """Counts the ends of a server and computes the delay before its next start.
+    """Counts how often a server ended and computes the delay before its next start.
 
     Delays are random and grow exponentially. After too many ends in a time window, the server counts as failed.
     """
@@ -269,14 +269,14 @@ MAX_PERMIT_HOLD_S: Final = 1.0  # a slow server no longer delays the queue after
 
 
 class StartLimiter:
-    """Limits how many servers start at the same time, by permits."""
+    """Limits how many servers start at the same time by handing out permits."""
 
     def __init__(self, permits: int) -> None:
         self._available = permits
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, urgent: LightEvent) -> StartPermit:
-        """Wait for a permit to start a server. As soon as `urgent` is set, return a permit beyond the limit."""
+        """Wait for a permit to start a server. Once `urgent` is set, return one beyond the limit."""
         permit = StartPermit(self)
         if self._available > 0:
             self._available -= 1

@@ -1,4 +1,4 @@
-"""Lifecycle of an upstream, as a table of states and events.
+"""The lifecycle of an upstream, as a table of states and events.
 
 Read this first: the supervisor only waits for these events and follows the table.
 
@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 
 class State(enum.StrEnum):
-    """Lifecycle states of an upstream, which is one server as its hub runs it."""
+    """Lifecycle states of an upstream."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -38,9 +38,9 @@ StateWord = Literal["ready", "starting", "idle", "down", "disabled"]
 
 
 def state_word(state: State, *, has_failed: bool) -> StateWord:
-    """Return the word that users see for a state.
+    """Return the word that users see for a lifecycle state.
 
-    `has_failed`: the server failed, and has not been ready since. A requested restart is not a failure.
+    `has_failed` means that the server failed and has not been ready since. A requested restart is not a failure.
     """
     if state is State.READY:
         return "ready"
@@ -50,7 +50,7 @@ def state_word(state: State, *, has_failed: bool) -> StateWord:
 
 
 class StateEvent(enum.StrEnum):
-    """Events that change the lifecycle state of an upstream, which is one server as its hub runs it."""
+    """Events that change an upstream's lifecycle state."""
 
     WANTED = "wanted"  # a call needs the server, or it is not lazy
     CONNECTED = "connected"  # the era is known and the tools are listed
@@ -84,11 +84,11 @@ TRANSITIONS: Final[Mapping[State, Mapping[StateEvent, State]]] = {
 
 
 class IllegalEvent(Exception):
-    """Raised when an event occurs in a lifecycle state that does not allow it: a bug in Toolway."""
+    """Raised for an event that the current lifecycle state does not allow: a bug in Toolway."""
 
 
 def step(state: State, event: StateEvent) -> State:
-    """Return the state that follows `state` after `event`. Raises `IllegalEvent` if none does."""
+    """Return the state after `event`. Raises `IllegalEvent` if there is none."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Status of one server: a value, and a sentence that explains it."""
+"""The status of one server: a value, and a sentence that explains it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BARE_STATE: Final = "without a handshake (era bare)"
 class ServerStatus(msgspec.Struct, frozen=True):
     """Status of one server at one moment.
 
-    `why` explains the state, `hint` says what operators can do.
+    `why` explains the state, `hint` says what to do.
 
     Example:
         status = hub.status()["github"]
@@ -60,28 +60,28 @@ class ServerStatus(msgspec.Struct, frozen=True):
 
 
 def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus:
-    """Return `status` with the remark that the server wants no calls for `seconds`, until the clock time `until`."""
+    """Return `status` with a note that the server asked for a pause of `seconds`, until `until`."""
     why = f"{status.why}; it asked us to pause until {until}"
     hint = status.hint or 'wait, or call it less often: "rateLimit" in its entry'
     return msgspec.structs.replace(status, paused_for=seconds, why=why, hint=hint)
 
 
 def describe_time(seconds: float, wall_time: float) -> str:
-    """Return the local time `seconds` after `wall_time`, such as 14:05; with the date if it is another day."""
+    """Return the local time `seconds` after `wall_time`, such as 14:05, with the date if not today."""
     now, then = (datetime.fromtimestamp(each).astimezone() for each in (wall_time, wall_time + seconds))
     form = "%H:%M:%S" if seconds < 120 else "%H:%M"
     return then.strftime(form if then.date() == now.date() else f"%Y-%m-%d {form}")
 
 
 def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
-    """Return the status of a ready server with the error of its last health check; unchanged if `error` is empty."""
+    """Return a ready server's status with its last health check error, if there is one."""
     if not error:
         return status
     return msgspec.structs.replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """Description that a server gives of itself, and the protocol that it speaks.
+    """What a server says about itself, and the protocol it speaks.
 
     Attributes:
         server: name of the server in the hub.
@@ -110,7 +110,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class HealthResult(msgspec.Struct, frozen=True):
-    """Result of a health check that was made now.
+    """Result of a health check that was just made.
 
     Attributes:
         server: name of the server.
@@ -118,7 +118,7 @@ class HealthResult(msgspec.Struct, frozen=True):
         state: state of the server, as in `ServerStatus`.
         seconds: duration of the check.
         error: why the check failed; empty if it did not.
-        hint: what operators can do; may be empty.
+        hint: what you can do; may be empty.
 
     Example:
         result = (await hub.check_health())["github"]
@@ -137,7 +137,7 @@ StatusT = TypeVar("StatusT", ServerStatus, HealthResult)
 
 
 def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
-    """Return a status or health result, with secrets masked in the strings that the server may have written."""
+    """Return a status or health result with secrets masked in strings that the server may have sent."""
     texts = {name: text for name in _SERVER_TEXTS if (text := getattr(status, name, None))}
     masked = {name: mask(text) if isinstance(text, str) else tuple(map(mask, text)) for name, text in texts.items()}
     changed: dict[str, Any] = {name: text for name, text in masked.items() if text != texts[name]}
@@ -145,7 +145,7 @@ def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
 
 
 def describe_missing(status: ServerStatus) -> str:
-    """Return one line that says why a list lacks a server, or has items of an earlier run only."""
+    """Return one line that says why a list lacks a server, or only has its items from an earlier run."""
     if status.state == "starting" and not status.last_error:
         why = ": still starting"
     else:
@@ -165,7 +165,7 @@ def describe_state(
     wait: float | None,
     transport: str = "",
 ) -> str:
-    """Return a string that explains to operators why a server is in its state."""
+    """Return a string that explains a server's state to users."""
     is_requested = disconnect is not None and disconnect.code == RESTART_CODE
     reason = "" if is_requested else _describe_failure(disconnect, cause, stderr)
     match state:
@@ -206,7 +206,7 @@ def _describe_failure(failure: Disconnect | None, cause: str, stderr: str) -> st
 
 
 def _is_due(wait: float | None) -> bool:
-    """Return True if the wait before the next start is over, or would be shown as 0.0 s."""
+    """Return True if the next start is due, or would be shown as due in 0.0 s."""
     return wait is not None and wait < 0.05
 
 

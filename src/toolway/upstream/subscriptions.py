@@ -1,4 +1,4 @@
-"""Reference-counted subscriptions to resources and tasks of one server, in either era.
+"""Reference-counted subscriptions to one server's resources and tasks, in either era.
 
 The whole set is sent again after every new connection or `initialize`. Changes in between were not reported, so every
 resource then counts as changed.
@@ -90,7 +90,7 @@ class Subscriptions:
             self._on_update(uri)
 
     async def _run_legacy(self, session: Session) -> None:
-        """Subscribe at a legacy server: one `resources/subscribe` request for each resource."""
+        """Subscribe at a legacy server: one `resources/subscribe` per resource."""
         subscribed: set[str] = set()
 
         def on_reinitialized() -> None:

@@ -1,4 +1,4 @@
-"""Supervisor: the task that connects to a server, watches the connection and reconnects.
+"""The supervisor: a task that connects to a server, watches the connection and reconnects.
 
 `state.py` defines the transitions. Here each state has one coroutine that waits for the next event; nothing else
 changes the state. While the server is ready, `health.py` detects that it no longer responds.
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Task that starts one server, restarts it with a backoff after a failure, and stops it.
+    """Starts one server, restarts it with a backoff after failures, and stops it.
 
     Other components set its events (`start_requested`, `stop_requested` …) and never change its state.
     """
@@ -92,7 +92,7 @@ class Supervisor:
             self.waiters.reject(self.create_unavailable_error)
 
     async def _on_internal_error(self, exc: Exception) -> StateEvent:
-        """Restart or stop this upstream after an unexpected exception, a bug in Toolway. Return the state event.
+        """Restart or stop this upstream after an unexpected exception. Return the state event.
 
         Other upstreams are unaffected.
         """
@@ -184,7 +184,7 @@ class Supervisor:
         return StateEvent.CONNECTED
 
     async def _acquire_start_permit(self) -> StartPermit:
-        """Wait for a permit to start. Only server processes that no call waits for are queued."""
+        """Wait for a permit to start. Only processes that no call waits for have to queue."""
         if self.server.transport != "stdio":
             self._urgent.set()
         return await wait_unless(self.stop_requested, self.context.start_limiter.acquire(self._urgent))
@@ -201,7 +201,7 @@ class Supervisor:
         return self.context.open_transport(self.name, replace(self.server, sse=True))
 
     async def _explain_start_failure(self, session: Session, exc: Exception) -> Disconnect:
-        """Return the reason of a failed start: the exit of the server process if there was one."""
+        """Return why a start failed: the exit of the server process, if there was one."""
         if isinstance(exc, TransportError) and (
             exc.code == "E-WS-CLOSED" or (exc.code.startswith("E-STDIO-") and session.transport.info().pid is not None)
         ):
@@ -216,18 +216,19 @@ class Supervisor:
         return start_failure(exc, self.server.timeout.start)
 
     def _may_have_ended_by_probe(self, disconnect: Disconnect) -> bool:
-        """Return True if a call waits for the first start of a server that ended before its era was known.
+        """Return True if the first request may have ended a server, and a call is waiting for it.
 
-        Some legacy servers end at `server/discover`. The next start begins with `initialize`, so the call can succeed.
+        Some legacy servers exit on `server/discover`. The next start begins with `initialize`, so the call can still
+        succeed.
         """
         if self.history.start_failures or not len(self.waiters) or self.server.era != "auto":
             return False
         return self.era_hint == "legacy" and disconnect.code == "E-STDIO-EXIT"
 
     def _change_era_hint(self, session: Session) -> None:
-        """Change which protocol era the next start tries first, because this start ran out of time.
+        """Change which protocol era the next start tries first, because this one timed out.
 
-        The detection of the era may have taken most of the time: a legacy server may ignore `server/discover`.
+        Detecting the era may have used up the time: a legacy server may ignore `server/discover`.
         """
         if session.negotiated is not None:
             self.era_hint = session.negotiated.era
@@ -240,7 +241,7 @@ class Supervisor:
         return event
 
     async def _serve_session(self) -> StateEvent | None:
-        """Watch the ready session and refresh lists and subscriptions until the session ends; return the state event.
+        """Watch the ready session and refresh lists and subscriptions until it ends; return the event.
 
         Return None if the idle timeout passed, but the server is in use again.
         """
@@ -328,7 +329,7 @@ class Supervisor:
     # -- while it is ready --------------------------------------------------------------------------------------------
 
     async def _wait_unused(self, session: Session) -> None:
-        """Wait until no call has used the server for its idle timeout."""
+        """Wait until no call has used the server for the idle timeout."""
         limit = self.server.idle_timeout
         while True:
             await asyncio.sleep(max(self.last_used + limit - self._loop.time(), 0.05))
@@ -350,9 +351,9 @@ class Supervisor:
     # -- waiting callers ----------------------------------------------------------------------------------------------
 
     async def wait_session(self, call_state: CallState, *, urgent: bool = True, insist: bool = False) -> Session:
-        """Return the session as soon as calls can be sent; start the server if needed, even if earlier starts failed.
+        """Return the session once calls can be sent, starting the server if needed.
 
-        All who wait share one start, and there is at most one per second. Raises `CallError` if the server is stopping,
+        All waiters share one start, with at most one start per second. Raises `CallError` if the server is stopping,
         if its start fails, or if calls do not start it: it needs a login or another configuration first, or it ends
         again and again. With `insist`, it is started even then.
         """

@@ -1,6 +1,6 @@
-"""Tasks: a modern server may answer a tool call with a task, which its client asks for until the task has ended.
+"""Tasks: a modern server may answer a tool call with a task, which is then polled until it ends.
 
-The task continues without its client. If an answer is lost, the task isn't: it is asked for again.
+The task continues without its client, so if an answer is lost, we just ask again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ID_CHARS: Final = 4096
 
 
 class TaskOwner(NamedTuple):
-    """Functions of the session for the call whose task it follows."""
+    """The session's functions for a call whose task is being followed."""
 
     server: str
     tool: str
@@ -35,7 +35,7 @@ class TaskOwner(NamedTuple):
 
 
 def task_id_of(created: Json) -> str:
-    """Return the id of a task that a server has created. Raises `TransportError` if it has none."""
+    """Return the id of a task that a server created. Raises `TransportError` if it has none."""
     id_ = created.get("taskId")
     if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARS:
         raise TransportError("a task without a usable id", Certainty.UNKNOWN, code="E-ANSWER")
@@ -66,7 +66,7 @@ async def follow_task(created: Json, owner: TaskOwner) -> Json:
 
 
 async def _ask(params: Json, interval: float, owner: TaskOwner) -> Json:
-    """Ask for the state of a task, again if the answer is lost. Raises `TransportError` if the task is lost."""
+    """Ask for a task's state, repeatedly if answers are lost. Raises `TransportError` if the task is lost."""
     for number in range(1, MAX_LOST_ANSWERS + 1):
         try:
             return await owner.request("tasks/get", params)
@@ -80,7 +80,7 @@ async def _ask(params: Json, interval: float, owner: TaskOwner) -> Json:
 
 
 async def _give_input(task: Json, params: Json, answered: set[str], owner: TaskOwner) -> None:
-    """Answer the requests for input that were not answered yet: a server may still show one for a while."""
+    """Answer a task's new requests for input. A server may keep showing answered ones for a while."""
     requests = task.get("inputRequests")
     new = {key: each for key, each in requests.items() if key not in answered} if isinstance(requests, dict) else {}
     if not new:
@@ -109,7 +109,7 @@ def _end(task: Json, owner: TaskOwner) -> Json:
 
 
 def _failed(given: object, owner: TaskOwner) -> TransportError:
-    """Return the error of a task that has failed. It ran, whatever the code of the server's error says."""
+    """Return the error of a failed task. It ran, whatever the server's error code says."""
     error = given if isinstance(given, dict) else {}
     code, message = error.get("code"), error.get("message")
     code = code if isinstance(code, int) and not isinstance(code, bool) else None

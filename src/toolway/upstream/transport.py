@@ -9,12 +9,12 @@ Theory of operation
 A transport lives once: `create_transport` (in `transports/__init__.py`) makes it, the `Session` opens it and sends
 requests, the `Supervisor` awaits `wait_closed` and calls `close`. After an end, the next start makes a new one.
 
-`start` sends a request and returns its `RequestExchange`: the id, if it was sent, and the outcome. A listener of the
-exchange is called when a plain result arrives, or when something else happens; nothing waits. `wait` waits for the
-outcome of an exchange and never sends what the server may have executed. `request` is both. Many exchanges are under
-way at the same time. Their order on the wire and the order of responses do not matter. On a pipe or an SSE stream, one
-reader passes each response to its request (`transports/pending_requests.py`). With Streamable HTTP and OpenAPI, each
-request reads its response itself.
+`start` sends a request and returns its `RequestExchange`: the id, whether it was sent, and the outcome. A listener of
+the exchange is called when a plain result arrives, or when something else happens; nothing waits. `wait` waits for
+the outcome of an exchange and never sends what the server may have executed. `request` is both. Many exchanges run at
+the same time, in any order of requests and responses. On a pipe or an SSE stream, one reader passes each response to
+its request (`transports/pending_requests.py`). With Streamable HTTP and OpenAPI, each request reads its response
+itself.
 
 The one question that only a transport can answer is: may the server have executed this request? It answers by
 `request.call_state.certainty` while the request runs, and by `TransportError.certainty` if it fails. The retry rules
@@ -104,7 +104,7 @@ class ExchangeListener(Protocol):
         ...
 
     def failed(self) -> None:
-        """Take over a request that has failed or has an unusual result.
+        """Handle a request that failed or has an unusual result.
 
         `StartingTransport.wait` returns or raises its outcome.
         """
@@ -156,7 +156,7 @@ class RequestExchange:
             call_state.mark_sent()
 
     def take_result(self) -> Json:
-        """Return the result that has arrived. If the state of the call says so, also store its bytes there."""
+        """Return the result that arrived. If the call's state asks for it, also store its bytes there."""
         assert self.result is not None
         state = self.call_state
         if state is not None and state.keep_raw and self.frame:
@@ -165,7 +165,7 @@ class RequestExchange:
 
 
 def require_may_send(call_state: CallState) -> None:
-    """Raise `TransportError` if it is too late to send the request of a call. Call it right before the first byte."""
+    """Raise `TransportError` if it is too late to send a call. Check right before the first byte."""
     if call_state.may_send is not None and not call_state.may_send():
         raise TransportError("it is too late to send the call", Certainty.NOT_SENT, code=SEND_TOO_LATE)
 
@@ -218,7 +218,7 @@ class JSONRPCError(Exception):
 
 
 class Disconnect(msgspec.Struct, frozen=True):
-    """Reason why a transport ended or could not be opened.
+    """Why a transport ended or could not be opened.
 
     Example:
         async def wait_closed(self) -> Disconnect:
@@ -235,7 +235,7 @@ class Disconnect(msgspec.Struct, frozen=True):
 
 
 class TransportInfo(msgspec.Struct, frozen=True):
-    """Facts about a transport for operators, such as the pid, last lines of stderr and counters.
+    """Details about a transport for users, such as pid, last stderr lines and counters.
 
     Example:
         def info(self) -> TransportInfo:
@@ -317,7 +317,7 @@ class Transport(Protocol):
         ...
 
     def info(self) -> TransportInfo:
-        """Return current facts about the connection for operators, such as the pid and stderr."""
+        """Return current details about the connection, such as pid and stderr."""
         ...
 
     async def close(self) -> None:
@@ -368,7 +368,7 @@ class InProcessServer(Protocol):
 
 
 class TransportServices(msgspec.Struct, frozen=True):
-    """Services of the hub that a transport may need: process spawner, environment, credentials."""
+    """Hub services that a transport may need: process spawner, environment, credentials."""
 
     spawner: Spawner
     environ: Mapping[str, str]

@@ -36,11 +36,11 @@ _READY: Final = State.READY  # an attribute of an enum class is slow
 
 
 class EraChanged(Exception):
-    """Raised when a server turned out to be a legacy one when a call that was meant for a modern one was to be sent."""
+    """Raised when a call meant for a modern server is about to go to one that proved to be legacy."""
 
 
 class Upstream:
-    """One supervised server as the hub uses it: its calls, lists, subscriptions and status."""
+    """One supervised server from the hub's point of view: calls, lists, subscriptions and status."""
 
     __slots__ = ("_clock", "_supervisor", "_task", "name", "server")
 
@@ -59,7 +59,7 @@ class Upstream:
         self._task = asyncio.get_running_loop().create_task(self._supervisor.run(after), name=name)
 
     def drain(self, context: UpstreamContext) -> None:
-        """Stop accepting calls. Calls in flight finish; calls that wait for the server fail.
+        """Stop accepting calls. Calls in flight finish; calls waiting for the server fail.
 
         A failed call was not sent. Later events of this upstream are emitted to `context` only.
         """
@@ -94,7 +94,7 @@ class Upstream:
         self._supervisor.restart_requested.set()
 
     def retry_start(self) -> None:
-        """Retry the start of a server that is not ready. If a start is in progress, it is repeated only if it fails.
+        """Retry starting a server that is not ready. A start in progress is only repeated if it fails.
 
         A server that is ready keeps its session and its running calls.
         """
@@ -108,7 +108,7 @@ class Upstream:
     async def call(
         self, call: Call, input_schema: object = None, sent: tuple[Session, RequestExchange] | None = None
     ) -> Json:
-        """Send a call and return its result. Waits for a server that is starting.
+        """Send a call and return its result, waiting for the server if it is starting.
 
         If the call was sent already, `sent` is the session and the exchange that it waits for. Raises `CallError` if
         the server is not available, or if the call fails, and `EraChanged` if it must not use the server's session.
@@ -185,9 +185,9 @@ class Upstream:
             raise self._supervisor.create_unavailable_error() from None
 
     async def check_health(self, timeout: float, *, start: bool) -> HealthResult:
-        """Check the server now, within `timeout` seconds. A server that is down is started for it.
+        """Check the server now, within `timeout` seconds, starting it if it is down.
 
-        A server that nobody has used yet is not checked, unless `start` is True.
+        A server that has not been used yet is only checked if `start` is True.
         """
         began = self._clock()
         ok: bool | None = False
@@ -209,7 +209,7 @@ class Upstream:
         return HealthResult(self.name, ok, self.state_word, self._clock() - began, error, hint)
 
     async def refresh_now(self, kind: ListKind) -> None:
-        """Fetch a list, such as the tools, from the server now. Raises `CallError` if it is not ready or fails."""
+        """Fetch a list from the server now. Raises `CallError` if the server is not ready or fails."""
         session = await self._supervisor.wait_session(CallState())
         try:
             await self._supervisor.lists.fetch(session, kind)
@@ -217,18 +217,18 @@ class Upstream:
             raise call_error(exc, self.name, "") from exc
 
     def refresh(self, kind: ListKind) -> None:
-        """Mark a list of the server (such as its tools) as changed; it is fetched again soon."""
+        """Mark one of the server's lists as changed; it will be fetched again soon."""
         self._supervisor.lists.refresh(kind)
 
     def is_pinned(self, tool: str) -> bool:
-        """Return False if a tool must not be used, because its definition is not the pinned (accepted) one.
+        """Return False if a tool's definition is not the pinned one, so it must not be used.
 
         The definition is the one that this connection lists.
         """
         return self._supervisor.context.is_pinned(self.name, tool, "")
 
     async def subscribe(self, kind: SubscriptionKind, name: str) -> None:
-        """Subscribe to a resource or a task of the server, and start the server if needed."""
+        """Subscribe to one of the server's resources or tasks, starting it if needed."""
         self._supervisor.start_requested.set()
         await self.subscriptions.add(kind, name)
 
@@ -280,12 +280,12 @@ class Upstream:
         return is_due or supervisor.state is State.STARTING
 
     def has_session(self, session: Session) -> bool:
-        """Return True if calls can be sent in this session now."""
+        """Return True if calls can be sent in this session right now."""
         supervisor = self._supervisor
         return supervisor.session is session and supervisor.state is _READY and not supervisor.draining
 
     def mark_used(self, now: float) -> None:
-        """Record that a call uses the server at the time `now`, so it does not stop as idle."""
+        """Record that a call uses the server at `now`, so it does not count as idle."""
         self._supervisor.last_used = now
 
     @property
@@ -335,19 +335,19 @@ class Upstream:
 
     @property
     def is_with_peer(self) -> bool:
-        """Return True if the session is with a peer that answers for the server, such as another node."""
+        """Return True if the session is with a peer that stands in for the server, such as a node."""
         session = self._supervisor.session
         return session is not None and session.transport.info().peer_is_modern
 
     @property
     def era(self) -> Era | None:
-        """Return the server's protocol era; if the server is not ready, the last known or None."""
+        """Return the server's protocol era, or the last known one if it is not ready."""
         negotiated = self.negotiated
         return negotiated.era if negotiated is not None else self._supervisor.era_hint
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many more sessions may be tried for a call that failed with `exc` and did not run.
+    """Return how many more sessions to try for a call that failed with `exc` and did not run.
 
     More are allowed if the server has moved to another node of a cluster.
     """

@@ -1,1 +1,1 @@
-"""HTTP endpoints for operators: the `/admin` API, the dashboard and `/metrics`."""
+"""HTTP endpoints for administrators: the `/admin` API, the dashboard and `/metrics`."""

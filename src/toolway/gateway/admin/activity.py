@@ -1,6 +1,6 @@
 """Recent activity of a gateway: calls, state changes, alerts and load of each server.
 
-Events arrive synchronously, so they are only stored; they are formatted when an operator requests them. Everything is
+Events arrive synchronously, so they are only stored, and formatted on request. Everything is
 in memory and bounded.
 """
 
@@ -75,7 +75,7 @@ class ActivityRecorder:
         metrics: Metrics | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create a recorder of recent activity, without content.
+        """Create an empty recorder of recent activity.
 
         `servers` returns the configured servers by name; their secrets are masked in all stored strings.
         """
@@ -91,7 +91,7 @@ class ActivityRecorder:
 
     @property
     def calls(self) -> RecentCalls:
-        """Return the recent calls, including finished ones that still wait in a batch to be recorded."""
+        """Return the recent calls, including finished ones not recorded from their batch yet."""
         self.take_waiting()
         return self._calls
 
@@ -156,7 +156,7 @@ class ActivityRecorder:
         self.add_event("alert", alert.server, alert.message)
 
     def add_event(self, kind: str, server: str, text: str, **more: str) -> None:
-        """Add an entry to the event log that operators read in the dashboard and in `/admin/events`."""
+        """Add an entry to the event log shown in the dashboard and `/admin/events`."""
         self.events.add({"at": self._now(), "kind": kind, "server": server, "text": text[:2000], **more})
 
     def recent_events(self, matches: Callable[[Json], bool], limit: int) -> list[Json]:

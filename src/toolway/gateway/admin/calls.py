@@ -60,7 +60,7 @@ class CallsAdmin:
         self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
 
     def key_names(self) -> dict[str, str]:
-        """Return a map from the caller id in call records to the name of the caller's API key, or of the user.
+        """Return the name of the API key or user behind each caller id in call records.
 
         A user who has the name of a key, or is called "owner", is shown by id: users may choose their names.
         """
@@ -70,7 +70,7 @@ class CallsAdmin:
         return {**people, **{key.to_principal().caller_id: key.name for key in keys}}
 
     def find_key(self, name: str) -> str | None:
-        """Return the caller id of the only API key with this name; None if no key has it, or several do.
+        """Return the caller id of the only API key with this name, or None.
 
         Users are not found by name, because they may choose their names.
         """
@@ -79,7 +79,6 @@ class CallsAdmin:
         return found[0] if len(found) == 1 else None
 
     def list_calls(self, query: str) -> Json:
-        """Return recent calls that match the query, newest first."""
         fields = parse_query_fields(query)
         names = self.key_names()
         matches = build_call_filter(fields, names)

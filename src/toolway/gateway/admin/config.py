@@ -1,4 +1,4 @@
-"""History of the configuration file: its text, earlier versions, differences and rollback.
+"""The config file's history: its text, earlier versions, diffs and rollback.
 
 These are the versions of `toolway config history`: every change made by Toolway leaves a backup.
 """
@@ -44,7 +44,7 @@ _TOOLSET_KEYS: Final[Mapping[str, type]] = {"tools": list, "search": bool}
 
 
 class ConfigHistory:
-    """Text, versions, diffs and rollback of the gateway's configuration file, for `/admin`.
+    """Text, versions, diffs and rollback of the gateway's config file, for `/admin`.
 
     `get_loaded` returns the configuration in use; `reload` makes the gateway read and apply the file.
     """
@@ -111,7 +111,7 @@ class ConfigHistory:
         return found
 
     def diff(self, number: int) -> Json:
-        """Return the diff that a rollback to version `number` of the configuration file would apply.
+        """Return the diff that rolling back to version `number` would apply.
 
         Raises `NotFound` if no such version exists.
         """
@@ -119,7 +119,7 @@ class ConfigHistory:
         return {"version": number, "diff": _mask_secrets(edit.diff(), [edit.before or b"", edit.after])}
 
     async def roll_back(self, number: int) -> Json:
-        """Restore version `number` of the configuration file and reload the gateway.
+        """Restore version `number` of the config file and reload the gateway.
 
         The rollback itself can be rolled back. Raises `NotFound` if no such version exists. Raises `ConfigError` if
         it is invalid; the file is then unchanged.
@@ -127,7 +127,7 @@ class ConfigHistory:
         return {"version": number, **await self._apply(self._rollback_edit(number))}
 
     async def remove_server(self, name: str) -> Json:
-        """Remove the entry of a server from the configuration file and reload the gateway. It can be rolled back.
+        """Remove a server's entry from the config file and reload the gateway. It can be rolled back.
 
         Raises `NotFound` if the file has no such entry. Raises `ConfigError` if the result is invalid; the file is then
         unchanged.
@@ -137,11 +137,11 @@ class ConfigHistory:
         return {"removed": name, **await self._apply(document.to_edit())}
 
     async def add_server(self, name: str, entry: Json, *, preview: bool = False) -> Json:
-        """Add the entry of a server to the configuration file and reload the gateway; or only return the diff.
+        """Add a server's entry to the config file and reload the gateway, or only return the diff.
 
-        The caller has checked that the admission rules allow the entry. If it runs a command or sends a secret, it then
-        needs a user's approval at this machine, like every entry that another program writes. Raises
-        `ConfigError` if the name is invalid or taken; the file is then unchanged.
+        The caller has checked that the admission rules allow the entry. If it runs a command or sends a secret, it
+        then needs a user's review on this machine, like every entry that another program writes. Raises `ConfigError`
+        if the name is invalid or taken; the file is then unchanged.
         """
         check_server_name(name)
         document = ConfigDocument(self._file)
@@ -181,7 +181,7 @@ class ConfigHistory:
     async def change_text(
         self, before: str, after: str, admit: Callable[[str, Json], None], *, preview: bool = False
     ) -> Json:
-        """Apply a user's changes to the text of the configuration file; or only return the diff.
+        """Apply a user's edits to the config file's text, or only return the diff.
 
         `before` is the text that `to_json` returned. `admit` raises `ConfigError` if the entry of a new server is not
         allowed. Comments are not changed. Raises `ValueError` or `ConfigError`; the file is then unchanged.
@@ -212,7 +212,7 @@ class ConfigHistory:
         return {"held": bool(held), "hint": f"toolway trust {held[0]}" if held else "", **result}
 
     def _preview(self, edit: Edit) -> str:
-        """Return the diff of an edit to the configuration file, with secrets masked; the file is not changed.
+        """Return the masked diff of an edit to the config file, without changing it.
 
         Raises `ConfigError` if the edit makes an entry invalid.
         """
@@ -226,7 +226,7 @@ class ConfigHistory:
         return _mask_secrets(edit.diff(), [edit.before or b"", edit.after])
 
     async def change_server(self, name: str, changes: Json, *, preview: bool = False) -> Json:
-        """Change settings of a server in the configuration file and reload the gateway. None removes a setting.
+        """Change a server's settings in the config file and reload the gateway. None removes a setting.
 
         Only `EDITABLE_SETTINGS` can be changed: none of them decides what is started, or who gets a secret. With
         `preview`, only the diff is returned. Raises `ValueError`, `NotFound` or `ConfigError`; the file is then
@@ -271,7 +271,7 @@ class ConfigHistory:
         return document, (*root, written)
 
     async def _apply(self, edit: Edit) -> Json:
-        """Write an edit to the configuration file and reload the gateway.
+        """Write an edit to the config file and reload the gateway.
 
         If the gateway rejects the new content, the old content is restored and the `ConfigError` is raised again.
         """
@@ -312,7 +312,7 @@ def summarize_changes(before: bytes, after: bytes) -> list[str]:
 
 
 def _parts(data: bytes) -> Json:
-    """Return the parts of a config file by name: its server entries, and the settings of its `toolway` block."""
+    """Return a config file's parts by name: server entries, and settings of the `toolway` block."""
     parsed = jsonc.parse_jsonc(data.decode(errors="replace"))
     block = parsed.value.get(TOOLWAY_BLOCK) if isinstance(parsed.value, dict) else None
     settings = {f"{TOOLWAY_BLOCK}.{key}": value for key, value in block.items()} if isinstance(block, dict) else {}
@@ -322,7 +322,7 @@ def _parts(data: bytes) -> Json:
 def _check_types(changes: Json, known: Mapping[str, type | tuple[type, ...]], other: str) -> None:
     """Raise `ValueError` if a key of `changes` is not in `known`, or its value has the wrong type; None is allowed.
 
-    `other` is added to the error: it says how to make such a change.
+    `other` is added to the error, to say how to make such a change.
     """
     if unknown := sorted(changes.keys() - known.keys()):
         raise ValueError(f"{unknown[0][:50]} cannot be changed here: {other}")
@@ -352,7 +352,7 @@ def _entry_values(file: str, server: str) -> list[Json]:
 
 
 def _mask_secrets(text: str, versions: list[bytes]) -> str:
-    """Mask in `text` the secrets of all servers that any of these versions of the file defines."""
+    """Mask the secrets of all servers in any of these file versions in `text`."""
     servers: list[Server] = []
     for data in versions:
         try:

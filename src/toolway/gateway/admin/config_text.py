@@ -1,6 +1,6 @@
-"""Changes of a config file that an administrator edited as text: which values differ, and which may be changed. Pure.
+"""Changes to a config file edited as text: which values differ, and which may be changed. No I/O.
 
-The text that was edited has `***` for each secret. So not the text is stored, but the values that the user changed.
+The edited text has `***` for each secret, so we store the values that the user changed, not the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPENED: Final = ((TOOLWAY_BLOCK,), TOOLSETS)  # objects that may be new as a wh
 
 
 class ValueChange(NamedTuple):
-    """New value at a key path of a config file; `REMOVED` if the key was removed."""
+    """A new value at a key path of a config file; `REMOVED` if the key was removed."""
 
     path: tuple[str, ...]
     value: Any

@@ -113,7 +113,7 @@ class DashboardEndpoint:
     def _load_file(self, name: str) -> tuple[str, bytes, bytes] | None:
         """Return content type, plain bytes and gzip bytes of a dashboard file; None if unknown.
 
-        The file is read and compressed at first use.
+        The file is read and compressed on first use.
         """
         known = self._files.get(name)
         if known is None:
@@ -151,7 +151,7 @@ class DashboardEndpoint:
             exchange.reply(status, body, (*more, ("allow", "POST, DELETE")))
 
     def _authenticate_admin(self, request: HttpRequest) -> Principal:
-        """Return the administrator whose one-time code or bearer token the login request carries.
+        """Return the administrator behind a login request's one-time code or bearer token.
 
         Raises `RequestDenied` if the code or token is invalid, or its principal is not an administrator.
         """
@@ -175,9 +175,10 @@ class DashboardEndpoint:
 
 
 def _read_prefix(request: HttpRequest) -> str:
-    """Return the path prefix under which a proxy shows the gateway, such as `/toolway`; "" if there is none.
+    """Return the path prefix under which a proxy serves the gateway, such as `/toolway`, or "".
 
-    The proxy sends it in a header, which an attacker cannot set by a link. A value that is not a plain path is ignored.
+    The proxy sends it in a header, which a link from an attacker cannot set. A value that is not a plain path is
+    ignored.
     """
     value = request.headers.get(PREFIX_HEADER, "").rstrip("/")
     return value if _PREFIX.fullmatch(value) else ""
@@ -207,7 +208,7 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 
 
 class EndedSessions:
-    """Set of browser sessions that ended by a logout. Each is kept until it would have expired.
+    """Browser sessions that were logged out, each kept until it would have expired.
 
     They are also stored in `file`, so a restart does not lose them. If `file` is None, they are in memory only.
     """
@@ -229,7 +230,7 @@ class EndedSessions:
         return len(self._until)
 
     def add(self, digest: str, until: float, *, save: bool = True) -> None:
-        """Remember that the session with this digest ended. It would have expired at the wall time `until`."""
+        """Remember a logged-out session by its digest, until it would have expired."""
         self._until[digest] = until
         if len(self._until) > MAX_ENDED_SESSIONS:
             self._drop_expired()
@@ -248,7 +249,7 @@ class EndedSessions:
 
 
 class BrowserSessions:
-    """Login of browsers to the dashboard: issues one-time codes and authenticates sessions.
+    """Browser logins to the dashboard: issues one-time codes and authenticates sessions.
 
     A session needs a cookie and a page key, a secret that the page sends in a header. It ends with the token or API key
     that opened it, and at logout: `on_end` is then called with its digest and the time of its expiry. `api_keys` is
@@ -291,7 +292,7 @@ class BrowserSessions:
         return self._sealer.seal(BROWSER_SESSION_KIND, facts, SESSION_LIFETIME_S), page_key
 
     def end(self, request: HttpRequest) -> None:
-        """End the browser session whose page key the request carries, on every node. An invalid key is ignored."""
+        """End the browser session whose page key the request carries, on every node. Ignores invalid keys."""
         page_key = request.headers.get(PAGE_KEY_HEADER, "")
         found = self._sealer.open(PAGE_KEY_KIND, page_key)
         if found is not None:
@@ -319,14 +320,14 @@ class BrowserSessions:
         return self._api_keys.credential_hash(id_) if self._api_keys is not None else ""
 
     def _current_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id, with the rights it has now; None if its API key was revoked."""
+        """Return the principal with this id and its current rights; None if its API key was revoked."""
         if id_ == LOCAL_ADMIN.id:
             return LOCAL_ADMIN
         return self._api_keys.principal_for(id_) if self._api_keys is not None else None
 
 
 def session_digest(request: HttpRequest) -> str:
-    """Return the digest that names the browser session of a request. It cannot be used to log in."""
+    """Return the digest that identifies a request's browser session. It cannot be used to log in."""
     return _sha256_hex(request.headers.get(PAGE_KEY_HEADER, ""))
 
 

@@ -40,7 +40,7 @@ _CLUSTER_NOTES: Final = {
 
 
 def build_description(operations: Iterable[Route]) -> Json:
-    """Return the OpenAPI 3.1 document that describes these operations of the admin API."""
+    """Return the OpenAPI 3.1 document for these admin API operations."""
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)

@@ -41,10 +41,9 @@ RunDoctor = Callable[[str | None], Awaitable[Json]]
 
 
 class OverviewAdmin:
-    """Handlers of the `/admin` routes that are about the whole gateway.
+    """Handlers of `/admin` routes that concern the whole gateway.
 
-    `doctor` examines all servers or one, `config_history` manages the configuration file. Either is None if not
-    available.
+    `doctor` checks all servers or one, `config_history` manages the config file. Either may be None.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class OverviewAdmin:
         return {"alerts": [{"name": name, **asdict(each)} for name, each in self._activity.alerts.items()]}
 
     def resolve_alert(self, name: str) -> Json:
-        """Remove an alert because an operator has dealt with it. Raises `NotFound` if no such alert exists."""
+        """Remove an alert that a user has resolved. Raises `NotFound` if there is none."""
         found = self._activity.alerts.pop(name, None)
         if found is None:
             raise NotFound(f"unknown alert {name!r}")
@@ -132,7 +131,7 @@ class OverviewAdmin:
             stream.close()
 
     def close_streams(self) -> None:
-        """Close all event streams: open ones would delay the shutdown."""
+        """Close all event streams, because open ones would delay the shutdown."""
         for stream in self._event_streams:
             stream.close()
 

@@ -62,7 +62,7 @@ Handler = Callable[[Any, AdminRequest], Json | Awaitable[Json]]
 
 @dataclass(frozen=True)
 class Route:
-    """One row of the route table: an `/admin` operation (method and path), its description and its handler.
+    """One `/admin` operation: method and path, description and handler.
 
     Every operation requires an administrator.
     """
@@ -379,7 +379,7 @@ def all_routes() -> tuple[Route, ...]:
 
 
 class RouteTable:
-    """Routes by method and number of segments, each with the object that its handler gets."""
+    """Routes by method and number of segments, each with the object its handler gets."""
 
     def __init__(self, routes: Iterable[tuple[Route, Any]]) -> None:
         self.paths: list[str] = []
@@ -512,7 +512,7 @@ class AdminEndpoint:
         return self._cluster.admin
 
     def _reject_in_cluster(self) -> None:
-        """Raise `ConfigError` if the gateway is a cluster node: `/admin` cannot change its servers.
+        """Raise `ConfigError` on a cluster node, where `/admin` cannot change servers.
 
         A server that was added to one node would be unknown to the rest of the cluster.
         """
@@ -541,7 +541,7 @@ class KeysAdmin:
     async def create(self, body: Json, principal: Principal) -> Json:
         """Create an API key; return it with its token. Raises `ValueError` if a field is invalid or unknown.
 
-        A misspelled field would restrict nothing: the key would have full access.
+        A misspelled restriction would have no effect, leaving the key with full access.
         """
         attributes = registry.key_attributes()
         fields = _KEY_FIELDS | attributes.keys()
@@ -603,6 +603,6 @@ def _read_rate(body: Json) -> Rate | None:
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:
-    """Return the HTTP response about an error, with secrets masked, because its strings may come from a server."""
+    """Return an HTTP error response with secrets masked: its strings may come from a server."""
     texts = {"detail": error.detail, "hint": error.hint, "code": error.code}
     return json_error(status, mask(error.message), **{name: mask(text) for name, text in texts.items()})

@@ -38,7 +38,7 @@ def object_of(fields: Mapping[str, Any], base: Json | None = None) -> Json:
 
 
 def object_from(cls: type) -> Json:
-    """Return the JSON schema of a data class. All fields are required: replies contain all."""
+    """Return the JSON Schema of a data class. All fields are required, because replies contain all."""
     _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
     properties = components[cls.__name__]["properties"]
     for schema in properties.values():

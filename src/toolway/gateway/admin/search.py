@@ -1,4 +1,4 @@
-"""Admin API of the tool search: ranking with reasons, tokens per endpoint and server, searches without a call."""
+"""Admin API for tool search: ranking with reasons, tokens per endpoint, searches without a call."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SearchAdmin:
         }
 
     def get_status(self) -> Json:
-        """Return the state of the search by meaning, which uses an embedding model: model, problem, embedded tools.
+        """Return the state of embedding search: model, problem, embedded tools.
 
         The model is "" if this search is off.
         """
@@ -87,7 +87,7 @@ class SearchAdmin:
         return {"model": self._hub.search_model, "problem": problem, "embedded": embedded, "tools": tools}
 
     def list_searches(self) -> Json:
-        """Return the counters of tool searches by clients, and the queries after which no found tool was called."""
+        """Return tool search counters, and the queries that led to no call."""
         log = self._search_tools.log
         counts = log.counts
         others = [report.searches for report in self._cluster.worker_reports()]
@@ -143,7 +143,7 @@ class SearchAdmin:
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
-        """Return the number of characters of the definition of each known tool, with the tool, by server and name.
+        """Return the size in characters of each known tool's definition, with the tool, by server and name.
 
         Computed in batches, so other requests are served.
         """

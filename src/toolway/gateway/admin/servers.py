@@ -1,4 +1,4 @@
-"""Admin API for servers: status, details, changes until the next reload, circuit breakers.
+"""Admin API for servers: status, details, temporary changes, circuit breakers.
 
 The JSON forms of servers, calls and tools are here too, with secrets masked.
 """
@@ -53,7 +53,7 @@ _BREAKER_RESULTS: Final = {"trip": "opened", "reset": "closed"}
 class ServersAdmin:
     """Handlers of `/admin/servers`, `/admin/overview` and `/admin/breakers`.
 
-    `admission` returns the rules for servers that are added through `/admin`: what the operator allows them.
+    `admission` returns the rules for servers added through `/admin`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ServersAdmin:
     async def put(self, name: str, body: Json) -> Json:
         """Add or replace a server until the next reload of the configuration file.
 
-        Restrictions of the entry that the file has under this name stay in force, even if that server was removed.
+        If the file has an entry with this name, its restrictions stay in force, even if that server was removed.
         Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
         gateway in its entry are not resolved.
         """
@@ -221,9 +221,9 @@ class ServersAdmin:
             raise rejection_error(name, rejection, _admission_hint(rejection))
 
     def _admit(self, name: str, body: Json) -> tuple[Server, list[ConfigIssue]]:
-        """Return the server that an entry in a request defines, and warnings about the entry.
+        """Return the server defined by an entry in a request, and warnings about it.
 
-        Raises `ConfigError` if the admission rules, which say what the operator allows, reject it.
+        Raises `ConfigError` if the admission rules reject it.
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
@@ -299,7 +299,7 @@ def _describe_breaker(facts: BreakerStatus) -> str:
 
 
 def _recorded_reason(rejection: Rejection | None, server: Server) -> str:
-    """Return the reason of a rejection for the audit log.
+    """Return why an entry was rejected, for the audit log.
 
     It omits a command's arguments, which may contain a secret.
     """
@@ -309,7 +309,7 @@ def _recorded_reason(rejection: Rejection | None, server: Server) -> str:
 
 
 def _admission_hint(rejection: Rejection) -> str:
-    """Return a hint how the operator can allow a server entry that was rejected."""
+    """Return a hint on how to allow a rejected server entry."""
     if rejection.setting:
         return f'allow it in the configuration file: "toolway": {{"gateway": {{{rejection.setting}}}}}'
     return rejection.hint or "add it to the configuration file: toolway add; toolway.addresses allows a private address"
@@ -319,7 +319,7 @@ def _admission_hint(rejection: Rejection) -> str:
 
 
 def encode_for_display(value: Any) -> bytes:
-    """Encode the response of an admin route: JSON without control, direction and invisible characters.
+    """Encode an admin route's response as JSON without control, direction and invisible characters.
 
     `/admin` is for human users. A program that needs the exact result of a tool calls it at `/mcp`.
     """
@@ -370,7 +370,7 @@ def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[s
 
 
 def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
-    """Return the arguments of a recorded call with secrets masked.
+    """Return a recorded call's arguments with secrets masked.
 
     None if the arguments are not stored; truncated JSON text if they are too long.
     """
@@ -399,7 +399,7 @@ def tool_to_json(tool: Tool) -> Json:
 
 
 def server_to_json(server: Server) -> Json:
-    """Return the settings of a server that differ from the defaults, with secrets masked."""
+    """Return a server's non-default settings, with secrets masked."""
     defaults = asdict(Server(command="x") if server.command else Server(url="http://x"))
     found: Json = {}
     for key, value in asdict(replace(server, package_lock=None)).items():

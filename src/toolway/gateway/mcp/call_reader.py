@@ -1,9 +1,9 @@
-"""Fast reader of usual tool calls: converts the body of a client's request to a `ClientCall`.
+"""Fast reader for ordinary tool calls: turns a client's request body into a `ClientCall`.
 
-Usual calls use no feature that only the middleware chain has. A client repeats most of its requests: only id and
-arguments change. So a body is split first, without decoding its parts. The `_meta` is decoded only if it differs from
-the one before. A body that is written in an unusual way is decoded as a whole, with the same result. The calls of
-legacy clients, which have little `_meta`, always are.
+Ordinary calls use no feature that only the middleware chain has. Clients mostly repeat their requests with a new id
+and arguments. So a body is first split without decoding its parts, and `_meta` is only decoded if it changed. An
+unusual body is decoded as a whole, with the same result, and so are calls of legacy clients, which have little
+`_meta`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
 
 
 class ClientMeta(msgspec.Struct, frozen=True, gc=False):
-    """Checked `_meta` of a tool call that does not need the middleware chain, and the capabilities of its client."""
+    """Checked `_meta` of an ordinary tool call, and its client's capabilities."""
 
     value: Json
     capabilities: Json  # of the client
@@ -49,7 +49,7 @@ class ClientMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientCall(msgspec.Struct, frozen=True, gc=False):
-    """Id, arguments and `_meta` of a usual tool call, which can be sent without the middleware chain."""
+    """Id, arguments and `_meta` of an ordinary tool call."""
 
     id: bytes  # encoded
     arguments: Json
@@ -75,7 +75,7 @@ _split = msgspec.json.Decoder(_Body).decode
 
 
 class CallReader:
-    """Reader of the tool calls in requests with the same HTTP head. It decodes `_meta` only if that has changed."""
+    """Reads tool calls from requests with the same HTTP head. Only decodes `_meta` if it changed."""
 
     __slots__ = ("_between", "_fixed_bytes", "_last_end", "_last_meta", "_last_raw_meta", "_routing")
 
@@ -111,7 +111,7 @@ class CallReader:
         return self._read_parts(body)
 
     def _read_parts(self, body: bytes) -> ClientCall | None:
-        """Return the tool call in a body that differs from the last body in more than its id and arguments.
+        """Return the tool call in a body where more than id and arguments differ from the last one.
 
         None if the router must handle the request.
         """
@@ -198,7 +198,7 @@ class ListReader:
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
-    """Return id, tool name and content of a usual tool call in the request body of a legacy client.
+    """Return id, tool name and content of an ordinary tool call from a legacy client's body.
 
     None if the call is unusual or invalid, so the router must handle the request.
     """
@@ -214,7 +214,7 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
 
 
 def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of the tool call in a request body; None if the body is invalid or has unusual params.
+    """Return id and params of the tool call in a request body; None if invalid or unusual.
 
     The router then handles the request, and reports what is wrong with it.
     """
@@ -229,7 +229,7 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
 
 
 def check_meta(value: Json, capabilities: object) -> ClientMeta | None:
-    """Return the checked `_meta` of a request; None if it is invalid, or if only the middleware chain can handle it."""
+    """Return a request's checked `_meta`; None if it is invalid or needs the middleware chain."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):

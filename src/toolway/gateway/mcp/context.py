@@ -27,7 +27,7 @@ def _discard_notification(method: str, params: Json) -> None:
 
 
 class ForwardedCall(msgspec.Struct, frozen=True):
-    """Data of a client's call that another cluster node forwards to this node for execution."""
+    """Data of a client's call that another cluster node forwards to this one."""
 
     call_id: str  # its id
     idempotency_key: str | None  # its idempotency key
@@ -127,7 +127,7 @@ _LONG_MESSAGE_LINES: Final = 10
 
 
 def name_server(server: str, method: str, params: Json) -> Json:
-    """Return the params of a server's request to a client with the server's name, so the client sees who asks.
+    """Add the server's name to its request to a client, so the client sees who is asking.
 
     The name is in `_meta`, and before the message to the user. To the client all requests are from the gateway: without
     the name, a server could ask in the name of another one. Control and invisible characters are removed, so they
@@ -152,7 +152,7 @@ def _name_message(server: str, text: str) -> str:
 
 
 def name_input_requests(server: str, result: Json) -> Json:
-    """Add the server's name to every input request in a result or task, so the user of the client sees who asks.
+    """Add the server's name to all input requests in a result or task, so the user sees who asks.
 
     An input request that must not reach a client is left out: a task may have one.
     """
@@ -164,7 +164,7 @@ def name_input_requests(server: str, result: Json) -> Json:
 
 
 def name_demanded_visits(server: str, data: Json) -> Json:
-    """Add the server's name to the elicitations in the data of an error that demands them (-32042).
+    """Add the server's name to the elicitations in an error that demands them (-32042).
 
     One that must not reach a client is left out.
     """

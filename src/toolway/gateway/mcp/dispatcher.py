@@ -1,4 +1,4 @@
-"""Dispatch of client requests to the hub, across eras.
+"""Dispatches client requests to the hub, across eras.
 
 Names, handles and input rounds are translated; the rest passes unchanged.
 
@@ -91,7 +91,7 @@ GetBinding = Callable[[], tuple[str, ...]]
 
 
 class RequestDispatcher:
-    """Answers MCP requests of modern and legacy clients by calls to servers through the hub."""
+    """Answers MCP requests from modern and legacy clients by calling servers through the hub."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class RequestDispatcher:
         raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {_shorten(method)!r}")
 
     def _vendor_server(self, context: RequestContext, method: str) -> str | None:
-        """Return the server that gets a request or notification which the protocol does not know; None if none does.
+        """Return the server for a method that MCP does not define, or None.
 
         That is the server of the endpoint, if its entry names the method and the principal may use the whole server.
         """
@@ -177,14 +177,14 @@ class RequestDispatcher:
                 await self._forward(context, method, params, server, method, keep_raw=False, is_notification=True)
 
     async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Build the list of tools in slices, so other requests are served in between; then answer the request."""
+        """Build the tool list in slices, so other requests are served in between; then answer."""
         await context.view.prepare()
         if method == "tools/call":
             return await self._call_tool(context, params)
         return await self._list_items(context, "tools", params)
 
     async def _dispatch_decided(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Let the policy decide in a thread which items the principal may see; then answer the request."""
+        """Let the policy decide in a thread which items the principal may see; then answer."""
         await context.view.prepare()
         return await self._dispatch(context, method, params)
 
@@ -198,7 +198,7 @@ class RequestDispatcher:
             raise RpcFailure(INVALID_PARAMS, f"invalid cursor: {exc}") from None
 
     def encode_tools(self, view: EndpointView) -> memoryview | None:
-        """Return the result of `tools/list` for a modern client, first page; None if the list is not complete yet."""
+        """Return the first page of `tools/list` for a modern client; None if it is incomplete."""
         if view.needs_preparation or not view.is_complete("tools"):
             return None
         return _encode_list(view, "tools", None, "modern", True)
@@ -214,7 +214,7 @@ class RequestDispatcher:
     async def _explain_arguments(
         self, context: RequestContext, name: str, work: Coroutine[Any, Any, RpcResult]
     ) -> RpcResult:
-        """Await the result of a tool call. Wrong arguments are explained in a result, which a model reads."""
+        """Await a tool call's result. Wrong arguments are explained in a result, which a model reads."""
         try:
             return await work
         except RpcFailure as failure:
@@ -237,7 +237,7 @@ class RequestDispatcher:
         return self._call_item(context, params, tool)
 
     async def _call_meta_tool(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
-        """Answer a call of a meta-tool. One that calls a tool becomes the call of that tool."""
+        """Answer a call of a meta-tool. If it calls a tool, it becomes that tool's call."""
         if params["name"] not in meta_tools.callers:
             result = await meta_tools.answer(context, params["name"], params.get("arguments"))
             return finalize_result(context.era, result)
@@ -258,7 +258,7 @@ class RequestDispatcher:
             return finalize_result(context.era, explained)
 
     async def _call_unlisted(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
-        """Answer a call through a meta-tool of a tool in no list: denied, unknown, or its server is still starting."""
+        """Answer a meta-tool's call of a tool in no list: denied, unknown, or on a starting server."""
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
@@ -295,7 +295,7 @@ class RequestDispatcher:
         return await self._call_item(context, params, tool)
 
     async def _near_names(self, view: EndpointView, name: object) -> list[str]:
-        """Return names of tools that the client may see and that are near to an unknown name."""
+        """Return names similar to an unknown one, among tools that the client may see."""
         if not isinstance(name, str):
             return []
         await view.prepare()
@@ -322,7 +322,7 @@ class RequestDispatcher:
         return self._forward(context, "tools/call", upstream_params, tool.server, tool.name, keep_raw=True)
 
     def _report_hidden(self, context: RequestContext, kind: ListKind, name: object) -> None:
-        """Report to the audit log that a client named an item which only the policy hides.
+        """Report to the audit log that a client named an item that only the policy hides.
 
         The client is not informed.
         """
@@ -359,7 +359,7 @@ class RequestDispatcher:
         return found
 
     def _report_unread(self, context: RequestContext, permission: PrincipalAccess, uri: str) -> None:
-        """Report to the audit log that a client requested a resource which only the policy denies."""
+        """Report to the audit log that a client requested a resource that only the policy denies."""
         found = context.view.locate_uri(uri)
         if found is not None and not permission.allows_read(*found):
             permission.report_read(context.principal, *found)
@@ -491,7 +491,7 @@ class RequestDispatcher:
         return self._servers.era(server)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
-        """Return the `Call` object of a tool call that was sent without one, as a flight (flights.py).
+        """Return the `Call` for a tool call that was sent as a flight (flights.py).
 
         It is the same as `dispatch` would build.
         """
@@ -735,7 +735,7 @@ class RequestDispatcher:
 
 
 def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
-    """Return the error for a tool that does not exist, or that the caller must not know of.
+    """Return the error for a tool that does not exist, or that the caller must not know about.
 
     `near` are tools that the caller may see and may have meant.
     """
@@ -746,7 +746,7 @@ def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
 
 
 def _takes_argument_results(context: RequestContext) -> bool:
-    """Return True if the client gets wrong arguments explained in a result of the tool, not in a JSON-RPC error.
+    """Return True if wrong arguments are explained to the client in a result, not a JSON-RPC error.
 
     Another node gets the error: it makes the result itself.
     """
@@ -793,7 +793,7 @@ def _owner(context: RequestContext) -> tuple[str, str]:
 
 
 def _state_binding(context: RequestContext, method: str, server: str, params: Json) -> tuple[str, ...]:
-    """Return the values to which a request state is bound: a client that sends it back must repeat the same request.
+    """Return what a request state is bound to: the client must repeat the same request with it.
 
     These are principal, endpoint, server, method and a digest of the arguments.
     """
@@ -803,7 +803,7 @@ def _state_binding(context: RequestContext, method: str, server: str, params: Js
 
 
 def _split_answer(params: Json, state: str, *, is_question: bool) -> tuple[Json, ApprovalReply]:
-    """Split the params of a repeated call into those for the server, and the client's reply about an approval.
+    """Split a repeated call's params into those for the server, and the client's approval reply.
 
     `state` is the decrypted request state, which becomes a part of the reply. `is_question` is True if the client was
     asked for an approval, and False if it was asked for input to an approved call.

@@ -110,7 +110,7 @@ def http_status_for(code: int) -> int:
 
 
 def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
-    """Return the JSON-RPC error that a client gets for a failed call. `era` is the client's: legacy or modern."""
+    """Return the JSON-RPC error that a client of this era gets for a failed call."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
         return _upstream_failure(error, call_id, era)
     code = _rpc_code_for(error)
@@ -126,7 +126,7 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
 
 
 def is_argument_failure(failure: RpcFailure) -> bool:
-    """Return True if the gateway did not send a call because its arguments do not match the schema of the tool."""
+    """Return True if a call was not sent because its arguments do not match the tool's schema."""
     data = failure.data
     return isinstance(data, dict) and data.get("code") == InvalidArguments.code and ERROR_DATA_KEY not in data
 
@@ -142,7 +142,7 @@ def argument_result(failure: RpcFailure, name: str, schema: Json) -> Json:
 
 
 def schema_text(name: str, schema: Json) -> str:
-    """Return the line with the schema of a tool, for a model whose call of it was not sent."""
+    """Return the line with a tool's schema, for a model whose call was not sent."""
     encoded = encode_json(schema).decode()
     return f"Not sent. Schema of {name}: {encoded if len(encoded) <= MAX_SCHEMA_CHARS else 'too large to show here'}"
 
@@ -202,7 +202,7 @@ def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
 
 
 def not_sent(code: str, wait: float, fix: str) -> Json:
-    """Return the error data for a call that a limit rejects before it is sent."""
+    """Return the error data for a call that a limit rejected before it was sent."""
     return {
         "executed": "no",
         "certainty": Certainty.NOT_SENT.code,

@@ -5,7 +5,7 @@ request only if nothing about it is unusual. Otherwise it does nothing, and the 
 what is wrong with it. `tools/list` of a modern client is answered here too, if the list is complete: it is encoded
 already.
 
-A plan has all that is equal for the calls of one caller to one tool, determined once. A modern client repeats the name
+A plan holds everything that one caller's calls to one tool share, determined once. A modern client repeats the name
 of the tool in the HTTP head, so there is one plan per head. The head of a legacy client names only its session, so
 there is one plan per head and tool.
 """
@@ -69,7 +69,7 @@ MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a le
 
 
 class NamedPlan(NamedTuple):
-    """Plan (data that calls to one tool have in common) of a tool that a call of a meta-tool names."""
+    """Plan for a tool that is called through a meta-tool."""
 
     plan: Plan
     start: bytes  # of the meta-tool's encoded arguments: all that is before the tool's arguments
@@ -77,7 +77,7 @@ class NamedPlan(NamedTuple):
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
-    """Plan for requests with one HTTP head: all that the calls of one principal to one tool have in common."""
+    """Plan for requests with one HTTP head: everything that a principal's calls to a tool share."""
 
     plan: Plan | None  # None for meta-tools, if the bodies name the tool, and for `tools/list`
     principal: Principal
@@ -104,7 +104,7 @@ class SessionHead:
 
 
 class ClientFlights:
-    """Sends usual tool calls of HTTP clients as flights: calls that callbacks drive, without a task."""
+    """Sends ordinary tool calls of HTTP clients as flights: driven by callbacks, without a task."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class ClientFlights:
         return created
 
     def _no_plan_until(self, authenticated: AuthenticatedRequest) -> float:
-        """Return until when a missing plan is remembered: not at all if the view is only not prepared yet."""
+        """Return how long to remember a missing plan: not at all if the view just needs preparation."""
         endpoint = authenticated.endpoint
         view = self.router.view_for(authenticated.principal, endpoint) if endpoint is not None else None
         is_unprepared = view is not None and view.needs_preparation
@@ -366,7 +366,7 @@ class ClientFlights:
     def _find_named(
         self, planned: HeadPlan, call: ClientCall
     ) -> tuple[Plan, ClientCall, tuple[BoundLimit, ...]] | None:
-        """Return plan, call and limits of the tool that a call of a meta-tool names.
+        """Return plan, call and limits of the tool that a meta-tool call names.
 
         None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
@@ -591,7 +591,7 @@ class NodeCall(Protocol):
 
 
 class NodeFlights:
-    """Executor of calls that other nodes forward to this one, as flights: callbacks drive them, without a task."""
+    """Executes calls that other nodes forward to this one, as flights."""
 
     def __init__(self, calls: HubCalls, dispatcher: RequestDispatcher) -> None:
         self.calls = calls
@@ -635,7 +635,7 @@ class NodeFlights:
 
 
 class NodeFlight(Flight):
-    """Flight of one call that another node forwards to this one. That node reports it, and decides about retries."""
+    """One forwarded call as a flight. The node that sent it reports it and decides about retries."""
 
     __slots__ = ("_call", "_forwarded", "_message", "_owner", "_principal", "_view")
 

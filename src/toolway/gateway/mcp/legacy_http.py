@@ -1,6 +1,6 @@
 """`/mcp` for legacy clients: POST, GET and DELETE of a session (`legacy_sessions.py`).
 
-A request without session and version headers is served alone, with a JSON response: so `curl` is a client too.
+A request without session and version headers is served on its own with a JSON response, so even `curl` works.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class LegacySession:
         self.view = view
 
     def renew(self, principal: Principal, view: EndpointView) -> None:
-        """Use the rights of the request that is handled now: a user may have several tokens with different ones."""
+        """Use the rights of the current request: a user may have several tokens with different rights."""
         assert principal.id == self.principal.id, "a session has one owner"
         self.principal = principal
         self.view = view

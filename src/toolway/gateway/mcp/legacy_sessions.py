@@ -43,7 +43,7 @@ _SESSION_METHODS: Final = frozenset({"logging/setLevel", "resources/subscribe", 
 
 
 class LegacySessions:
-    """All legacy sessions of this process: over `/mcp`, `/sse` or stdio."""
+    """All legacy sessions in this process, over `/mcp`, `/sse` or stdio."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class LegacySessions:
         return True
 
     async def notify(self, session: LegacySession, message: Message) -> None:
-        """Forward a notification of the client that the protocol does not know, if the endpoint lets it pass."""
+        """Forward a client notification that MCP does not define, if the endpoint allows it."""
         await self._dispatcher.notify(
             self.build_context(session, lambda data: False, None), message.method, message.body
         )
@@ -326,7 +326,7 @@ class LegacySessions:
     async def ensure_subscriber(self, session: LegacySession) -> Subscriber:
         """Return the subscriber of this session, which passes changes of lists and resources to the client.
 
-        It is created at first use.
+        It is created on first use.
         """
         if session.subscriber is None:
             session.subscriber = Subscriber(

@@ -1,7 +1,7 @@
-"""Meta-tools of an endpoint with tool search: their definitions, and the messages that they answer with.
+"""Meta-tools of endpoints with tool search: their definitions, and the messages they answer with.
 
 An endpoint with search lists these four tools instead of all tools of its servers. Their definitions never change, so
-a model provider can cache them. Everything here is pure.
+a model provider can cache them. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FoundTool(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Extent of a tool search: how many tools and servers it covered, and which servers and tools it could not."""
+    """What a tool search covered: how many tools and servers, and which ones it could not."""
 
     tools: int
     servers: Sequence[str]
@@ -152,7 +152,7 @@ def search_result(found: Sequence[FoundTool], *, fits: bool, coverage: Coverage,
 
 
 def text_result(text: str, *, is_error: bool = False) -> Json:
-    """Return a tool result whose content is one text."""
+    """Return a tool result whose content is one text block."""
     result: Json = {"content": [{"type": "text", "text": text}]}
     return {**result, "isError": True} if is_error else result
 
@@ -176,7 +176,7 @@ def effect_word(effect: Effect) -> str:
 
 
 def typed_arguments(schema: Json) -> tuple[tuple[str, str], ...]:
-    """Return the arguments of an input schema with their types, required ones first."""
+    """Return an input schema's arguments with their types, required ones first."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return ()

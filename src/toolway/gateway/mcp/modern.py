@@ -102,7 +102,7 @@ class Discovery:
         }
 
     def _extensions(self, view: EndpointView) -> Json:
-        """Return the protocol extensions of all servers, merged; if two servers differ, the first one wins."""
+        """Return all servers' protocol extensions, merged; the first server wins."""
         found: Json = {}
         for server in view.servers():
             agreed = self._servers.negotiated(server)

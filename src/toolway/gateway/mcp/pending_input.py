@@ -1,8 +1,9 @@
-"""Calls of modern clients that wait for user input requested by a legacy server.
+"""Calls of modern clients that wait for user input that a legacy server requested.
 
-A legacy server asks in mid-call, by a request to the client. A modern client cannot receive requests: it gets the
-result `input_required` and calls again. Between the two the call is suspended here. Suspended calls are bounded in
-number and time. Only the sealed handle given to the client resumes a call. It is cancelled if the client never returns.
+A legacy server asks in the middle of a call, with a request to the client. A modern client cannot receive requests:
+it gets the result `input_required` and calls again. Between the two the call is suspended here. Suspended calls are
+bounded in number and time. Only the sealed handle given to the client resumes a call. It is cancelled if the client
+never returns.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class PendingCall:
             del self._input_requests[key]
 
     def _input_key(self, params: Json) -> str:
-        """Return a unique key for a server request to the client, under which the client responds.
+        """Return a unique key under which the client answers a server request.
 
         It is the key that the server chose, if that is usable, or a new one.
         """
@@ -327,10 +328,7 @@ def missing_capability_failure(capabilities: set[str], server_message: str) -> R
 
 
 def _ignore_outcome(task: asyncio.Task[CallResult]) -> None:
-    """Retrieve the error of an abandoned call.
-
-    Otherwise asyncio would log it as never retrieved.
-    """
+    """Retrieve an abandoned call's error, so asyncio does not log it as never retrieved."""
     if not task.cancelled():
         error = task.exception()
         assert error is None or isinstance(error, CallError | Exception)

@@ -91,7 +91,7 @@ class ReplayBuffer:
 
 
 class ReplayBudget:
-    """Limit of the bytes in replay buffers of finished requests, for all sessions of a gateway together.
+    """Limits the bytes in replay buffers of finished requests, for all of a gateway's sessions.
 
     If it is exceeded, the oldest buffers of the principal with most bytes are dropped.
     """

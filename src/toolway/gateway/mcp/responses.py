@@ -1,4 +1,4 @@
-"""Results adapted to the era of a client, and the HTTP response that carries them: JSON, or server-sent events.
+"""Adapts results to a client's era, and sends them in an HTTP response: JSON or server-sent events.
 
 The first message sent decides the form of a response: a final result makes a JSON document, a notification opens a
 stream. A long silence opens the stream too, so no proxy between us and the client closes the connection as dead.
@@ -158,7 +158,7 @@ _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
 def finalize_result(era: Era, result: Json) -> Json:
-    """Return a result for a legacy or modern client: fields that only modern clients know are removed or added."""
+    """Return a result for an era's client: adds or removes fields that only modern clients know."""
     if era == "modern":
         if "resultType" not in result:
             result = {**result, "resultType": "complete"}
@@ -170,7 +170,7 @@ def finalize_result(era: Era, result: Json) -> Json:
 
 
 def finalize_raw_result(era: Era, result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
-    """Return the bytes of a result for a client of this era, changed only at their start or end; None if impossible.
+    """Return a result's bytes for a client of this era, edited only at the start or end, or None.
 
     The result must then be encoded again.
     """

@@ -1,4 +1,4 @@
-"""Tool search of an endpoint: answers the meta-tools, and finds the tool that a call through one of them means.
+"""Tool search for an endpoint: answers the meta-tools, and finds the tool that a call means.
 
 A call through `call_tool` or `read_tool` becomes the call of the named tool before it is dispatched, so every
 later part sees the named tool: deny lists, argument check, audit log, metrics, retries and so on. Only the view of the
@@ -148,7 +148,7 @@ class SearchTools:
         )
 
     def _allowed_tools(self, view: EndpointView, names: Mapping[tuple[str, str], str]) -> AllowedTools:
-        """Return the set of tools that a search in this view may find. It is the same object until the view changes."""
+        """Return the tools that a search in this view may find. Same object until the view changes."""
         known = self._allowed.get(view)
         if known is None or known[0] is not names:
             from toolway.search.tool_search import AllowedTools
@@ -172,7 +172,7 @@ class SearchTools:
             self.log.counts.nothing += 1
 
     async def _coverage(self, view: EndpointView) -> Coverage:
-        """Return the extent of a search in a view: how many tools and servers it covers, and which are missing.
+        """Return what a search in a view covers: tools, servers, and what is missing.
 
         Nothing outside the view is mentioned.
         """
@@ -298,7 +298,7 @@ class SearchTools:
         return result
 
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
-        """Return a result for a call of a tool that does not exist: the nearest tools, for the model to choose."""
+        """Return a result for a call of an unknown tool: the closest tools, for the model to choose from."""
         name, view = str(params.get("name"))[:200], context.view
         await view.prepare()
         coverage = await self._coverage(view)
@@ -322,7 +322,7 @@ class SearchTools:
     # -- learning -----------------------------------------------------------------------------------------------------
 
     def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
-        """Record a successful call of a tool that the principal found by a search. Later searches use such records."""
+        """Record a successful call of a tool found by search. Later searches use these records."""
         key = (tool.server, tool.name)
         query = self.log.open_query(principal, key)
         if query is None or not _is_success(result):

@@ -80,7 +80,7 @@ class StdioClient:
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
         """Read messages from `source` and write the answers to `sink`, until the client closes `source`.
 
-        Then the requests that still run are finished, each within its deadline, unless the client closes `sink` too.
+        Then running requests finish within their deadlines, unless the client closes `sink` too.
         """
         read_line, output = await _open_input(source), LineWriter(sink)
         await output.open()
@@ -98,7 +98,7 @@ class StdioClient:
             await output.close()
 
     async def _finish_requests(self, output_closed: asyncio.Event) -> None:
-        """Wait for the requests that still run after the end of the input, until the client stops reading."""
+        """Wait for running requests after the end of the input, until the client stops reading."""
         for task in self._listening:
             task.cancel()  # a subscription does not end by itself
         if self._session is not None:
@@ -316,7 +316,7 @@ class LineWriter(asyncio.BaseProtocol):
 
 
 def take_stdio() -> tuple[BinaryIO, BinaryIO]:
-    """Return stdin and stdout as files for the protocol only. All other output to stdout now goes to stderr."""
+    """Reserve stdin and stdout for the protocol. All other stdout output now goes to stderr."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -52,7 +52,7 @@ _KINDS_BY_FILTER: Final[dict[str, tuple[ListKind, ...]]] = {
 
 
 class Subscriber(msgspec.Struct, eq=False):
-    """Client stream or session that is notified of changes of lists, resources and tasks that its view includes."""
+    """Client stream or session that is notified of changes in its view."""
 
     view: EndpointView
     kinds: frozenset[ListKind]

@@ -1,4 +1,4 @@
-"""View of one endpoint: the tools, prompts and resources of many servers as one list, under unique names.
+"""One endpoint's view: many servers' tools, prompts and resources as one list with unique names.
 
 A view is built from the catalog and cached in encoded form until the catalog changes, because clients mostly request
 the same lists. The order is stable: by server name, then in the server's own order. `ListWaiter` gives servers that
@@ -106,12 +106,12 @@ class EndpointView:
         self._naming = None
 
     def close(self) -> None:
-        """Make this view empty, because the policy has changed. Clients get another view."""
+        """Make this view empty, because the policy changed. Clients get another view."""
         self.permission = None
         self.set_filter(NO_TOOLS, NO_TOOLS)
 
     def servers(self) -> list[str]:
-        """Return the servers of which this view may show any item, sorted by name."""
+        """Return the servers that this view may show anything of, sorted by name."""
         if self.single_server is not None:
             is_visible = self.single_server in set(self._servers()) and self._may_reach(self.single_server)
             return [self.single_server] if is_visible else []
@@ -123,7 +123,7 @@ class EndpointView:
         return list(self._server_names[1])
 
     def may_include(self, server: str) -> bool:
-        """Return True if the view may show any item of the server `server`, which need not exist."""
+        """Return True if the view may show anything of the server `server`, which need not exist."""
         return (
             self.single_server in (None, server)
             and self._tool_filter.may_include(server)
@@ -132,7 +132,7 @@ class EndpointView:
         )
 
     def _may_reach(self, server: str) -> bool:
-        """Return True if the policy of the gateway may permit any item of a server."""
+        """Return True if the gateway's policy may permit anything of a server."""
         return self.permission is None or self.permission.may_include(server)
 
     def includes_tool(self, tool: Item) -> bool:
@@ -173,7 +173,7 @@ class EndpointView:
         return cached
 
     def is_complete(self, kind: ListKind) -> bool:
-        """Return True if no server of this view is missing that may still add items to the list of this kind."""
+        """Return True if no missing server could still add items to this list."""
         listed = self._current_list(kind)
         if not listed.complete:
             listed.complete = not self.unlisted_servers(kind)
@@ -238,7 +238,7 @@ class EndpointView:
         return ref if ref is not None and ref.server in self.servers() else None
 
     def find_denied(self, name: object) -> tuple[ToolRef, str] | None:
-        """Return the tool of this name that a setting denies, and the setting. None if no such tool exists.
+        """Return the tool of this name that a setting denies, and the setting, or None.
 
         A tool that the endpoint or the principal may not see is not reported: the client must not learn of it.
         """
@@ -260,7 +260,7 @@ class EndpointView:
         return tool is not None and permission.shows("tools", tool)
 
     def server_of_call(self, name: object) -> str | None:
-        """Return the server of a tool that no list has, if a call of it may tell the client about that server.
+        """Return the server of an unlisted tool, if a call may tell the client about that server.
 
         None if the name contains no server, or one that the client may not see.
         """
@@ -270,7 +270,7 @@ class EndpointView:
         return ref.server
 
     def find_hidden(self, kind: ListKind, name: object) -> Item | None:
-        """Return the tool or prompt with this name that only the policy of the gateway hides; None if there is none.
+        """Return the tool or prompt that only the gateway's policy hides, or None.
 
         The caller reports it to the audit log.
         """
@@ -295,7 +295,7 @@ class EndpointView:
 
     @property
     def meta_tools(self) -> MetaToolSet | None:
-        """Meta-tools that this view lists instead of all tools; None if it lists none."""
+        """Return the meta-tools that this view lists instead of all tools, or None."""
         return self._meta_tools.provider if self._tool_filter.search else None
 
     def tool_names(self) -> Mapping[tuple[str, str], str]:
@@ -359,12 +359,12 @@ class EndpointView:
         return self.permission is None or self.permission.allows_read(server, uri)
 
     def qualified_uris(self, uri: object) -> list[str]:
-        """Return the qualified forms of a URI that several servers of this view have; empty if at most one has it."""
+        """Return the qualified forms of a URI that several servers have; empty if at most one does."""
         servers = self._current_claims().servers_for(uri) if isinstance(uri, str) else set()
         return [qualify(server, str(uri)) for server in sorted(servers)] if len(servers) > 1 else []
 
     def sanitize(self, value: Any) -> Any:
-        """Remove invisible characters from a string or JSON value of a server, unless the setting is to keep them."""
+        """Remove invisible characters from a server's string or JSON value, unless the setting keeps them."""
         return value if self._invisible_characters() == "keep" else map_texts(value, remove_invisible)
 
     def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:
@@ -379,7 +379,7 @@ class EndpointView:
 
     @property
     def needs_decisions(self) -> bool:
-        """Return True if the policy has yet to decide about many items, so `prepare` should be called first."""
+        """Return True if the policy has so much to decide that `prepare` should be called first."""
         permission = self.permission
         if permission is None or self._decided == (self._catalog.generation, permission.version):
             return False
@@ -389,7 +389,7 @@ class EndpointView:
         return False
 
     def _candidates(self) -> Iterable[tuple[ListKind, Item]]:
-        """Return all items of the servers of this view, of every kind, before filters and policy."""
+        """Return all items of this view's servers, before filters and policy."""
         return (
             (kind, item) for kind in KINDS for server in self.servers() for item in self._catalog.items(kind, server)
         )
@@ -522,7 +522,7 @@ class EndpointView:
 
     @property
     def whole_server(self) -> str | None:
-        """Return the server of an endpoint for one server, if the principal may use all of it; else None.
+        """Return the server of a single-server endpoint, if the principal may use all of it; else None.
 
         With a policy of the gateway it is None: a policy decides about items.
         """
@@ -578,7 +578,7 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Makes list requests wait a moment for servers that have not listed their items, and calls for their server."""
+    """Lets list requests wait briefly for servers that have not listed their items yet."""
 
     def __init__(self, servers: HubServers, lists: HubLists) -> None:
         self._servers = servers
@@ -593,7 +593,7 @@ class ListWaiter:
         self._window_ends_at = self._clock() + STARTUP_WINDOW_S
 
     async def wait_for_lists(self, view: EndpointView, kind: ListKind) -> bool:
-        """Wait for servers to list their items: 2 s, and hardly for those that kept a list waiting before.
+        """Wait up to 2 s for servers to list their items, and much less for those that were late before.
 
         A server that is down is started for it. Return True if all servers of the view have listed.
         """

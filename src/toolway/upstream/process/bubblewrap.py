@@ -1,10 +1,10 @@
-"""Command lines of bubblewrap: what a server process can see and reach in the sandboxes `guard` and `strict`.
+"""bubblewrap command lines: what a server can see and reach in the sandboxes `guard` and `strict`.
 
 `guard` changes only this: folders of Toolway, of other MCP clients, of keys and of clouds are empty, start-up files are
 read-only, processes outside are invisible, and the server has no capabilities.
 
-`strict` begins with nothing: the system is read-only, the home folder and temporary folders are empty and private, the
-network is off, and only what the entry of the server grants is added.
+`strict` starts from nothing: the system is read-only, the home folder and temporary folders are empty and private,
+the network is off, and only what the server's entry grants is added.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FORWARDER: Final = "/run/toolway-forwarder.py"
 def find_program() -> str | None:
     """Return the path of bubblewrap; None if it is not installed, or may not create namespaces here.
 
-    The first call runs it as a trial, which takes some milliseconds: call this in a thread.
+    The first call tries it, which takes milliseconds: call this in a thread.
     """
     path = shutil.which(PROGRAM)
     if path is None:
@@ -161,13 +161,13 @@ def strict_command(
 
 
 def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
-    """Raise `ValueError` if a command (such as npx) needs a package registry on each start and no host is granted."""
+    """Raise `ValueError` if a command such as npx needs a package registry that is not granted."""
     if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
         raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway trust lock")
 
 
 def _system_path(path: str) -> list[str]:
-    """Return the bubblewrap options that show a system folder: the folder read-only, or the same symbolic link.
+    """Return the bubblewrap options for a system folder: read-only, or the same symbolic link.
 
     `/bin` is a link to `usr/bin` on most systems.
     """
@@ -183,7 +183,7 @@ def _hide(paths: Iterable[str]) -> list[str]:
 
 
 def create_missing(folders: Iterable[str]) -> None:
-    """Create Toolway's missing folders, so no server can create them with its own configuration."""
+    """Create Toolway's missing folders, so no server can create them with its own config."""
     for folder in folders:
         with suppress(OSError):  # then the server cannot create it, either
             os.makedirs(folder, 0o700, exist_ok=True)

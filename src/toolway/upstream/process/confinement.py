@@ -23,7 +23,7 @@ PROGRAM_FOLDERS: Final = ("bundles", PACKAGES_FOLDER)  # in the data folder: pro
 
 
 class SandboxError(Exception):
-    """Raised when the sandbox of a server is not possible here.
+    """Raised when the server's sandbox is not possible here.
 
     `code` is the name of the errno, E-SANDBOX, or E-PLATFORM if no sandbox of this system can do that.
     """
@@ -41,7 +41,7 @@ def require(feature: Feature) -> None:
 
 
 class Confinement(msgspec.Struct, frozen=True):
-    """Plan for the start of a program: command line, environment, and what the reaper (which starts it) does before."""
+    """How to start a program: command line, environment, and what the reaper does first."""
 
     argv: list[str]
     env: Mapping[str, str]

@@ -1,9 +1,8 @@
-"""Control groups of Linux (version 2): limit the memory and the processes of a server and of all that it starts.
+"""Linux control groups (v2): limit memory and processes of a server and everything it starts.
 
-Loaded by the reaper, so it uses the standard library only. A group for servers is created below the group of this
-process, or next to it, if that part of the tree was delegated to its user: by systemd with `Delegate=yes` and
-`DelegateSubgroup=`, or in the session of a desktop. A group that holds processes itself cannot have limited groups
-below.
+Loaded by the reaper, so it uses the standard library only. Groups for servers are created below or next to this
+process's group, if that part of the tree is delegated to its user: by systemd with `Delegate=yes` and
+`DelegateSubgroup=`, or in a desktop session. A group that holds processes cannot have limited groups below it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def find_parent(root: str = ROOT) -> str:
 
 
 def can_create(parent: str) -> bool:
-    """Return True if this process may create groups with limits in the folder `parent`, and move processes there."""
+    """Return True if this process may create limited groups in `parent` and move processes there."""
     trial = f"{parent}/{PREFIX}{os.getpid()}-trial"
     try:
         if not os.access(f"{parent}/cgroup.procs", os.W_OK):
@@ -71,7 +70,7 @@ def create(parent: str, number: int, memory: int, processes: int) -> str:
 
 
 def join(group: str) -> None:
-    """Move this process, and so all processes that it will start, into a control group. Raises `OSError`."""
+    """Move this process and its future children into a control group. Raises `OSError`."""
     _write(f"{group}/cgroup.procs", "0")
 
 

@@ -1,7 +1,7 @@
-"""Forwarder in the sandbox `strict`: passes connections to a port of the sandbox on to the proxy outside.
+"""Forwarder inside the `strict` sandbox: connects a local port to the proxy outside.
 
-Run by path, with the standard library only: `python -I -S forwarder.py SOCKET COMMAND ARG…`. It starts a process that
-forwards, and becomes the command. Programs find the port in the usual variables for proxies.
+Run by path, with the standard library only: `python -I -S forwarder.py SOCKET COMMAND ARG…`. It starts a forwarding
+process, then becomes the command. Programs find the port in the usual proxy variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proxy for the hosts that the entry of a sandboxed server grants, on a Unix socket.
+"""Proxy for the hosts that a sandboxed server's entry grants, on a Unix socket.
 
 It answers only `CONNECT host:port`, only for a granted host and port, and connects only to addresses that the network
 policy allows. The server has no other way out of its sandbox.
@@ -32,7 +32,7 @@ _CONNECT: Final = re.compile(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HTTP/1\
 
 
 class HostProxy:
-    """Proxy of one sandboxed server. `hosts` are `host:port`, or `*.domain:port` for all names below a domain."""
+    """Proxy for one sandboxed server. `hosts` are `host:port`, or `*.domain:port` for subdomains."""
 
     def __init__(self, hosts: Sequence[str], network_policy: NetworkPolicy) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -133,7 +133,7 @@ class _Outside(asyncio.Protocol):
         self._inside.close()
 
     async def copy_from(self, reader: asyncio.StreamReader) -> None:
-        """Send what the server in the sandbox writes to the granted host, until the connection has ended."""
+        """Forward what the sandboxed server writes to the granted host, until the connection ends."""
         assert self._transport is not None
         try:
             while data := await reader.read(65536):

@@ -1,14 +1,14 @@
-"""Landlock: take folders away from a server process, by the kernel and without privileges.
+"""Landlock: take folders away from a server process, enforced by the kernel, unprivileged.
 
 `restrict` takes away Toolway's own folders, `allow_only` everything that is not named (the sandbox `strict`).
 
-Loaded by the reaper, so it uses the standard library only. A ruleset of Landlock allows and never forbids. So it allows
-everything next to the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
-that is created later in one of the ancestors is not allowed. Therefore a folder is hidden by default only if just the
-administrator creates entries in its ancestors (`hides_nothing_else`).
+Loaded by the reaper, so it uses the standard library only. Landlock rules only allow, never forbid. So to hide a
+folder, we allow everything around its path: every entry of each ancestor except the next one on the path. Entries
+created in an ancestor later are not allowed. So by default, a folder is only hidden if only the administrator can
+create entries in its ancestors (`hides_nothing_else`).
 
-A process in a Landlock domain also cannot inspect processes outside it (ptrace, /proc/PID/environ, mem and root)
-and, since Linux 6.12, cannot send signals to them.
+A process in a Landlock domain also cannot inspect processes outside it (ptrace, /proc/PID/environ, mem and root) and,
+since Linux 6.12, cannot send signals to them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def abi_version() -> int:
 
 
 def hides_nothing_else(path: str) -> bool:
-    """Return True if hiding a file or folder cannot hide any other file, also none that is created later.
+    """Return True if hiding this path cannot hide any other file, not even one created later.
 
     That is so if only the administrator can create entries in its ancestors.
     """
@@ -71,7 +71,7 @@ def hides_nothing_else(path: str) -> bool:
 
 
 def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
-    """Deny this process and its descendants access to the `hidden` folders, except to the `kept` ones inside.
+    """Deny this process and its descendants the `hidden` folders, except the `kept` ones inside.
 
     Raises `OSError` if the kernel refuses.
     """
@@ -85,7 +85,7 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
 
 def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: bool) -> None:
-    """Deny this process and its descendants access to all files and folders but the named ones.
+    """Deny this process and its descendants all files and folders except these.
 
     They cannot signal or inspect processes outside, and cannot use TCP unless `with_network` is True. Raises `OSError`
     if the kernel refuses, or has no Landlock 6.
@@ -99,7 +99,7 @@ def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: b
 
 
 def leave_abstract_sockets() -> None:
-    """Deny this process and its descendants abstract Unix sockets and signals of processes outside, and nothing else.
+    """Deny this process and its descendants abstract Unix sockets and signals to outside processes.
 
     They can still mount, so bubblewrap can follow. Raises `OSError` if the kernel refuses, or has no Landlock 6.
     """
@@ -107,7 +107,7 @@ def leave_abstract_sockets() -> None:
 
 
 def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
-    """Create a Landlock ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
+    """Enforce a Landlock ruleset of (path, rights, flags of `open`) rules on this process."""
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, NOT_LINUX)
     import ctypes

@@ -1,4 +1,4 @@
-"""Limits of memory and processes in the sandboxes `guard` and `strict`: which ones this machine can apply.
+"""Memory and process limits in the sandboxes `guard` and `strict`: what this machine can enforce.
 
 A control group limits a server and all that it starts together. Without one, the kernel counts processes per user; in a
 user namespace, since Linux 5.14, only the processes inside, so each server has its own limit. It does not apply to
@@ -29,7 +29,7 @@ CountedBy = Literal["group", "namespace", "user", "process", ""]
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits of processes and memory of one server, and the mechanism that applies each one. 0 for no limit."""
+    """One server's process and memory limits (0 for none), and how each is enforced."""
 
     processes: int = 0  # with their threads
     processes_by: CountedBy = ""
@@ -38,7 +38,7 @@ class ResourceLimits:
     group: str = ""  # folder in which the reaper creates a control group
 
     def orders(self) -> dict[str, Any]:
-        """Return the limits that the reaper must apply, as a part of the command by which it starts the server."""
+        """Return the limits that the reaper must apply, as part of its spawn command."""
         orders: dict[str, Any] = {}
         if self.group:
             orders["group"] = {"parent": self.group, "memory": self.memory_bytes, "processes": self.processes}
@@ -49,7 +49,7 @@ class ResourceLimits:
         return orders
 
     def wrap(self, argv: list[str]) -> list[str]:
-        """Return the command line that sets the limit of processes inside the sandbox, and then runs `argv`.
+        """Return a command line that sets the process limit inside the sandbox, then runs `argv`.
 
         It is `argv` itself if this limit is not applied by a user namespace.
         """
@@ -58,7 +58,7 @@ class ResourceLimits:
         return ["/bin/sh", "-c", SHELL_SCRIPT, str(self.processes), *argv]
 
     def describe(self) -> list[str]:
-        """Return one line about processes and one about memory: the limit, and the mechanism that applies it."""
+        """Return one line each about processes and memory: the limit, and how it is enforced."""
         return [
             {
                 "group": f"processes and threads: at most {self.processes}, by a control group",

@@ -1,4 +1,4 @@
-"""Facts about paths that a sandbox must hold: who could replace them, and where else the same files are mounted.
+"""What a sandbox must know about paths: who could replace them, and where else they are mounted.
 
 A mount hides one path. It hides nothing if the server can rename a folder above it, exchange a symbolic link on the
 way, or reach the same files through another mount.
@@ -17,7 +17,7 @@ _MAX_LINKS: Final = 40  # as the kernel
 
 
 class Mount(NamedTuple):
-    """One mount of this process: which folder of a file system it shows, and where."""
+    """One mount: which folder of a file system it shows, and where."""
 
     device: str
     root: str  # path in the file system
@@ -30,12 +30,12 @@ def contains(folder: str, path: str) -> bool:
 
 
 def is_below(folder: str, path: str) -> bool:
-    """Return True if `path` is the folder or inside it, by their names alone."""
+    """Return True if `path` is the folder or inside it, going by names alone."""
     return os.path.commonpath([folder, path]) == folder
 
 
 def can_change(folder: str) -> bool:
-    """Return True if this user can create and rename entries of a folder, or may give itself that right."""
+    """Return True if this user can create and rename entries in a folder, or grant itself that right."""
     if sys.platform == "win32":
         return True  # unknown
     try:
@@ -45,7 +45,7 @@ def can_change(folder: str) -> bool:
 
 
 def renamable_ancestors(paths: Iterable[str]) -> list[str]:
-    """Return the folders above these paths that this user could rename, parents first. Paths must be real ones."""
+    """Return folders above these real paths that this user could rename, parents first."""
     above = {each for path in paths for each in _ancestors(path) if each != "/"}
     return sorted(each for each in above if can_change(os.path.dirname(each)))
 
@@ -70,7 +70,7 @@ def replaceable_link(path: str) -> str:
 
 
 def all_places(paths: Iterable[str]) -> list[str]:
-    """Return the real paths of all that exist, and every other path at which a mount shows the same file or folder."""
+    """Return the real paths of what exists, and every other path where a mount shows the same."""
     real = {os.path.realpath(path) for path in paths if os.path.exists(path)}
     mounts = _read_mounts()
     return sorted({*real, *(each for path in real for each in _other_places(path, mounts))})

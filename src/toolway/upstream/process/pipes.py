@@ -1,6 +1,6 @@
-"""Ends of a server's pipes in the hub: what a transport needs of a pipe, on every system.
+"""The hub's ends of a server's pipes: what a transport needs from them, on every system.
 
-A `Source` delivers what the process writes, and b"" once at its end. A `Sink` takes what the process reads. On Linux
+A `Source` delivers what the process writes, then b"" once at the end. A `Sink` takes what the process reads. On Linux
 and macOS both are file descriptors that the event loop watches (`fd_pipes.py`). On Windows they belong to a transport
 of asyncio's Proactor loop (`windows/job_spawner.py`).
 """
@@ -26,7 +26,7 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Close the pipe. Nothing is delivered any more."""
+        """Close the pipe and stop delivering."""
 
     @property
     def is_open(self) -> bool:
@@ -46,11 +46,11 @@ class Sink(Protocol):
 
     @property
     def is_pending(self) -> bool:
-        """Return True if the system has taken bytes that the process did not make room for yet."""
+        """Return True if the process has not yet made room for bytes that the system took."""
         ...
 
     def wait(self, on_writable: Callable[[], None]) -> None:
-        """Call `on_writable` whenever the pipe takes bytes again, until `stop_waiting`."""
+        """Call `on_writable` whenever the pipe can take bytes again, until `stop_waiting`."""
 
     def stop_waiting(self) -> None: ...
 
@@ -73,7 +73,7 @@ async def read_all(source: Source, limit: int) -> bytes:
 
 
 async def write_all(sink: Sink, data: bytes) -> None:
-    """Write `data` to a process and close the pipe. A process that reads no more is left alone."""
+    """Write `data` to a process and close the pipe. Stop quietly if the process no longer reads."""
     left = memoryview(data)
     try:
         while left:

@@ -1,4 +1,4 @@
-"""Reaper: small process that starts the servers of a hub and lets none survive it.
+"""Reaper: a small process that starts a hub's servers and lets none outlive it.
 
 Run by path, with the standard library only (`python -I -S reaper.py FD RUNTIME_DIR`). It exists because a killed
 process cannot clean up after itself: when the hub dies, however it dies, its end of the control socket closes, and
@@ -55,7 +55,7 @@ KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 
 
 class Child:
-    """Process of one server, as the reaper knows it.
+    """One server's process, as the reaper knows it.
 
     After its exit, processes that it left behind are killed at the time `kill_at`.
     """
@@ -70,7 +70,7 @@ class Child:
 
 
 class Reaper:
-    """Process that starts and ends server processes on the hub's commands, and kills all of them if the hub is gone."""
+    """Starts and ends server processes for the hub, and kills them all when the hub is gone."""
 
     def __init__(self, control: socket.socket, runtime_dir: str, outer: int = -1) -> None:
         self.control = control
@@ -109,7 +109,7 @@ class Reaper:
     # -- control ------------------------------------------------------------------------------------------------------
 
     def _receive(self) -> bool:
-        """Execute the commands that the hub sent. Return False if the control socket is closed."""
+        """Execute the hub's commands. Return False if the control socket is closed."""
         try:
             data, fds = _recv_with_fds(self.control)
         except BlockingIOError:
@@ -211,7 +211,7 @@ class Reaper:
                 self._send({"id": child.id, "exit": os.waitstatus_to_exitcode(status)})
 
     def _terminate_leftovers(self, child: Child) -> None:
-        """Send SIGTERM to the group and the orphans of a server whose main process has ended.
+        """Send SIGTERM to the group and orphans of a server whose main process has ended.
 
         They are killed after `TERM_GRACE_S` seconds.
         """
@@ -243,7 +243,7 @@ class Reaper:
             self.pid_file.drop(child.pid)
 
     def _poll_timeout_ms(self) -> float | None:
-        """Return the milliseconds until leftover processes must be killed; None if there are none."""
+        """Return the milliseconds until leftovers must be killed; None if there are none."""
         due = [c.kill_at for c in self.children.values() if c.exited]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
@@ -325,7 +325,7 @@ def _become_server(
     parent: int,
     group: str,
 ) -> None:
-    """Become the server process, in the forked child; on failure write the error to `report`.
+    """Become the server process in the forked child. On failure, write the error to `report`.
 
     Never returns.
     """
@@ -371,7 +371,7 @@ def _become_server(
 
 
 def _pass_filter(program: bytes) -> None:
-    """Let the program that is started next read a filter of system calls from `FILTER_FD`."""
+    """Let the next program read a system call filter from `FILTER_FD`."""
     reader, writer = os.pipe()
     os.write(writer, program)  # less than a page, so the pipe has room for it
     os.close(writer)
@@ -404,7 +404,7 @@ def _remove_group(group: str) -> None:
 
 
 def _load(name: str) -> Any:
-    """Import a module from the folder of this file, which runs by its path, outside its package."""
+    """Import a module from this file's folder. This file runs by path, outside its package."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
         sys.path.append(folder)
@@ -487,9 +487,9 @@ def _wait(pid: int) -> None:
 
 
 def _kill_groups(children: Iterable[Child], root: int) -> None:
-    """Kill the process groups of servers, and on macOS also the descendants of the process `root`.
+    """Kill servers' process groups, and on macOS also the descendants of the process `root`.
 
-    Nobody finds these any more once their parents are dead. So the servers are stopped first, and cannot end.
+    Descendants cannot be found once their parents are dead, so the servers are paused first.
     """
     groups = [child.pid for child in children]
     for pid in groups if not LINUX else ():
@@ -502,9 +502,9 @@ def _kill_groups(children: Iterable[Child], root: int) -> None:
 
 
 def _ps(*options: str) -> list[list[str]]:
-    """Return what `ps` prints, as the words of each line, without a line that begins with its own pid.
+    """Return the output of `ps` as the words of each line, without its own line.
 
-    It is how macOS tells about processes of others.
+    On macOS, this is how to see other processes.
     """
     reader, writer = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, writer, 1)]
@@ -522,7 +522,7 @@ def _ps(*options: str) -> list[list[str]]:
 
 
 def _parents() -> dict[int, int]:
-    """Return the parents of all running processes, without zombies, by pid."""
+    """Return the parent of each running process by pid, without zombies."""
     if not LINUX:
         rows = [row for row in _ps("-A", "-o", "pid=,ppid=,stat=") if len(row) == 3 and row[2][0] != "Z"]
         return {int(pid): int(parent) for pid, parent, _ in rows}

@@ -34,7 +34,7 @@ SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds 
 
 
 class _Command(msgspec.Struct):
-    """Command to the reaper process that is not yet completely sent."""
+    """A command for the reaper that is not completely sent yet."""
 
     data: bytes
     fds: tuple[int, ...]
@@ -122,10 +122,10 @@ class ReaperSpawner(SpawnerBase):
             self._send(command)
 
     async def hold(self, fd: int) -> int:
-        """Pass a copy of a file descriptor to the reaper, which keeps it open until all server processes have ended.
+        """Pass a copy of a file descriptor to the reaper, which keeps it open until all servers have ended.
 
-        So a lock on the descriptor is held as long, even if this process is killed. Return a number for `release`, when
-        the reaper has the descriptor.
+        So a lock on the descriptor is held that long, even if this process is killed. Once the reaper has it, return
+        a number for `release`.
         """
         self._last_id += 1
         number = self._last_id
@@ -137,7 +137,7 @@ class ReaperSpawner(SpawnerBase):
         return number
 
     def release(self, number: int) -> None:
-        """Close the copies of the file descriptor that `hold` has passed to the reaper under this number."""
+        """Close the reaper's copies of the file descriptor that `hold` passed under this number."""
         if (fd := self._held.pop(number, None)) is not None:
             os.close(fd)
             self.send_command({"op": "release", "id": number})
@@ -231,7 +231,7 @@ class ReaperSpawner(SpawnerBase):
         self._exited.clear()
 
     def _retire_reaper(self) -> None:
-        """Let the reaper kill its server processes and exit, in the background. Its control socket must be closed."""
+        """Let the reaper kill its servers and exit, in the background. Close its control socket first."""
         reaper_process, self._reaper = self._reaper, None
         if reaper_process is not None:
             task = asyncio.get_running_loop().create_task(_wait_for_exit(reaper_process))
@@ -320,9 +320,9 @@ def _resolve_future(future: asyncio.Future[int] | None, outcome: int | SpawnErro
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -> None:
-    """Wait until the reaper has killed its processes and exited; after `limit` seconds do its work and kill it.
+    """Wait until the reaper has killed its processes and exited. After `limit` seconds, do both for it.
 
-    A server of the same user may have stopped the reaper: it is continued.
+    A server with the same user may have paused the reaper, so it is resumed.
     """
     end = asyncio.get_running_loop().time() + limit
     while process.poll() is None:
@@ -336,5 +336,5 @@ async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -
 
 
 def _reaper_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the reaper: nothing secret, because servers of the same user may read it."""
+    """Return the reaper's environment: nothing secret, because same-user servers could read it."""
     return {name: value for name, value in own.items() if name in base_variables() or name.startswith(("LD_", "DYLD_"))}

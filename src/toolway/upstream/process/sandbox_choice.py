@@ -10,7 +10,7 @@ from toolway.upstream.process.confinement import Confinement, hide_own_folders, 
 
 
 def choose_sandbox(own: Sandbox, default: DefaultSandbox) -> Sandbox:
-    """Return the sandbox of a server: its entry's, or the gateway's default if the entry names none.
+    """Return a server's sandbox: from its entry, or the gateway's default.
 
     Call it in a thread, because it tests whether bubblewrap works.
     """

@@ -101,7 +101,7 @@ def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
 
 
 def _refuse_replaceable(own: Sequence[str]) -> None:
-    """Raise `ValueError` if a server could exchange a symbolic link on the way to a folder or file of Toolway."""
+    """Raise `ValueError` if a server could replace a symbolic link on the way to Toolway's files."""
     for path in own:
         if link := path_facts.replaceable_link(path):
             raise ValueError(
@@ -127,7 +127,7 @@ def _with_landlock(
     own_folders: Sequence[str],
     orders: Mapping[str, Any],
 ) -> Confinement:
-    """Return how to start a program in the sandbox `strict` with Landlock, because bubblewrap cannot be used.
+    """Return how to start a program in `strict` with Landlock, without bubblewrap.
 
     Raises `ValueError` if that is not possible.
     """

@@ -1,6 +1,6 @@
-"""Profiles for `sandbox-exec` of macOS: the sandboxes `guard` and `strict` there. They were not run on a Mac.
+"""Profiles for macOS `sandbox-exec`: the sandboxes `guard` and `strict`. Not tested on a Mac.
 
-A profile is a list of rules, of which the last one that matches decides.
+A profile is a list of rules; the last match decides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAC_SYSTEM_PATHS: Final = (
 
 
 def guard_profile(home: str, own: Iterable[str]) -> str:
-    """Return the `sandbox-exec` profile of the sandbox `guard`, which allows everything but a few things.
+    """Return the `sandbox-exec` profile for `guard`, which allows everything with a few exceptions.
 
     Denied are access to secret files and to `own` (Toolway's files), writing start-up files, and signalling or
     inspecting processes outside.
@@ -42,7 +42,7 @@ def guard_profile(home: str, own: Iterable[str]) -> str:
 
 
 def strict_profile(readable: Iterable[str], writable: Iterable[str], own: Iterable[str], with_network: bool) -> str:
-    """Return the `sandbox-exec` profile of the sandbox `strict`, which allows only system folders and the named paths.
+    """Return the `sandbox-exec` profile for `strict`, which only allows system folders and these paths.
 
     `own` (Toolway's files) stay hidden, even if a named folder contains them.
     """

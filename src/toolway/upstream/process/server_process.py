@@ -1,4 +1,4 @@
-"""Process of a server, and what a spawner of such processes is, on every system."""
+"""A server's process, and the interface of its spawner, on every system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TAG_VARIABLE: Final = "TOOLWAY_TAG"  # random tag in the environment of a server
 
 
 class SpawnError(Exception):
-    """Raised when a process could not be started. `code` is the name of the errno, such as ENOENT, or ours."""
+    """Raised when a process could not be started. `code` is an errno name such as ENOENT, or ours."""
 
     def __init__(self, code: str, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class SpawnError(Exception):
 
 
 class Process(msgspec.Struct):
-    """Running server process: its pid, our ends of its pipes, and a future of its exit code."""
+    """A running server process: pid, our ends of its pipes, and a future of its exit code."""
 
     pid: int
     stdin: Sink
@@ -67,7 +67,7 @@ class Process(msgspec.Struct):
 
 
 class SpawnerBase(ABC):
-    """Starts server processes. None of them outlives this process."""
+    """Starts server processes, none of which outlives this process."""
 
     def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
         self._runtime_dir = runtime_dir
@@ -100,12 +100,12 @@ class SpawnerBase(ABC):
     async def hold(self, fd: int) -> int:
         """Keep a copy of a file descriptor open until all server processes have ended. Return a number for `release`.
 
-        So a lock on the descriptor is held as long, even if this process is killed.
+        So a lock on the descriptor is held that long, even if this process is killed.
         """
 
     @abstractmethod
     def release(self, number: int) -> None:
-        """Close the copies of the file descriptor that `hold` has made under this number."""
+        """Close the copies of the file descriptor that `hold` made under this number."""
 
     @abstractmethod
     async def close(self) -> None:

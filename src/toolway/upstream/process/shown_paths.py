@@ -1,7 +1,7 @@
-"""Paths that a server in the sandbox `strict` is shown: its program, and what its entry grants.
+"""Paths that a server in the sandbox `strict` can see: its program, and what its entry grants.
 
-What the server itself can write decides nothing about it: a link or a script that it leaves behind in a writable folder
-must not show it more at its next start.
+Nothing that the server can write may decide this: a link or script that it leaves in a writable folder must not
+reveal more to it on its next start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def existing(paths: Iterable[str]) -> list[str]:
 
 
 def readable_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, grants: SandboxGrants) -> list[str]:
-    """Return what a server in `strict` may read besides the system: its program, granted paths, its working folder.
+    """Return what a server in `strict` may read besides the system.
 
     Paths inside a writable folder are left out, because they are visible there. Raises `FileNotFoundError` if a path
     does not exist, `ValueError` if a path in a writable folder leads out of what is granted: the server may have put
@@ -53,9 +53,9 @@ def writable_paths(grants: SandboxGrants) -> list[str]:
 
 
 def _refuse_way_out(path: str, target: str, grants: SandboxGrants) -> None:
-    """Raise `ValueError` if `path` is in a folder that the server can write, and `target`, to which it leads, is not.
+    """Raise `ValueError` if a path in a writable folder leads to a target outside.
 
-    A target that is granted, or part of the system, is accepted.
+    Targets that are granted or part of the system are fine.
     """
     if not _is_writable(path, grants) or any(contains(each, target) for each in SYSTEM_PATHS):
         return
@@ -65,7 +65,7 @@ def _refuse_way_out(path: str, target: str, grants: SandboxGrants) -> None:
 
 
 def _is_shown(path: str, grants: SandboxGrants) -> bool:
-    """Return True if a folder that is granted for writing shows `path`, because its name is inside the folder."""
+    """Return True if a folder granted for writing already shows `path`."""
     named, folders = os.path.normpath(path), map(os.path.normpath, grants.write)
     return any(folder != named and is_below(folder, named) for folder in folders)
 
@@ -83,7 +83,7 @@ def _is_writable(path: str, grants: SandboxGrants) -> bool:
 def program_paths(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None, grants: SandboxGrants | None = None
 ) -> list[str]:
-    """Return the files and folders that a program itself needs, if they are not part of the system.
+    """Return the files and folders that a program needs besides the system.
 
     These are the folder of the executable or its environment (of Python, of Node, `node_modules`), the same for the
     interpreter of a script, and a script that is named after an interpreter. Raises `FileNotFoundError`, and
@@ -135,7 +135,7 @@ def _program_folder(path: str) -> str:
 
 
 def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
-    """Yield the folder of the script that an interpreter runs; only the script itself if that folder is too wide.
+    """Yield the folder of the script an interpreter runs, or just the script if that is too much.
 
     That is so for `/`, temporary folders, and a folder that contains the home folder.
     """

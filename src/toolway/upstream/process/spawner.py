@@ -1,4 +1,4 @@
-"""Spawner of server processes on this system, and the environment of a server.
+"""The spawner for this system, and the environment of a server.
 
 `build_environment` returns the variables of a process: fixed base variables plus its config entry's variables.
 """
@@ -47,7 +47,7 @@ OWN_PREFIXES: Final = ("TOOLWAY_", "_TOOLWAY_")
 
 
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a server from this process's variables `own` and the server entry's.
+    """Build a server's environment from this process's variables `own` and its entry's.
 
     `policy` decides which of ours are passed on; Toolway's own never are. The variables of the entry have precedence.
     """

@@ -1,4 +1,4 @@
-"""Filter of system calls (seccomp) for what Landlock does not control: sockets, owners and modes of files.
+"""System call filter (seccomp) for what Landlock does not control: sockets, file owners and modes.
 
 Loaded by the reaper, so it uses the standard library only. It belongs to the sandbox `strict` without bubblewrap.
 Without a granted network no socket can be created, because Landlock controls neither UDP nor the connection to a Unix
@@ -43,7 +43,7 @@ def is_supported() -> bool:
 
 
 def build_filter(machine: str, with_network: bool) -> bytes:
-    """Return the filter as a seccomp program. `with_network` allows to create sockets of the internet protocols."""
+    """Return the filter as a seccomp program. `with_network` allows internet sockets."""
     architecture, socket_call, refused = MACHINES[machine]
     families = (AF_INET, AF_INET6, AF_NETLINK) if with_network else ()
     program: list[tuple[int, int, int, int]] = [
@@ -65,10 +65,10 @@ def build_filter(machine: str, with_network: bool) -> bytes:
 
 
 def build_mount_filter(machine: str) -> bytes:
-    """Return a seccomp program that refuses mount namespaces, and nothing else; other namespaces stay possible.
+    """Return a seccomp program that blocks mount namespaces but no others.
 
-    What bubblewrap hides stays hidden in a mount namespace inside. But a process that leaves all mounts there (by
-    `pivot_root`) can rename the folders above what is hidden, and put new ones in their place.
+    Hidden folders stay hidden in a nested mount namespace. But a process that drops all mounts there (with
+    `pivot_root`) could rename the folders above them and put new ones in their place.
     """
     program: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, ARCHITECTURE_OFFSET)]
     for architecture, unshare, clone in NAMESPACE_CALLS[machine]:
@@ -92,7 +92,7 @@ def build_mount_filter(machine: str) -> bytes:
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities of this process and its descendants: root can then use only its own files."""
+    """Give up all capabilities of this process and its descendants: root then only owns its own files."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

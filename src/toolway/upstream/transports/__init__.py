@@ -1,4 +1,4 @@
-"""Registry of transports: one kind per module, all with the protocol `Transport`.
+"""Registry of transports: one kind per module, all with the `Transport` protocol.
 
 To add a transport, write a module with a function `create(server, services)` and add one line to `TRANSPORTS`. The kind
 of an entry is decided in one place: `Server.transport` in `config/schema.py`.
@@ -29,7 +29,7 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 def create_transport(
     server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None = None
 ) -> Transport:
-    """Return a new, unopened transport of the kind that the server's entry configures."""
+    """Return a new, unopened transport of the kind that the server's entry asks for."""
     if isinstance(server.instance, InProcessServer):
         return server.instance.create_transport()
     create: CreateTransport = import_module(TRANSPORTS[server.transport]).create

@@ -65,12 +65,12 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def describe_media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response for a message: as the server wrote it, to mask a secret in it."""
+    """Return a response's media type as the server wrote it, for a message. May contain a secret to mask."""
     return sanitize(headers.get("content-type", "").partition(";")[0].strip(), 80) or "no content type"
 
 
 def is_same_id(received: jsonrpc.MessageId | None, ours: int) -> bool:
-    """Return True if the JSON-RPC id of a response is our request id: the same number, not its text."""
+    """Return True if a response's JSON-RPC id is our request id: the same number, not its string form."""
     return type(received) is int and received == ours
 
 
@@ -233,7 +233,7 @@ def error_for_redirect_loop() -> TransportError:
 
 
 def body_excerpt(body: bytes) -> str:
-    """Return a short, sanitized start of an error response's body, as a suffix for a message."""
+    """Return a short, sanitized start of an error response's body, to append to a message."""
     text = " ".join(sanitize(cut_bytes(body, 4 * _MAX_EXCERPT_CHARS), _MAX_EXCERPT_CHARS).split())
     return f": {text}" if text else ""
 
@@ -290,7 +290,7 @@ async def send_with_auth(
 ) -> T:
     """Call `send` with the Authorization header and return its result.
 
-    `rejected` is the 401 that the request got when it was sent without a credential. It is not sent like that again.
+    `rejected` is the 401 for an earlier attempt without a credential, which is not repeated.
 
     After a challenge (401 or 403), `send` is called again with a new credential. Raises `TransportError` if the
     caller has no credential, if the server still rejects it, or if `send` fails.
@@ -365,7 +365,7 @@ def _auth_header_block(value: str) -> HeaderBlock:
 
 
 def watch_send(response: HttpResponse, call_state: CallState) -> None:
-    """Connect an HTTP request to its call's state, which then shows whether the request waits for a new connection.
+    """Connect an HTTP request to its call's state, to show whether it waits for a connection.
 
     Right before its first byte is sent, `require_may_send` checks that it is not too late.
     """

@@ -54,7 +54,7 @@ def peek_message(response: HttpResponse, limit: int) -> bytes | None:
 
 
 async def read_events(response: HttpResponse, parser: SSEParser, deliver: DeliverEvent) -> str:
-    """Pass the events of a response to `deliver` until that returns True.
+    """Pass a response's events to `deliver` until that returns True.
 
     Return an empty string then, or the reason if the stream ends earlier. Raises `HttpError` for failures other
     than a lost connection.

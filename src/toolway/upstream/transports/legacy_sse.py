@@ -238,7 +238,7 @@ class LegacySseTransport:
             self._finish_in_background(post)
 
     def _finish_in_background(self, post: PostTask) -> None:
-        """Let a POST finish in the background after its result has arrived; cancel it after 10 s."""
+        """Let a POST finish in the background after its result arrived; cancel it after 10 s."""
         post.add_done_callback(retrieve_exception)
         if post.done():
             return
@@ -251,7 +251,7 @@ class LegacySseTransport:
         post.add_done_callback(lambda _: timer.cancel())
 
     def _check_stream_if_silent(self, channel: SseChannel, received_before: int) -> None:
-        """Check the event stream by a ping, if nothing was received on it during a call that was cancelled.
+        """Ping on the event stream if nothing arrived on it during a cancelled call.
 
         If the ping gets no response either, the transport ends.
         """
@@ -339,7 +339,7 @@ _PROXY_STATUSES: Final = (502, 504)  # statuses of a proxy that lost the server'
 
 
 async def resolve_post_outcome(post: PostTask, result: asyncio.Future[Json]) -> None:
-    """Wait for the POST of a request. If its response has the result, set `result`; else that can follow on the stream.
+    """Wait for a request's POST, and set `result` if its response has it.
 
     Raises `TransportError` if the POST failed and no result can follow.
     """
@@ -363,7 +363,7 @@ async def resolve_post_outcome(post: PostTask, result: asyncio.Future[Json]) -> 
 
 
 async def cancel_post(post: PostTask) -> None:
-    """Cancel a POST, and wait at most a second until it is known if it was sent."""
+    """Cancel a POST, and wait at most a second to learn whether it was sent."""
     post.cancel()
     await asyncio.wait({post}, timeout=1.0)
 

@@ -302,7 +302,7 @@ class SseChannel:
 
 
 class Sender:
-    """HTTP client for one HTTP+SSE server. `target` is the URL of the event stream.
+    """HTTP client for one HTTP+SSE server. `target` is the event stream's URL.
 
     The constructor raises `ValueError` if the URL or the headers of the entry are invalid.
     """
@@ -462,7 +462,7 @@ _STREAM_REDIRECTS: Final = (301, 302, 303, 307, 308)  # redirects that keep the 
 
 
 def parse_endpoint(stream: HttpTarget, data: bytes) -> HttpTarget:
-    """Return the URL for messages, which the endpoint event of the stream names.
+    """Return the message URL from the stream's endpoint event.
 
     Raises `TransportError` if the URL is invalid, or not of the stream's origin.
     """

@@ -144,7 +144,7 @@ class MemoryTransport:
         """Do nothing: memory streams carry the messages of both protocol eras."""
 
     def reset_session(self) -> None:
-        """Do nothing: the session is the memory stream and cannot be lost separately."""
+        """Do nothing: the memory stream is the session."""
 
     async def wait_closed(self) -> Disconnect:
         return await asyncio.shield(self._disconnected)

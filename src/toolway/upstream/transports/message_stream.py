@@ -97,12 +97,12 @@ class MessageStream(ABC):
     def set_protocol(self, era: Era, version: str) -> None:
         """Set the protocol era. Responses of a bare server, which has no handshake, are then read leniently.
 
-        Messages of all eras are framed alike.
+        Messages are framed alike in all eras.
         """
         self._is_bare = era == "bare"
 
     def reset_session(self) -> None:  # noqa: B027 (most streams have nothing to reset)
-        """Do nothing: the session is the stream and cannot be lost separately."""
+        """Do nothing: the stream is the session."""
 
     def _disconnect(self, disconnect: Disconnect) -> None:
         """End the transport once: record the reason and fail all pending requests.
@@ -251,7 +251,7 @@ class MessageStream(ABC):
             self._start_server_request(message)
 
     def _on_bad_frame(self, frame: bytes, bad: jsonrpc.InvalidMessage) -> None:
-        """Fail the request to which an invalid message belongs. If there is none, count the message.
+        """Fail the request that an invalid message belongs to, or count the message if there is none.
 
         Too many of them in a short time end the transport.
         """
@@ -299,7 +299,7 @@ class MessageStream(ABC):
 
 
 def _may_send(exchange: StreamExchange, call_state: CallState) -> bool:
-    """Return True if a queued request may still be sent. If it is too late, fail the request and return False."""
+    """Return True if a queued request may still be sent; fail it if it is too late."""
     try:
         require_may_send(call_state)
     except TransportError as error:

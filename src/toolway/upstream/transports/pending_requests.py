@@ -1,4 +1,4 @@
-"""Requests that wait for their response on a shared transport, by id.
+"""Requests waiting for a response on a shared transport, by id.
 
 Ids count up and are never reused. So a late response cannot match another request: it is dropped and counted. Large
 messages are decoded in a thread that regularly yields the GIL to the event loop.
@@ -145,7 +145,7 @@ class PendingRequests:
             exchange.fail(TransportError(reason, exchange.certainty, code=code, hint=hint))
 
     def _reject_text_id(self, id: jsonrpc.MessageId | None) -> int:
-        """Fail the pending request whose id a server sent back as text ("7" for 7), which JSON-RPC forbids.
+        """Fail the pending request whose id a server sent back as a string ("7" for 7), which is invalid.
 
         Return `NO_ID`. Without the error, its caller would wait until the deadline.
         """

@@ -74,7 +74,7 @@ class SSEParser:
 
     @property
     def has_partial_event(self) -> bool:
-        """Return True if an event was received only partly so far."""
+        """Return True if an event was only partly received so far."""
         return bool(self._data or self._line)
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:

@@ -1,7 +1,7 @@
 """Transport to a server process: JSON lines through its pipes.
 
-The transport ends when the process ends, not when the pipe closes: a child of the server may hold the pipe open for
-ever. Output on stdout that is not a message is kept with the last lines of stderr. Stderr is always drained.
+The transport ends when the process ends, not when the pipe closes: a child of the server may hold the pipe open
+forever. Output on stdout that is not a message is kept with the last lines of stderr. Stderr is always drained.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StdioTransport(MessageStream):
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
-        """Return the command line to start: its installed copy's if `words` run a locked package, else `words`.
+        """Return the command line to start: the installed copy for a locked package, else `words`.
 
         Raises `TransportError` if the package must not run.
         """
@@ -157,7 +157,7 @@ class StdioTransport(MessageStream):
         )
 
     def _masked_stderr(self) -> str:
-        """Return the last lines of the server's stderr, with secrets masked before lines are left out."""
+        """Return the last lines of stderr, with secrets masked before lines are dropped."""
         text = self._stderr_tail.text()
         if not text:
             return ""
@@ -259,7 +259,7 @@ class StdioTransport(MessageStream):
 
 
 class StderrTail:
-    """Buffer that keeps the last `limit` bytes of a server's stderr, and the lines of stdout that are not messages.
+    """Keeps the last `limit` bytes of a server's stderr, plus stdout lines that are not messages.
 
     A line of stdout never splits one of stderr: the halves of a secret would not be found.
     """
@@ -272,7 +272,7 @@ class StderrTail:
         self._is_cut = False  # True if the beginning was dropped
 
     def feed(self, chunk: bytes) -> None:
-        """Add what was read from stderr: any part of its lines."""
+        """Add data from stderr, cut anywhere."""
         if not self._limit:
             return
         end = chunk.rfind(b"\n") + 1
@@ -305,14 +305,14 @@ class StderrTail:
             self._lines, self._size = deque([joined[-self._limit :]]), min(len(joined), self._limit)
 
     def text(self) -> str:
-        """Return the kept end of the server's stderr, with `…` before it if the beginning was dropped."""
+        """Return the end of the server's stderr, after `…` if the beginning was dropped."""
         kept = b"".join((*self._lines, self._open))
         mark = CUT if self._is_cut or len(kept) > self._limit else ""
         return f"{mark}{kept[-self._limit :].decode('utf-8', 'replace').rstrip()}"
 
 
 def describe_exit(code: int) -> str:
-    """Return a sentence about the exit code of a server process; a negative code is a signal."""
+    """Return a sentence about a server process's exit code; a negative code is a signal."""
     if code >= 0xC0000000:  # Windows ended it: the number of an exception
         return f"the server's process ended with status 0x{code:08X}"
     if code >= 0:

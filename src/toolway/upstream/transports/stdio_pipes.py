@@ -1,12 +1,12 @@
-"""Pipes of a server process: lines from its stdout, and ordered writes to its stdin.
+"""A server process's pipes: lines from its stdout, and ordered writes to its stdin.
 
 `Framer` splits a byte stream into lines, in linear time and bounded memory. A line over the limit is reported once,
 with its first bytes, and skipped to its newline.
 
-`PipeWriter` writes whole frames to a pipe that never blocks, with a sent flag for each frame. A partly written frame is
-completed even if its caller is cancelled, because half a frame would corrupt the next one. A frame that was not begun
-can still be cancelled. The first frame in a turn of the event loop is written at once. Later frames of the same turn
-are written together at its end, in one system call, which costs more than everything else.
+`PipeWriter` writes whole frames to a pipe that never blocks, with a sent flag for each frame. A partly written frame
+is completed even if its caller is cancelled, because half a frame would corrupt the next one. A frame that was not
+begun can still be cancelled. The first frame in a turn of the event loop is written at once. Later frames of the same
+turn are written together at its end, in one system call, because system calls dominate the cost.
 """
 
 from __future__ import annotations

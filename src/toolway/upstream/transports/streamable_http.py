@@ -405,7 +405,7 @@ class StreamableHttpTransport:
         raise http_responses.error_for_redirect_loop()
 
     def _prepare_headers(self, request: Request) -> tuple[HeaderBlock, RequestTemplate | None, bool]:
-        """Return the headers of `request`, their encoded form if cached, and True if they name a session.
+        """Return the headers of `request`, their cached encoded form, and whether they name a session.
 
         Raises `ValueError` if a header is invalid.
         """

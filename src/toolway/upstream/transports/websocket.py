@@ -190,7 +190,7 @@ class WebSocketTransport(MessageStream):
             self._on_frame(message)
 
     def on_binary(self, message: bytes) -> None:
-        """Count a binary message, and keep its first bytes for operators: MCP has text messages only."""
+        """Count a binary message, and keep its first bytes for diagnosis: MCP only has text messages."""
         self._invalid_messages += 1
         self._junk = f"a binary message of {len(message)} bytes, which begins with {cut_text(message.hex(), 32)}"
         self._count_bad_message()
@@ -200,7 +200,7 @@ class WebSocketTransport(MessageStream):
         self._on_received(size)
 
     def on_end(self, disconnect: Disconnect) -> None:
-        """End the transport: the connection has ended, or must not be used any more."""
+        """End the transport: the connection ended, or must no longer be used."""
         self._disconnect_after(disconnect, 0.0)
 
     def _on_bad_frame(self, frame: bytes, bad: jsonrpc.InvalidMessage) -> None:

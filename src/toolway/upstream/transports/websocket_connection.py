@@ -131,13 +131,13 @@ class WebSocketConnection(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def send_close(self) -> None:
-        """Send a close frame, unless the connection is closed or the peer reads nothing."""
+        """Send a close frame, unless the connection is closed or the peer has stopped reading."""
         if not self._ended and self._protocol.state == _OPEN:
             self._protocol.send_close(1000)
             self._write_frames()
 
     def close(self) -> None:
-        """Drop all queued messages, and close the connection when the data that the socket has is sent."""
+        """Drop all queued messages, and close the connection once the socket's data is sent."""
         self._ended = True
         self._input.clear()
         self._queue.clear()
@@ -148,7 +148,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._socket.close()
 
     def abort(self) -> None:
-        """Close the connection at once, without an orderly end."""
+        """Abort the connection."""
         self.close()
         if self._socket is not None:
             self._socket.abort()
@@ -186,7 +186,7 @@ class WebSocketConnection(asyncio.Protocol):
         return frame
 
     def send_ping(self) -> None:
-        """Send a ping, unless messages wait: then the connection is in use anyway."""
+        """Send a ping, unless messages are waiting: the connection is in use then anyway."""
         if not self._paused and not self._ended and self._protocol.state == _OPEN:
             self._protocol.send_ping(b"")
             self._write_frames()
@@ -280,7 +280,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _parse_input(self) -> None:
         """Parse received bytes for some milliseconds, and the rest in later turns of the event loop.
 
-        A frame may have two bytes. So what one read returns can be more than a hundred thousand frames.
+        A frame can be as short as two bytes, so one read may return over a hundred thousand frames.
         """
         was_parsing, until = self._is_parsing, self._loop.time() + MAX_PARSE_S
         while self._input and not self._ended:
@@ -302,7 +302,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._finish_input()
 
     def _finish_input(self) -> None:
-        """Report the end of the stream or of the connection, after all that was received before it."""
+        """Report the end of the stream or connection, after everything received before it."""
         if self._has_eof and not self._ended:
             self._has_eof = False
             self._protocol.receive_eof()

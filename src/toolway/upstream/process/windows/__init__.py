@@ -1,1 +1,1 @@
-"""Server processes on Windows: their spawner, and how the program behind a command is found."""
+"""Server processes on Windows: spawning them, and finding the program behind a command."""

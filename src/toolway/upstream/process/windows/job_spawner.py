@@ -97,7 +97,7 @@ class JobSpawner(SpawnerBase):
                 os.kill(pid, signal.CTRL_BREAK_EVENT)
 
     async def hold(self, fd: int) -> int:
-        """Return a number. The descriptor is not copied: servers and locks end with this process, at the same time."""
+        """Return a number. Nothing is copied: servers and locks end together with this process."""
         self._last_id += 1
         return self._last_id
 
@@ -204,7 +204,7 @@ class _PipeSink(asyncio.BaseProtocol):
 
 
 class _Disk:
-    """Files of this machine, for the search of a program."""
+    """The files of this machine, for program lookups."""
 
     def is_file(self, path: str) -> bool:
         return os.path.isfile(path)

@@ -1,4 +1,4 @@
-"""Program behind a command of Windows: `npx` is a batch file, and what runs is node.exe with a script of npm.
+"""The program behind a Windows command: `npx` is a batch file that runs node.exe with an npm script.
 
 A batch file is run by cmd.exe, which reads some characters of the arguments as its own syntax, even between quotes (the
 flaw known as BatBadBut). So the program that it starts is started instead, if the batch file is one of these:
@@ -7,8 +7,8 @@ flaw known as BatBadBut). So the program that it starts is started instead, if t
 - what npm writes for the programs of a package (`cmd-shim`): node.exe or another interpreter with its script
 - a wrapper of uv or uvx: uv's own uvx.exe or uv.exe on PATH
 
-Any other batch file gets only arguments that cmd.exe cannot misread; others are refused. Nothing here waits or starts
-anything: `Files` answers which files exist, so all of it can be tried on any system.
+Any other batch file only gets arguments that cmd.exe cannot misread; the rest are rejected. Nothing here waits or
+starts anything, and `Files` says which files exist, so all of it can be tested on any system.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _START: Final = re.compile(
 
 
 class Files(Protocol):
-    """Files of the machine on which a program is looked up."""
+    """The files of the machine on which programs are looked up."""
 
     def is_file(self, path: str) -> bool: ...
 
@@ -65,7 +65,7 @@ class UnsafeArgument(Exception):
 
 
 def build_command_line(argv: Sequence[str], env: Mapping[str, str], cwd: str, files: Files) -> list[str]:
-    """Return the command line to start for `argv`: with the full path of a program instead of a known batch file.
+    """Raised for an argument that cmd.exe would treat as syntax.
 
     `env` are the variables of the process, whose PATH counts, and `cwd` is its folder. Raises `FileNotFoundError` if
     the program does not exist, and `UnsafeArgument` for an argument that a batch file must not get.
@@ -83,7 +83,7 @@ def build_command_line(argv: Sequence[str], env: Mapping[str, str], cwd: str, fi
 
 
 def find_program(name: str, search: str, cwd: str, files: Files, endings: Sequence[str] | None = None) -> str:
-    """Return the full path of a program: in the folders of a PATH, or relative to `cwd` if it is named by a path.
+    """Return a program's full path, from a PATH, or relative to `cwd` if `name` is a path.
 
     Unlike cmd.exe it never looks in the current folder, which may be a project of someone else. Raises
     `FileNotFoundError`.
@@ -103,7 +103,7 @@ def find_program(name: str, search: str, cwd: str, files: Files, endings: Sequen
 
 
 def _program_of_batch(batch: str, search: str, app_data: str, files: Files) -> list[str] | None:
-    """Return the words that replace a batch file in a command line; None if only cmd.exe can run it."""
+    """Return what replaces a batch file in a command line; None if only cmd.exe can run it."""
     stem = ntpath.splitext(ntpath.basename(batch))[0].lower()
     try:
         if stem in ("uv", "uvx"):
@@ -124,7 +124,7 @@ def _find_uv(stem: str, search: str, files: Files) -> list[str]:
 
 
 def _read_batch(text: str, folder: str, search: str, app_data: str, files: Files) -> list[str] | None:
-    """Return what a batch file of a known layout starts; None for any other one."""
+    """Return what a batch file with a known layout starts, or None."""
     programs: list[str] = []  # values of `_prog`: next to the batch file, and on PATH
     starts: list[tuple[str, str, str]] = []
     for line in filter(None, map(str.strip, text.splitlines())):

@@ -1,8 +1,8 @@
-"""Binding of an OpenAPI document to a server entry: operation, base URL, headers per tool.
+"""Binds an OpenAPI document to a server entry: operations, base URL, headers per tool.
 
-A document itself names the URL of its API. So an attacker who can change the document could redirect our credentials.
-Credentials are therefore sent only to addresses that the operator chose: the `url` of the entry, the origin of the
-document's URL, or a URL in a document on this machine.
+A document contains its API's URL, so whoever can change the document could redirect our credentials. Credentials are
+therefore only sent to addresses that you chose: the `url` of the entry, the origin of the document's URL, or a URL in
+a document on this machine.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
 
 def _local_api_url(document: ApiDocument) -> str:
-    """Return the API's URL that an OpenAPI document itself names: its first server, or its first operation's.
+    """Return the API URL in an OpenAPI document: from its first server or first operation.
 
     Used for documents that were not fetched from a URL.
     """

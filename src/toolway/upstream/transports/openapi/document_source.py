@@ -1,4 +1,4 @@
-"""Source of an OpenAPI document: a URL, a file or the entry itself; checked for changes.
+"""Where an OpenAPI document comes from: a URL, a file or the entry itself; checked for changes.
 
 A fetched document is cached on disk. So a start need not fetch it again if it is unchanged, and works if it cannot be
 fetched. The size of all input is limited before it is parsed.
@@ -42,7 +42,7 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 
 
 class DocumentSource(Protocol):
-    """Source of one OpenAPI document. `note` is a remark for the user about the last load."""
+    """Source of one OpenAPI document. `note` is a message for the user about the last load."""
 
     location: str
     check_interval: float  # seconds until the next check for a change; 0 = never
@@ -285,7 +285,7 @@ class DocumentCache:
 
     @classmethod
     def for_url(cls, environ: Mapping[str, str], url: str) -> DocumentCache | None:
-        """Return the disk cache entry of `url`, or None if the environment names no folder for it."""
+        """Return the disk cache entry for `url`; None without a cache folder."""
         cache = cache_folder(environ)
         return cls(cache / "openapi", url) if cache else None
 

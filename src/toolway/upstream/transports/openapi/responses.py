@@ -1,4 +1,4 @@
-"""Conversion of an API's response to a tool result or an error. Pure.
+"""Converts an API's response to a tool result or an error. No I/O.
 
 JSON becomes structured content and the same as text. Other text becomes text, images and sound their MCP types, and
 everything else an embedded resource. Other facts of the response (status, URL of a created object, next page) are in
@@ -69,7 +69,7 @@ def result_from_bytes(operation: Operation, status: int, headers: Mapping[str, s
 
 
 def with_next_page(result: Json, arguments: Json) -> Json:
-    """Return the tool result with the arguments for the next page added, as text and in `_meta`."""
+    """Return the tool result with the next page's arguments added, as text and in `_meta`."""
     hint = _text_block(
         f"There is more. The next part: call the same tool with {msgspec.json.encode(arguments).decode()}"
     )
@@ -212,7 +212,7 @@ def error_for_status(
 
 
 def _credential_hint(missing: Sequence[str]) -> str:
-    """Return the hint for a 401: add the missing credentials, or check the configured one if none is missing."""
+    """Return the hint for a 401: add the missing credentials, or check the configured one."""
     if missing:
         settings = ", ".join(f'"{name}": "${{keyring:NAME}}"' for name in missing)
         return f'{MISSING_CREDENTIAL}: "openapi": {{"security": {{{settings}}}}}'
