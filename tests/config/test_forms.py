@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from toolway.config.loader import LoadedConfig, load_file, parse_config
-from toolway.config.schema import ConfigIssue, Server
+from toolway.config.schema import ConfigIssue, Server, settings_of
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import ConfigError
 from toolway.hub.hub import Hub
@@ -102,8 +102,8 @@ def test_hub_with_groups_and_five_transports() -> None:
     loaded = load("hub-with-groups")
     assert loaded.gateway.toolsets["dev"].tools == ("a.*", "c.*")
     assert loaded.servers["b"].health.interval == 60.0
-    document = loaded.servers["d"].openapi
-    assert document is not None and [(key.name, key.kind) for key in document.credentials] == [("X-API-Key", "apiKey")]
+    document = settings_of(loaded.servers["d"])
+    assert [(key.name, key.kind) for key in document.credentials] == [("X-API-Key", "apiKey")]
     assert "'smartRouting' has no effect" in named(loaded.issues)
 
 

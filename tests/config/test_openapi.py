@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolway.config.masking import build_masker, mask_value
-from toolway.config.schema import IDEMPOTENCY_META_KEY, ApiCredential, OpenApi, OpenApiFilter, Server
+from toolway.config.schema import IDEMPOTENCY_META_KEY, ApiCredential, OpenApi, OpenApiFilter, Server, settings_of
 from toolway.config.secrets import list_secret_refs, substitute_secrets
 from toolway.config.server_entry import parse_entry, parse_entry_with_issues
 from toolway.errors import ConfigError
@@ -27,12 +27,15 @@ def problem(value: dict[str, Any]) -> ConfigError:
 
 
 def test_document_may_be_url_file_or_inline():
-    assert api().openapi == OpenApi(url=DOCUMENT)
+    assert api().transport_settings == OpenApi(url=DOCUMENT)
     assert parse_entry({"openapi": DOCUMENT}) == api()
-    assert parse_entry({"openapi": "~/api.yaml"}).openapi != parse_entry({"openapi": "api.yaml"}).openapi
+    assert (
+        parse_entry({"openapi": "~/api.yaml"}).transport_settings
+        != parse_entry({"openapi": "api.yaml"}).transport_settings
+    )
     inline = {"openapi": "3.1.0", "info": {"title": "${HOME}", "version": "1"}, "paths": {}}
     for key in ("document", "schema"):
-        found = parse_entry({"type": "openapi", "openapi": {key: inline}}).openapi
+        found = settings_of(parse_entry({"type": "openapi", "openapi": {key: inline}}))
         assert found is not None and found.document == inline
 
 
@@ -73,9 +76,8 @@ def test_invalid_openapi_entry_is_explained(value: dict[str, Any], said: str):
 
 def test_operations_are_filtered_by_tag_path_method_and_id():
     found = api(include={"tags": ["pets"], "methods": "get"}, exclude={"paths": ["/admin/*"], "operationIds": ["x"]})
-    assert found.openapi is not None
-    assert found.openapi.include == OpenApiFilter(tags=("pets",), methods=("get",))
-    assert found.openapi.exclude == OpenApiFilter(paths=("/admin/*",), operations=("x",))
+    assert settings_of(found).include == OpenApiFilter(tags=("pets",), methods=("get",))
+    assert settings_of(found).exclude == OpenApiFilter(paths=("/admin/*",), operations=("x",))
 
 
 @pytest.mark.parametrize(
@@ -92,14 +94,14 @@ def test_operations_are_filtered_by_tag_path_method_and_id():
     ],
 )
 def test_credentials_are_parsed(security: dict[str, Any], expected: tuple[ApiCredential, ...]):
-    found = api(security=security).openapi
+    found = settings_of(api(security=security))
     assert found is not None and found.credentials == expected
 
 
 def test_oauth2_security_becomes_entry_auth():
     found = api(server="https://api.example", security={"type": "oauth2", "clientId": "us", "scopes": "a b"})
     assert found.auth is not None and (found.auth.client_id, found.auth.scopes) == ("us", ("a", "b"))
-    assert found.openapi is not None and not found.openapi.credentials
+    assert not settings_of(found).credentials
 
 
 def test_idempotency_header_sets_meta_key():
@@ -118,7 +120,7 @@ def test_openapi_secrets_are_resolved_late_and_masked():
     server = parse_entry(value)
     assert [str(each) for each in list_secret_refs(server)] == ["${keyring:doc}", "${keyring:word}"]
     ready = substitute_secrets(server, dict.fromkeys(list_secret_refs(server), "s3cret-value"))
-    assert ready.openapi is not None and ready.openapi.credentials[0].value == "u:s3cret-value"
+    assert settings_of(ready).credentials[0].value == "u:s3cret-value"
     assert "s3cret" not in repr(ready)
     plain = {"openapi": {"url": DOCUMENT, "security": {"pets": "canary-of-pets"}}}
     assert "canary" not in json.dumps(mask_value({"mcpServers": {"x": plain}}))

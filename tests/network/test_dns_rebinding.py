@@ -151,7 +151,7 @@ async def test_no_redirect_hop_reaches_private_address(hops: int, status: int) -
             servers = {
                 "server": Server(url=url, network_policy=policy, timeout=QUICK, lazy=True),
                 "sse": Server(url=url, sse=True, network_policy=policy, timeout=QUICK, lazy=True),
-                "api": Server(openapi=OpenApi(url=url), network_policy=policy, timeout=QUICK, lazy=True),
+                "api": Server(transport_settings=OpenApi(url=url), network_policy=policy, timeout=QUICK, lazy=True),
             }
             with connects() as made:
                 async with Hub(servers, catalog_storage=None, token_store=None) as hub:

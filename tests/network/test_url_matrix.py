@@ -94,7 +94,7 @@ async def of_an_sse_server(chosen: list[Cell], policy: NetworkPolicy) -> list[st
 
 async def of_an_openapi_document(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
     def api(cell: Cell) -> Server:
-        return Server(openapi=OpenApi(url=cell.url("/api.json")), network_policy=policy)
+        return Server(transport_settings=OpenApi(url=cell.url("/api.json")), network_policy=policy)
 
     return await codes(each(chosen, api))
 
@@ -103,7 +103,7 @@ async def of_a_server_in_a_document(chosen: list[Cell], policy: NetworkPolicy) -
     def api(cell: Cell) -> Server:
         paths = {"/echo": {"get": {"operationId": "echo", "responses": {"200": {"description": "ok"}}}}}
         about = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "servers": [{"url": cell.url()}]}
-        return Server(openapi=OpenApi(document={**about, "paths": paths}), network_policy=policy)
+        return Server(transport_settings=OpenApi(document={**about, "paths": paths}), network_policy=policy)
 
     return await codes(each(chosen, api))
 

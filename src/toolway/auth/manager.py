@@ -57,7 +57,7 @@ class AuthManager:
     def authorizer(self, name: str, server: Server, caller: str = "") -> Authorizer | None:
         """Return the `Authorizer` that provides OAuth tokens for `server`, or None if it needs none.
 
-        None is returned for a local server, for a static Authorization header, and for an OpenAPI server
+        None is returned for a local server, for a static Authorization header, and for the transport of a part
         without `auth`.
         """
         if server.auth is not None and server.auth.is_on_behalf:
@@ -130,7 +130,7 @@ class AuthManager:
 
     def _token_manager(self, name: str, server: Server, caller: str) -> TokenManager | None:
         settings = server.auth if server.auth is not None else OAuth()
-        no_login = server.transport == "openapi" and server.auth is None  # such an API expects an API key, not a login
+        no_login = server.transport_settings is not None and server.auth is None  # an HTTP API expects an API key
         url = server.http_url  # the metadata of a WebSocket server is at the http form of its url
         if url is None or no_login or has_static_auth(server.headers):
             self.per_user_servers.discard(name)

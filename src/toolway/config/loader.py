@@ -18,12 +18,13 @@ from toolway.config.approval.held_entries import HeldEntry
 from toolway.config.approval.workflow_files import CapturedWorkflow, capture_workflows
 from toolway.config.dotenv import DOTENV_NAME, ENV_FILE_CODE, DotenvVariables, env_file_error, read_env_file
 from toolway.config.editing import jsonc
+from toolway.config.entry_transport import URL_KEYS
 from toolway.config.field_reader import json_type_name, parse_duration, unset_variables_error
 from toolway.config.foreign_keys import warn_unread_root_keys
 from toolway.config.locations import EXAMPLE_CONFIG
 from toolway.config.schema import ConfigIssue, Server, check_server_name
 from toolway.config.secret_refs import find_unset_variables, join_folder
-from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, parse_entry_with_issues, parse_inline
+from toolway.config.server_entry import TIMEOUT_KEYS, parse_entry, parse_entry_with_issues, parse_inline
 from toolway.config.settings import (
     GatewaySettings,
     convert_group_list,

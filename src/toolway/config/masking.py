@@ -15,6 +15,8 @@ from typing import Any, Final
 from toolway.config.schema import Server
 from toolway.config.secret_refs import SecretTemplate
 from toolway.config.variables import split_references
+from toolway.part_api import registry
+from toolway.part_api.server_transport import EntryString
 from toolway.secrets.detection import (
     is_harmless_value,
     is_secret_name,
@@ -28,9 +30,6 @@ from toolway.secrets.server_secrets import secrets_of
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
 _AUTH_SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
 _HARMLESS_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
-_HARMLESS_SECURITY_KEYS: Final = frozenset(
-    {"type", "in", "name", "scheme", "username"}
-)  # harmless keys of a typed `security`
 _NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
 
 
@@ -101,8 +100,7 @@ def find_named_values(server: Server) -> dict[str, str]:
 
     References that are not resolved are left out.
     """
-    openapi = server.openapi
-    headers = (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ()))
+    headers = _all_headers(server)
     tokens = [(name, value.rpartition(" ")[2]) for name, value in headers if not isinstance(value, SecretTemplate)]
     return {
         value: name
@@ -130,23 +128,31 @@ def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], 
     return mask
 
 
-def _server_secrets(server: Server) -> Iterator[str]:
+def _all_headers(server: Server) -> list[tuple[str, str]]:
+    """Return the headers of an entry, with those in the settings of its transport."""
+    return [*server.headers.items(), *((name, value) for kind, name, value in _own_strings(server) if kind == "header")]
+
+
+def _own_strings(server: Server) -> Iterable[EntryString]:
+    return server.transport_settings.strings() if server.transport_settings is not None else ()
+
+
+def _server_secrets(server: Server, *, with_headers: bool = True) -> Iterator[str]:
     for name, value in server.env.items():
         if not isinstance(value, SecretTemplate) and not is_harmless_value(name, value):
             yield value
             yield from secrets_in_url(value)
-    openapi = server.openapi
-    for name, value in (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ())):
+    for name, value in _all_headers(server) if with_headers else ():
         if not isinstance(value, SecretTemplate) and name.lower() not in _HARMLESS_HEADERS:
             yield value
             yield value.rpartition(" ")[2]  # "Bearer …": the token alone
     yield from find_secrets_in_args(server.args)
     if server.url is not None:
         yield from secrets_in_url(server.url)
-    for key in openapi.credentials if openapi is not None else ():
-        if not isinstance(key.value, SecretTemplate):
-            yield key.value
-            yield key.value.partition(":")[2]  # user:password
+    for text in _own_strings(server):
+        if text.kind == "credential" and not isinstance(text.value, SecretTemplate):
+            yield text.value
+            yield text.value.partition(":")[2]  # user:password
     password = server.tls.key_password if server.tls is not None else None
     if password is not None and not isinstance(password, SecretTemplate):
         yield password
@@ -165,14 +171,10 @@ def find_result_secrets(server: Server) -> Iterator[str]:
         if is_secret_name(name) or looks_like_secret(name, value):
             yield value
         yield from secrets_in_url(value)
-    rest = dataclasses.replace(server, env={}, headers={})
-    openapi = server.openapi
-    for name, value in (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ())):
+    for name, value in _all_headers(server):
         if name.lower() not in _HARMLESS_HEADERS and (is_secret_name(name) or looks_like_secret(name, value)):
             yield value.rpartition(" ")[2]  # "Bearer …": the token alone
-    if openapi is not None:
-        rest = dataclasses.replace(rest, openapi=dataclasses.replace(openapi, headers={}))
-    yield from _server_secrets(rest)
+    yield from _server_secrets(dataclasses.replace(server, env={}), with_headers=False)
 
 
 def find_environment_secrets() -> Iterator[str]:
@@ -242,13 +244,17 @@ def _split_variables(value: str) -> list[str]:
 def _is_credential(path: tuple[str, ...], name: str) -> bool:
     """Return True if the config key at `path` holds a credential for a server.
 
-    These are all headers except harmless ones such as `Accept`, and the credentials of an HTTP API.
+    These are all headers except harmless ones such as `Accept`, and what the transport of a part names.
     """
     if "headers" in path[:-1]:
         return name.lower() not in _HARMLESS_HEADERS
     if path[-2:] == ("credentials", "value"):
         return True
-    return "security" in path[-3:-1] and "openapi" in path[-4:-2] and name not in _HARMLESS_SECURITY_KEYS
+    return any(
+        transport.is_credential(path[number + 1 :])
+        for number, key in enumerate(path[:-1])
+        if (transport := registry.own_transport(key)) is not None
+    )
 
 
 def _has_plain_text(value: str) -> bool:

@@ -17,30 +17,19 @@ from toolway.config.secret_refs import SecretTemplate
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
 
-OPENAPI_TYPE: Final = "openapi"
 _URL_START: Final = re.compile(r"https?://", re.IGNORECASE)
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CREDENTIAL_TYPES: Final = ("apiKey", "http", "oauth2")
 _OAUTH_TYPES: Final = ("oauth2", "oauth", "openIdConnect")
 
 
-def parse_openapi(fields: FieldReader, type_: str) -> tuple[OpenApi | None, str | None]:
-    """Return the `openapi` settings of a server entry, and the base URL of the API given there.
+def parse_openapi(given: Any, fields: FieldReader) -> tuple[OpenApi, str | None]:
+    """Return the settings of an API, given the value of `openapi` in its entry, and the base URL in them, or None.
 
-    Each is None if it is missing. Raises `ConfigError` if a setting is invalid, or if `type_`, the type of the entry,
-    requires or forbids `openapi`.
+    `fields` has the rest of the entry. Raises `ConfigError` if a setting is invalid.
     """
-    given = fields.remaining.pop("openapi", None)
     if given is None:
-        if type_ == OPENAPI_TYPE:
-            raise _openapi_error(
-                "an openapi server needs a document", 'add "openapi": {"url": "https://…/openapi.json"}'
-            )
-        return None, None
-    if type_ not in ("", OPENAPI_TYPE):
-        raise _openapi_error(
-            f'an entry with `openapi` must have type "{OPENAPI_TYPE}"', f'set "type": "{OPENAPI_TYPE}"'
-        )
+        raise _openapi_error("an openapi server needs a document", 'add "openapi": {"url": "https://…/openapi.json"}')
     if isinstance(given, str):
         given = {"url" if _URL_START.match(given.strip()) else "file": given.strip()}
     if not isinstance(given, Mapping):

@@ -7,23 +7,29 @@ text with a unit (`"20s"`); `field_reader.py` converts both.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.part_api import registry
+from toolway.part_api.server_transport import EntryString, RestrictionLost, TransportSettings
 from toolway.types import Effect
 
 if TYPE_CHECKING:
     from toolway.packages.lock_file import PackageLock
 
+#: Transports of `upstream/transports`. Parts and other distributions add more.
+CoreTransport = Literal["stdio", "http", "sse", "websocket", "memory"]
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
 Sandbox = Literal["auto", "guard", "strict", "off"]
@@ -34,6 +40,8 @@ Grant = Literal["authorization_code", "client_credentials", "exchange", "obo", "
 ON_BEHALF_GRANTS: Final = ("exchange", "obo", "id-jag")
 CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]{0,63})://[^\s]")
 
 MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
 MAX_ATTEMPTS = 21  # of one call: the first one and 20 retries
@@ -403,11 +411,16 @@ class ApiCredential:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenApi:
+class OpenApi(TransportSettings):
     """HTTP API described by an OpenAPI or Swagger document.
 
     The document is given by exactly one of url, file and document.
     """
+
+    kind: ClassVar[str] = "openapi"
+    takes_url: ClassVar[bool] = True  # it overrides the `servers` of the document
+    is_stateless: ClassVar[bool] = True
+    ignores_null: ClassVar[bool] = True
 
     url: str | None = None  # URL of the document
     file: str | None = None  # path of the document
@@ -436,12 +449,65 @@ class OpenApi:
                 message, detail=_describe_scheme(self.url), hint='use "file" for a file', code="E-CONFIG-OPENAPI"
             )
 
+    @property
+    def location(self) -> str:
+        return self.url or self.file or "the document in its entry"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.url,) if self.url is not None else ()
+
+    @property
+    def file_key(self) -> str:
+        return "openapi.file" if self.file is not None else ""
+
+    @property
+    def token_key(self) -> str:
+        return "openapi.security" if self.credentials else ""
+
+    @property
+    def idempotency_meta_key(self) -> str | None:
+        return IDEMPOTENCY_META_KEY if self.idempotency_header else None  # the transport reads it and sets the header
+
+    def check(self, server: Server) -> None:
+        if server.url is not None and server.url.startswith("ws"):
+            raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        inline = sha256(json.dumps(self.document, default=str).encode()).hexdigest() if self.document else ""
+        return (self.url, self.file, inline, repr((self.include, self.exclude, self.outputs)))
+
+    def strings(self) -> Iterator[EntryString]:
+        if self.url is not None:
+            yield EntryString("url", "url", self.url)
+        yield from (EntryString("header", name, value) for name, value in self.headers.items())
+        yield from (EntryString("credential", each.name or "security", each.value) for each in self.credentials)
+
+    def with_strings(self, change: Callable[[EntryString], str]) -> OpenApi:
+        return replace(
+            self,
+            url=self.url and change(EntryString("url", "url", self.url)),
+            headers={name: change(EntryString("header", name, value)) for name, value in self.headers.items()},
+            credentials=tuple(
+                replace(each, value=change(EntryString("credential", each.name or "security", each.value)))
+                for each in self.credentials
+            ),
+        )
+
+    def keep_restrictions(self, configured: TransportSettings) -> TransportSettings:
+        if not isinstance(configured, OpenApi):
+            return self
+        kept, own = ((each.include, each.exclude) for each in (configured, self))
+        if kept != (OpenApiFilter(), OpenApiFilter()) != own != kept:
+            raise RestrictionLost("openapi.include and openapi.exclude")
+        return replace(self, include=kept[0], exclude=kept[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Configuration of one server: exactly one of command, url, instance or openapi.
+    """Configuration of one server: exactly one of command, url, instance or transport_settings.
 
-    An API (`openapi`) may have a `url` too. It overrides the `servers` of the document.
+    The settings of an HTTP API (`OpenApi`) may have a `url`, too. It overrides the `servers` of the document.
 
     Attributes:
         command: program to start, never through a shell. Default None.
@@ -452,14 +518,16 @@ class Server:
         sandbox: "guard" hides the folders of Toolway and of keys from the process, "auto" only those of Toolway and if
             that hides nothing else, "strict" everything that `grants` does not name, "off" nothing. Default "auto".
         grants: folders and hosts for the "strict" sandbox. Default none.
-        url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
+        url: Streamable HTTP or WebSocket (ws, wss) endpoint, an address with the scheme of an installed transport,
+            or the base URL of an HTTP API. Default None.
         sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: detect it.
         message_url: address for messages of HTTP+SSE, on the origin of the url. Default None: the stream provides it.
         headers: headers sent with every HTTP request. Default none.
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
         tls: custom CA and client certificate for the url. Default None: the system's CAs.
         instance: SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`. Default None.
-        openapi: HTTP API; each of its operations becomes a tool. Default None.
+        transport_settings: settings for the transport of a part, such as `OpenApi`, or of another distribution. In
+            files they have the key of the transport, such as `openapi`. Default None.
         era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
         enabled: False configures the server without starting it. Default True.
         lazy: start on the first call instead of immediately. Default False.
@@ -515,7 +583,7 @@ class Server:
     auth: OAuth | None = None  # OAuth settings for the url
     tls: Tls | None = None  # custom CA and client certificate for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`
-    openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
+    transport_settings: TransportSettings | None = None  # key `openapi`: an HTTP API; or of an installed transport
     era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
     enabled: bool = True  # false: configured, but not started
     lazy: bool = False  # start on the first call instead of immediately
@@ -558,10 +626,14 @@ class Server:
             object.__setattr__(self, "vendor_methods", check_vendor_methods(self.vendor_methods))
         if self.allowed_tools is not None:
             object.__setattr__(self, "allowed_tools", check_tool_names("allowed_tools", self.allowed_tools))
-        alternatives = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")
+        settings = self.transport_settings
+        alternatives = ["command", "url", "instance", "transport_settings"]
+        if settings is not None and settings.takes_url:
+            alternatives.remove("url")
         given = [k for k in alternatives if getattr(self, k) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "neither"
+            names = (each if each != "transport_settings" or settings is None else settings.kind for each in given)
+            found = " and ".join(names) or "neither"
             example = 'use {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}'
             raise ConfigError(
                 "a server needs exactly one of command, url, openapi or instance",
@@ -577,7 +649,8 @@ class Server:
                 code="E-SECRETS-ARGUMENT",
             )
         is_unset = begins_with_variable(self.url)
-        if self.url is not None and not is_unset and not re.match(r"(?:https?|wss?)://[^/\s]", self.url):
+        is_usable = is_unset or self.url is None or re.match(r"(?:https?|wss?)://[^/\s]", self.url)
+        if self.url is not None and not is_usable and not (self.own_scheme and registry.transport(self.own_scheme)):
             from toolway.config.editing.mistakes import url_hint
 
             raise ConfigError(
@@ -592,11 +665,13 @@ class Server:
                 hint='set "type": "sse", or remove messageUrl',
                 code="E-CONFIG-URL",
             )
-        if self.openapi is not None and self.url is not None and self.url.startswith("ws"):
-            raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
-        if self.tls is not None and self.url is None and (self.openapi is None or self.openapi.url is None):
+        if settings is not None:
+            if registry.transport(settings.kind) is None:
+                raise ConfigError(f"the transport {settings.kind} is not installed", code="E-CONFIG-TYPE")
+            settings.check(self)
+        if self.tls is not None and self.url is None and (settings is None or not settings.urls):
             raise _tls_error("tls is for servers with a url", "remove it, or add a url")
-        if self.auth is not None and self.url is None:
+        if self.auth is not None and self.http_url is None:
             raise _auth_error("auth is for servers with a url", "set the credentials of other servers in `env`")
         if self.auth is not None and self.auth.is_on_behalf and self.share_connection:
             raise _auth_error(
@@ -604,46 +679,66 @@ class Server:
             )
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
             raise _auth_error("a server has either auth or an Authorization header", "remove one of them")
-        if self.openapi is not None and self.openapi.idempotency_header and self.idempotency_meta_key is None:
-            # The OpenAPI transport reads it and sets the header.
-            object.__setattr__(self, "idempotency_meta_key", IDEMPOTENCY_META_KEY)
+        if settings is not None and settings.idempotency_meta_key and self.idempotency_meta_key is None:
+            object.__setattr__(self, "idempotency_meta_key", settings.idempotency_meta_key)
 
     @property
-    def transport(self) -> Literal["stdio", "http", "sse", "websocket", "openapi", "memory"]:
+    def transport(self) -> CoreTransport | str:
         if self.command is not None:
             return "stdio"
-        if self.openapi is not None:
-            return "openapi"
+        if self.transport_settings is not None:
+            return self.transport_settings.kind
         if self.url is not None:
-            return "websocket" if self.url.startswith("ws") else "sse" if self.sse else "http"
+            is_websocket = self.url.startswith(("ws:", "wss:"))
+            return "websocket" if is_websocket else self.own_scheme or ("sse" if self.sse else "http")
         return "memory"
 
     @property
+    def own_scheme(self) -> str:
+        """The scheme of the url if it is of another distribution's transport; "" for HTTP and WebSocket."""
+        if self.url is None or self.url.startswith(("http:", "https:", "ws:", "wss:")):
+            return ""
+        found = _SCHEME.match(self.url)
+        return found[1] if found is not None else ""
+
+    @property
     def http_url(self) -> str | None:
-        """The url with http instead of ws: a WebSocket begins as an HTTP request to it."""
-        return "http" + self.url[2:] if self.url is not None and self.url.startswith("ws") else self.url
+        """The url with http instead of ws: a WebSocket begins as an HTTP request to it. None for other schemes."""
+        if self.url is None or self.own_scheme:
+            return None
+        return "http" + self.url[2:] if self.url.startswith(("ws:", "wss:")) else self.url
 
     @property
     def location(self) -> str:
-        """Command line, URL or OpenAPI document of the server, for messages. It may contain a secret.
+        """Command line, URL or other address of the server, for messages. It may contain a secret.
 
         Empty for an SDK server object in this process.
         """
         if self.command is not None:
             return " ".join([self.command, *self.args])
-        api = self.openapi
-        return self.url or (api and (api.url or api.file or "the document in its entry")) or ""
+        return self.url or (self.transport_settings.location if self.transport_settings is not None else "")
 
     @property
     def effective_network_policy(self) -> NetworkPolicy:
         """Network policy for all connections of this server.
 
-        It also allows localhost and private IP literals in the URLs of the server, its OAuth issuer, its OpenAPI
-        document and its health check.
+        It also allows localhost and private IP literals in the URLs of the server, its OAuth issuer, its transport's
+        settings and its health check.
         """
+        return self.network_policy.allowing(*self.entry_urls)
+
+    @property
+    def entry_urls(self) -> tuple[str, ...]:
+        """All URLs that the entry names: server, OAuth issuer, settings of its transport, health check."""
         issuer = self.auth.issuer if self.auth is not None else None
-        document = self.openapi.url if self.openapi is not None else None
-        return self.network_policy.allowing(self.url, issuer, document, self.health.url)
+        urls = self.transport_settings.urls if self.transport_settings is not None else ()
+        return tuple(url for url in (self.url, issuer, *urls, self.health.url) if url is not None)
+
+
+def settings_of(server: Server) -> OpenApi:
+    """Return the settings of an HTTP API in its server entry."""
+    assert isinstance(server.transport_settings, OpenApi)
+    return server.transport_settings
 
 
 ServerLike = Server | str | Sequence[str] | Mapping[str, Any] | Any

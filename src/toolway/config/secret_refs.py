@@ -18,6 +18,7 @@ import msgspec
 
 from toolway.config.class_fields import field_names, replace_fields
 from toolway.errors import ConfigError, ToolwayError
+from toolway.part_api.server_transport import TransportSettings
 from toolway.secrets import check_secret_name
 
 SecretKind = Literal["keyring", "file", "command", "env"]
@@ -107,6 +108,7 @@ def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
         if type(item) in _PLAIN or not (inside := find_unset_variables(item)):
             continue
         name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if _field_names(value.__class__) else key
+        name = item.kind if isinstance(item, TransportSettings) else name
         keys = {below: ".".join(filter(None, (path, name, below))) for below in inside.values()}  # one text per key
         for variable, below in inside.items():
             found.setdefault(variable, keys[below])

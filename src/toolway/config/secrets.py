@@ -17,9 +17,10 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from toolway.config.masking import find_secrets_in_args
-from toolway.config.schema import OAuth, OpenApi, Server, Tls
+from toolway.config.schema import OAuth, Server, Tls
 from toolway.config.secret_refs import SecretRef, SecretTemplate, find_unset_variables
 from toolway.errors import ConfigError
+from toolway.part_api.server_transport import EntryString
 from toolway.secrets import SecretStore, looks_like_secret, remember_secret
 from toolway.secrets.detection import secrets_in_url
 
@@ -51,6 +52,7 @@ def substitute_secrets(server: Server, values: SecretValues) -> Server:
     """
     if not list_secret_refs(server):
         return server
+    settings = server.transport_settings
     try:
         return replace(
             server,
@@ -59,7 +61,7 @@ def substitute_secrets(server: Server, values: SecretValues) -> Server:
             url=server.url and _substitute(server.url, values, _quote_for_url),
             auth=server.auth and _substitute_in_auth(server.auth, values),
             tls=server.tls and _substitute_in_tls(server.tls, values),
-            openapi=server.openapi and _substitute_in_openapi(server.openapi, values),
+            transport_settings=settings and settings.with_strings(lambda text: _substitute_in_string(text, values)),
         )
     except ConfigError as exc:
         # The error of `Server` validation may repeat a value that is now a secret, so its detail is dropped.
@@ -78,26 +80,15 @@ def _substitute_in_tls(tls: Tls, values: SecretValues) -> Tls:
     return tls if tls.key_password is None else replace(tls, key_password=_substitute(tls.key_password, values, str))
 
 
-def _substitute_in_openapi(openapi: OpenApi, values: SecretValues) -> OpenApi:
-    return replace(
-        openapi,
-        url=openapi.url and _substitute(openapi.url, values, _quote_for_url),
-        headers={name: _substitute(text, values, _header_checker(name)) for name, text in openapi.headers.items()},
-        credentials=tuple(
-            replace(each, value=_substitute(each.value, values, _header_checker(each.name or "security")))
-            for each in openapi.credentials
-        ),
-    )
+def _substitute_in_string(text: EntryString, values: SecretValues) -> str:
+    return _substitute(text.value, values, _quote_for_url if text.kind == "url" else _header_checker(text.name))
 
 
 def _secret_templates(server: Server) -> Iterator[SecretTemplate]:
     auth = [getattr(server.auth, each.name) for each in fields(server.auth)] if server.auth is not None else []
-    api: list[str | None] = []
-    if server.openapi is not None:
-        keys = [each.value for each in server.openapi.credentials]
-        api = [server.openapi.url, *server.openapi.headers.values(), *keys]
+    settings = [each.value for each in server.transport_settings.strings()] if server.transport_settings else []
     password = server.tls.key_password if server.tls is not None else None
-    for text in (*server.env.values(), *server.headers.values(), server.url, password, *auth, *api):
+    for text in (*server.env.values(), *server.headers.values(), server.url, password, *auth, *settings):
         if isinstance(text, SecretTemplate):
             yield text
 

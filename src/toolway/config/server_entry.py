@@ -11,7 +11,17 @@ from typing import Any, Final, cast, get_args
 
 import msgspec
 
-from toolway.config import openapi_entry
+from toolway.config.entry_transport import (
+    CORE_TYPES,
+    HTTP_TYPES,
+    SSE_TYPE,
+    STDIO_TYPES,
+    URL_KEYS,
+    WEBSOCKET_TYPES,
+    find_kind,
+    find_type,
+    parse_settings,
+)
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     VARIABLE_CODE,
@@ -48,14 +58,10 @@ from toolway.config.schema import (
 from toolway.config.secret_refs import find_unset_variables, has_secret
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
+from toolway.part_api import registry
 from toolway.types import Effect
 
-URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri", "endpoint")
 TIMEOUT_KEYS: Final = ("timeout", "timeoutMs")
-STDIO_TYPES: Final = frozenset({"stdio", "local"})
-HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
-SSE_TYPE: Final = "sse"
-WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "untrusted", "tools"),
     *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments", "labels", "redact"),
@@ -77,7 +83,7 @@ FLOW_LABELS: Final = ("private", "untrusted", "sink")
 REDACTED: Final = ("secrets", "email", "card", "iban", "ssn")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
-    *("command", "args", "env", "envFile", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
+    *("command", "args", "env", "envFile", "cwd", *URL_KEYS, "headers", "auth", "tls", "type", "transport"),
     *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
     *(
         "idleTimeout",
@@ -138,9 +144,11 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
     if not isinstance(value, Mapping):
         raise field_error("a server", 'an object such as {"command": …} or {"url": …}', value)
     fields = FieldReader(value, variables)
-    _require_transport(value)
+    kind = find_kind(value)
+    if not kind:
+        _require_transport(value)
     server = Server(
-        **_parse_transport(fields),
+        **_parse_transport(fields, kind),
         **_parse_behavior(fields),
         **_parse_call_settings(fields),
         **parse_cluster_settings(fields),
@@ -150,7 +158,8 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         limits=_parse_limits(fields),
         extras=fields.remaining,
     )
-    warn_unread_keys(fields, KNOWN_KEYS)
+    if fields.remaining:
+        warn_unread_keys(fields, (*KNOWN_KEYS, *registry.transport_names()))
     for name, key in find_unset_variables(server).items():
         fields.warn_unset(key, name)
     if server.env_file is not None:  # it may set the variables that are not set now
@@ -167,7 +176,7 @@ def _require_transport(entry: Mapping[str, Any]) -> None:
     if isinstance(command, str) and _URL_START.match(command):
         hint = 'use "url" instead of "command"'
         raise ConfigError("command is the address of a server", hint=hint, code="E-CONFIG-SERVER")
-    if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "openapi", "type", "transport")):
+    if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "type", "transport")):
         return
     from toolway.config.editing.mistakes import entry_hint
 
@@ -188,7 +197,7 @@ def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIs
 
 
 def _parse_inline_fields(text: str) -> dict[str, Any]:
-    if _URL_START.match(text.strip()):
+    if _URL_START.match(text.strip()) or find_kind({"url": text.strip()}):
         return {"url": text.strip()}
     if len(text) > _MAX_COMMAND_LINE_CHARS:
         hint = 'use {"command": …, "args": […]}'
@@ -205,19 +214,19 @@ def _parse_inline_fields(text: str) -> dict[str, Any]:
 # -- transport, behavior, timeouts, limits ----------------------------------------------------------------------------
 
 
-def _parse_transport(fields: FieldReader) -> dict[str, Any]:
+def _parse_transport(fields: FieldReader, kind: str) -> dict[str, Any]:
     """Return the `Server` arguments for the transport, such as command, args, url and headers.
 
     Raises `ConfigError` if they are invalid or do not fit the type of the entry.
     """
     type_ = _parse_type(fields)
-    openapi_settings, base_url = openapi_entry.parse_openapi(fields, type_)
+    settings, base_url = parse_settings(fields, kind, type_)
     env_file = fields.get_text("envFile")
     command, cwd, url = fields.get_text("command"), fields.get_text("cwd"), _parse_url(fields)
     message_url = fields.get_text("messageUrl")
     if base_url is not None and url not in (None, base_url):
         raise ConfigError(
-            "the API has two addresses", detail="url and openapi.server", hint="keep one", code=CONFIG_KEY_CODE
+            "the API has two addresses", detail=f"url and {kind}.server", hint="keep one", code=CONFIG_KEY_CODE
         )
     arguments = {
         "command": command and expand_home(command, fields.variables),
@@ -229,7 +238,7 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
         "sse": type_ == SSE_TYPE or (type_ == "" and message_url is not None),
         "message_url": message_url,
         "headers": fields.get_text_map("headers"),
-        "openapi": openapi_settings,
+        "transport_settings": settings,
     }
     if type_ in STDIO_TYPES and command is None:
         raise ConfigError(
@@ -240,6 +249,9 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
         raise ConfigError(
             f"an {type_name} server needs a url", hint='add "url", or set "type": "stdio"', code=CONFIG_KEY_CODE
         )
+    if settings is None and type_ and type_ not in CORE_TYPES and not (url or "").startswith(f"{type_}://"):
+        hint = f'add "{type_}": {{…}}, or "url": "{type_}://…"'
+        raise ConfigError(f"a server of type {type_} needs its settings", hint=hint, code=CONFIG_KEY_CODE)
     _check_websocket(type_, url)
     return arguments
 
@@ -268,12 +280,12 @@ def _parse_type(fields: FieldReader) -> str:
     type_text = type_text if type_text is not None else transport_text
     if type_text is None:
         return ""
-    normalized = type_text.lower().replace("-", "").replace("_", "")
-    if normalized in STDIO_TYPES | HTTP_TYPES | WEBSOCKET_TYPES | {SSE_TYPE, openapi_entry.OPENAPI_TYPE}:
-        return normalized
+    if type_ := find_type(type_text):
+        return type_
+    names = ", ".join(registry.transport_names())
     raise ConfigError(
         f"unknown server type {quote_plain_word(type_text)}",
-        detail="supported types: stdio, http (Streamable HTTP), sse, websocket and openapi",
+        detail=f"supported types: stdio, http (Streamable HTTP), sse, websocket and {names}",
         code="E-CONFIG-TYPE",
     )
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from toolway.config import scopes
 from toolway.config.editing import jsonc
+from toolway.config.entry_transport import URL_KEYS
 from toolway.config.exposure import find_rules
 from toolway.config.loader import (
     LoadedConfig,
@@ -31,7 +32,6 @@ from toolway.config.loader import (
     reject_outside_project,
 )
 from toolway.config.locations import CONFIG_FILE_VARIABLE, gateway_state_folder
-from toolway.config.server_entry import URL_KEYS
 from toolway.config.settings import AlertSettings, GatewaySettings, with_network_policy
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.report import Check, CheckState, FileFix, SubjectReport

@@ -7,7 +7,6 @@ headers, and only to the entry's own origin.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from toolway.doctor.entry_checks import CheckTarget, format_age, format_entry_ke
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.trial_start import TrialStart
 from toolway.http.client import HttpClient, HttpError, HttpTarget
+from toolway.part_api import registry
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import sanitize
 from toolway.upstream.transport import Disconnect
@@ -73,10 +73,10 @@ def check_http_failure(target: CheckTarget, server: Server, trial: TrialStart, p
         return _redirected(failure, probes)
     if probes.post.content_type == "text/html" or probes.endpoint or trial.status in (404, 405):
         return _no_endpoint(failure, probes)
-    if probes.post.is_openapi and server.http_url is not None:
-        message, hint = "this url has an OpenAPI document, not an MCP server", "use the API as tools"
-        copy = format_entry_keys({"openapi": {"url": server.http_url}})
-        return Check("address", "fail", message, failure.reason, hint, copy, failure.code)
+    for transport in registry.own_transports():
+        if other := transport.entry_for_document(probes.post.body, server.http_url or ""):
+            message, hint = f"this url has {other[0]}, not an MCP server", "use the API as tools"
+            return Check("address", "fail", message, failure.reason, hint, format_entry_keys(other[1]), failure.code)
     hint = failure.hint or _status_hint(trial.status)
     return Check("handshake", "fail", failure.reason, _clock_detail(probes), hint, code=failure.code)
 
@@ -293,11 +293,6 @@ class ProbeResult:
         begin, end = low.find(b"<title>"), low.find(b"</title>")
         text = self.body[begin + 7 : end].decode(errors="replace") if 0 <= begin < end else ""
         return sanitize(" ".join(text.split()), 80)
-
-    @property
-    def is_openapi(self) -> bool:
-        """Return True if the response is an OpenAPI document, as far as its start shows."""
-        return bool(re.match(rb'\s*\{\s*"(?:openapi|swagger)"\s*:', self.body))
 
     @property
     def wants_tls(self) -> bool:

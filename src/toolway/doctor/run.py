@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from typing import cast
 
 from toolway._os import support
 from toolway.config.locations import is_outside, own_folders, profile_folders
@@ -24,6 +26,7 @@ from toolway.doctor.start_checks import check_process, format_seconds
 from toolway.doctor.trial_start import TrialStart, run_trial_start
 from toolway.errors import ToolwayError
 from toolway.hub.secret_resolution import resolve_secrets
+from toolway.part_api import registry
 from toolway.search.tokens import search_advice
 from toolway.secrets import looks_like_secret
 from toolway.upstream.process.sandbox_choice import choose_sandbox
@@ -144,7 +147,7 @@ async def _check_start(
     )
     if trial.listed_at is not None and not target.client:
         costs.append(tool_checks.measure_tools(target.name, server, trial))
-    is_mcp_url = server.url is not None and server.openapi is None
+    is_mcp_url = server.http_url is not None and server.transport_settings is None
     needs_probes = trial.failure is not None or trial.transport == "sse"
     probes = await probe_server(server) if is_mcp_url and needs_probes else None
     for each in _judge_start(target, server, trial, probes):
@@ -175,8 +178,8 @@ def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes:
         yield http_checks.check_http_failure(target, server, trial, probes)
         yield Check("tools", "skip", "not reached")
         return
-    elif server.openapi is not None:
-        yield from tool_checks.check_openapi(trial)
+    elif (own_checks := _own_checks(server, trial)) is not None:
+        yield from own_checks
         yield from tool_checks.check_tools(target.name, server, trial)
         return
     else:
@@ -185,6 +188,16 @@ def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes:
         yield http_checks.check_deprecated_transport(server, probes)
     yield tool_checks.check_protocol(server, trial)
     yield from tool_checks.check_tools(target.name, server, trial)
+
+
+def _own_checks(server: Server, trial: TrialStart) -> Iterator[Check] | None:
+    """Return what the transport of a part, or of another distribution, says about a start; None if it says nothing."""
+    is_core = server.transport_settings is None and not server.own_scheme
+    found = registry.transport(server.transport) if not is_core else None
+    if found is None or not found.start_check:
+        return None
+    module, _, function = found.start_check.partition(":")
+    return cast(Iterator[Check], getattr(import_module(module), function)(trial))
 
 
 def _unique_name(target: CheckTarget) -> str:
@@ -310,4 +323,5 @@ def _server_identity(target: CheckTarget) -> str:
     server = target.server
     if server is None or not server.enabled or target.overridden_by:
         return ""
-    return json.dumps([server.command, server.args, server.url, server.openapi and repr(server.openapi)])
+    settings = server.transport_settings
+    return json.dumps([server.command, server.args, server.url, settings and repr(settings)])

@@ -11,7 +11,7 @@ from toolway.catalog.tool_access import ToolAccess, unmatched_entries
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import format_entry_keys
 from toolway.doctor.lint import PROVIDERS, Finding, lint_tools
-from toolway.doctor.report import Check, split_hint
+from toolway.doctor.report import Check
 from toolway.doctor.start_checks import format_seconds
 from toolway.doctor.trial_start import TrialStart
 from toolway.search.tokens import estimate_tool_tokens
@@ -66,22 +66,6 @@ def _describe_bare(server: Server, took: float) -> Check:
         hint=f"{hint}. To skip the search for a handshake:",
         copy=format_entry_keys({"era": "bare"}),
     )
-
-
-def check_openapi(trial: TrialStart) -> Iterator[Check]:
-    """Check the trial start of an OpenAPI server: document readable, host reachable.
-
-    Such a server has no MCP protocol version to check.
-    """
-    agreement, failure = trial.agreement, trial.failure
-    if agreement is not None:
-        yield Check("document", "ok", f"{agreement.instructions or 'read'}, in {format_seconds(trial.agreed_at)}")
-    elif failure is not None:
-        is_document = failure.code.startswith("E-OPENAPI-") or failure.reason.startswith("the document")
-        name = "document" if is_document else "connect"
-        yield Check(name, "fail", failure.reason, "", *split_hint(failure.hint), failure.code)
-    for note in trial.notes:
-        yield Check("document", "warn", note, code="E-OPENAPI-DOCUMENT")
 
 
 def check_tools(name: str, server: Server, trial: TrialStart) -> Iterator[Check]:

@@ -238,8 +238,9 @@ class CallPolicies:
         return self._server_settings(server).validate_arguments
 
     def ignores_null(self, server: str) -> bool:
-        """Return True if null arguments are not sent to this server, because it is an HTTP API (OpenAPI)."""
-        return self._server_settings(server).openapi is not None
+        """Return True if null arguments are not sent to this server, as to an HTTP API."""
+        settings = self._server_settings(server).transport_settings
+        return settings is not None and settings.ignores_null
 
     def queue_timeout(self, server: str) -> float:
         """Return the seconds a call may wait for a concurrency slot of the server."""

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -163,10 +162,8 @@ def server_fingerprint(server: Server) -> str:
     parts: list[Any] = [server.command, server.args, server.cwd, server.url]
     if server.message_url is not None:
         parts.append(server.message_url)
-    if server.openapi is not None:
-        api = server.openapi
-        inline = sha256(json.dumps(api.document, default=str).encode()).hexdigest() if api.document else ""
-        parts += [api.url, api.file, inline, repr((api.include, api.exclude, api.outputs))]
+    if server.transport_settings is not None:
+        parts += server.transport_settings.fingerprint()
     return json.dumps(parts)
 
 

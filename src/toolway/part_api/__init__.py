@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from toolway.cli.options import CommandContext
     from toolway.cli.targets import require_gateway
     from toolway.cluster.options import tenant_key_from_env
+    from toolway.config.field_reader import FieldReader
+    from toolway.config.schema import Server
     from toolway.config.settings import AuditSettings, GatewaySettings
     from toolway.doctor.report import Check, SubjectReport, split_hint
+    from toolway.doctor.start_checks import format_seconds
+    from toolway.doctor.trial_start import TrialStart
     from toolway.errors import CallRefused, Certainty, ConfigError, StoreUnavailable
     from toolway.events import PartCondition
     from toolway.gateway.admin.routes import AdminRequest, Route
@@ -43,7 +47,9 @@ if TYPE_CHECKING:
         PartContext,
         PartRuntime,
     )
+    from toolway.part_api.server_transport import EntryString, RestrictionLost, ServerTransport, TransportSettings
     from toolway.types import Json
+    from toolway.upstream.transport import Transport, TransportServices
 
 _EXPORTS: Final = {
     "toolway.cli.exit_codes": ("ExitCode",),
@@ -51,8 +57,12 @@ _EXPORTS: Final = {
     "toolway.cli.options": ("CommandContext",),
     "toolway.cli.targets": ("require_gateway",),
     "toolway.cluster.options": ("tenant_key_from_env",),
+    "toolway.config.field_reader": ("FieldReader",),
+    "toolway.config.schema": ("Server",),
     "toolway.config.settings": ("AuditSettings", "GatewaySettings"),
     "toolway.doctor.report": ("Check", "SubjectReport", "split_hint"),
+    "toolway.doctor.start_checks": ("format_seconds",),
+    "toolway.doctor.trial_start": ("TrialStart",),
     "toolway.errors": (
         "CallRefused",
         "Certainty",
@@ -101,7 +111,17 @@ _EXPORTS: Final = {
         "PartContext",
         "PartRuntime",
     ),
+    "toolway.part_api.server_transport": (
+        "EntryString",
+        "RestrictionLost",
+        "ServerTransport",
+        "TransportSettings",
+    ),
     "toolway.types": ("Json",),
+    "toolway.upstream.transport": (
+        "Transport",
+        "TransportServices",
+    ),
 }
 _MODULES: Final = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -124,7 +144,9 @@ __all__ = [
     "CredentialVerifier",
     "Database",
     "DatabaseError",
+    "EntryString",
     "ExitCode",
+    "FieldReader",
     "GatewayPlace",
     "GatewaySettings",
     "Gauge",
@@ -140,14 +162,22 @@ __all__ = [
     "PrincipalAccess",
     "ProvenIdentity",
     "RequestDenied",
+    "RestrictionLost",
     "Route",
     "RpcFailure",
     "RpcResult",
+    "Server",
+    "ServerTransport",
     "StoreUnavailable",
     "SubjectReport",
     "Table",
     "Transaction",
+    "Transport",
+    "TransportServices",
+    "TransportSettings",
+    "TrialStart",
     "VerificationPending",
+    "format_seconds",
     "require_gateway",
     "split_hint",
     "tenant_key_from_env",

@@ -161,6 +161,7 @@ class Part:
     key_attributes: ClassVar[Mapping[str, KeyAttribute]] = {}
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
     table_version: ClassVar[int] = 1  # of `tables`; the next number for each change of released tables
+    transport: ClassVar[str] = ""  # `module:class` of its `ServerTransport`, which has the name of the part
     inbox: ClassVar[str] = ""  # `module:class` of what waits for the user (`inbox.py`), for `toolway approvals`
     audit_sinks: ClassVar[Mapping[str, str]] = {}  # `toolway.audit.to` → `module:function` that creates an `AuditSink`
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it

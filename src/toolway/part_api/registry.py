@@ -1,16 +1,22 @@
 """The registry of parts: each one's name and module, imported on demand.
 
-Parts of other distributions are found by the entry point group `toolway.parts`. Finding them means reading the
-metadata of every installed distribution, so we only do it for unknown names.
+Parts of other distributions are found by the entry point group `toolway.parts`, and transports by `toolway.transports`.
+Finding them means reading the metadata of every installed distribution, so we only do it for unknown names.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from toolway.errors import ConfigError
 from toolway.part_api.part import KeyAttribute, Metric, Part
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from toolway.part_api.server_transport import ServerTransport
 
 #: Built-in parts: name → class, in the order they are opened. A new part needs one line here.
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -23,10 +29,14 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "agents": "toolway.parts.agents:GatewayAgents",
     "audit": "toolway.parts.audit:AuditLogs",
     "pins": "toolway.parts.pins:PinnedDefinitions",
+    "openapi": "toolway.parts.openapi:HttpApis",
 }
 ENTRY_POINTS: Final = "toolway.parts"
+TRANSPORT_ENTRY_POINTS: Final = "toolway.transports"
 _loaded: Final[dict[str, Part]] = {}
+_transports: Final[dict[str, ServerTransport]] = {}
 _foreign: dict[str, str] | None = None  # of other distributions; None if they are not known yet
+_foreign_transports: dict[str, str] | None = None
 
 
 def built_in() -> Iterator[Part]:
@@ -44,12 +54,18 @@ def in_use() -> list[Part]:
 
 def foreign() -> Mapping[str, str]:
     """Return the third-party parts in use, with the name and version of their distribution."""
-    names = [part.name for part in in_use() if part.name not in BUILT_IN]
+    return _distributions([part.name for part in in_use() if part.name not in BUILT_IN], ENTRY_POINTS)
+
+
+def foreign_transports() -> Mapping[str, str]:
+    """Return the third-party transports that server entries use, with the name and version of their distribution."""
+    return _distributions([name for name in _transports if name not in BUILT_IN], TRANSPORT_ENTRY_POINTS)
+
+
+def _distributions(names: list[str], group: str) -> Mapping[str, str]:
     if not names:
         return {}
-    from importlib.metadata import entry_points
-
-    found = {each.name: each.dist for each in entry_points(group=ENTRY_POINTS)}
+    found = {each.name: each.dist for each in _entry_points(group)}
     return {name: f"{dist.name} {dist.version}" if (dist := found.get(name)) else "" for name in names}
 
 
@@ -114,19 +130,73 @@ def key_attributes() -> Mapping[str, KeyAttribute]:
     return {name: each for part in in_use() for name, each in part.key_attributes.items()}
 
 
+def own_transports() -> Iterator[ServerTransport]:
+    """Yield the transports of all built-in parts."""
+    return (found for name in BUILT_IN if (found := own_transport(name)) is not None)
+
+
+def own_transport(name: str) -> ServerTransport | None:
+    """Return the transport of the built-in part with this name; None if there is none."""
+    if name not in _transports and name in BUILT_IN and (path := _load(name, BUILT_IN[name]).transport):
+        _transports[name] = _create(path)
+    return _transports[name] if name in BUILT_IN and name in _transports else None
+
+
+def transport_names() -> list[str]:
+    """Return the names of the transports of built-in parts."""
+    return [name for name in BUILT_IN if own_transport(name) is not None]
+
+
+def has_transport(name: str) -> bool:
+    """Return True if a part or another distribution brings a transport of this name. The latter is not imported."""
+    return own_transport(name) is not None or name in _find_foreign_transports()
+
+
+def transport(name: str) -> ServerTransport | None:
+    """Return the transport of this name, of a part or of another distribution; None if there is none.
+
+    The name is a key, a type, or the scheme of a URL in a server entry. Raises `ConfigError` if the other distribution
+    cannot be loaded.
+    """
+    found = own_transport(name) or _transports.get(name)
+    if found is None and (path := _find_foreign_transports().get(name)):
+        try:
+            found = _transports[name] = _create(path)
+        except Exception as exc:
+            detail = f"{path}: {type(exc).__name__}: {exc}"
+            message = f"the transport {name} cannot be loaded"
+            raise ConfigError(message, detail=detail, hint="reinstall its package", code="E-CONFIG-TYPE") from exc
+    return found
+
+
 def _load(name: str, path: str) -> Part:
     found = _loaded.get(name)
     if found is None:
-        module, _, attribute = path.partition(":")
-        found = _loaded[name] = getattr(importlib.import_module(module), attribute)()
+        found = _loaded[name] = _create(path)
     return found
+
+
+def _create(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)()
 
 
 def _find_foreign() -> Mapping[str, str]:
     global _foreign
     if _foreign is None:
-        from importlib.metadata import entry_points  # slow, and seldom needed
-
-        found = {each.name: each.value for each in entry_points(group=ENTRY_POINTS)}
-        _foreign = {name: path for name, path in found.items() if name not in BUILT_IN}
+        _foreign = {each.name: each.value for each in _entry_points(ENTRY_POINTS)}
     return _foreign
+
+
+def _find_foreign_transports() -> Mapping[str, str]:
+    global _foreign_transports
+    if _foreign_transports is None:
+        _foreign_transports = {each.name: each.value for each in _entry_points(TRANSPORT_ENTRY_POINTS)}
+    return _foreign_transports
+
+
+def _entry_points(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group, except those with the name of a built-in part. It is slow."""
+    from importlib.metadata import entry_points  # seldom needed
+
+    return [each for each in entry_points(group=group) if each.name not in BUILT_IN]

@@ -196,7 +196,7 @@ def _find_token(server: Server) -> str:
     found = [name for name in server.headers if name.lower() == "authorization" or is_secret_name(name)]
     if found:
         return f"headers.{min(found, key=lambda name: name.lower() != 'authorization')}"
-    return "openapi.security" if server.openapi is not None and server.openapi.credentials else ""
+    return server.transport_settings.token_key if server.transport_settings is not None else ""
 
 
 def no_credential_message(server: str) -> str:

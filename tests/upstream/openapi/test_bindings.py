@@ -32,7 +32,7 @@ def api(url: str | None = None, **more: Any) -> Server:
     openapi = OpenApi(
         **({"url": DOCUMENT} if "file" not in more else {"file": more.pop("file")}), **more.pop("api", {})
     )
-    return Server(url=url, openapi=openapi, **more)
+    return Server(url=url, transport_settings=openapi, **more)
 
 
 @pytest.mark.parametrize(

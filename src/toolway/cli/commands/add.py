@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,11 +35,11 @@ from toolway.config.server_entry import parse_entry_with_issues
 from toolway.config.settings import find_private_hosts
 from toolway.errors import ConfigError
 from toolway.packages.runner_command import is_runner
+from toolway.part_api import registry
 
 _SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
-_HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
-_OPENAPI_SOURCE: Final = re.compile(r"openapi:(.+)")
+_KIND_SOURCE: Final = re.compile(r"([a-z][a-z0-9-]+):(.+)")  # a transport and its source, such as openapi:FILE
 _BUNDLE_SUFFIXES: Final = (".mcpb", ".dxt", "server.json")
 _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
 _NAME_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
@@ -234,7 +234,7 @@ def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _is_source(word: str) -> bool:
-    return bool(_SERVER_URL.match(word) or _PACKAGE_SOURCE.fullmatch(word) or _OPENAPI_SOURCE.fullmatch(word))
+    return bool(_SERVER_URL.match(word) or _PACKAGE_SOURCE.fullmatch(word) or _kind_entry(word))
 
 
 def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
@@ -243,18 +243,23 @@ def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
     package = _PACKAGE_SOURCE.fullmatch(word)
     if package is not None:
         return _package_entry(package[1], package[2])
-    api = _OPENAPI_SOURCE.fullmatch(word)
-    if api is not None:
-        return _openapi_entry(api[1])
+    if found := _kind_entry(word):
+        return found[0], dict(found[1])
     raise UsageError(f"unknown source {word!r}", hint=_ADD_USAGE)
 
 
-def _openapi_entry(url_or_path: str) -> tuple[str, dict[str, Any]]:
-    """Return server name and entry of an HTTP API from the URL or path of its OpenAPI document."""
-    if _HTTP_URL.match(url_or_path):
-        return server_name_from_url(url_or_path), {"type": "openapi", "openapi": {"url": url_or_path}}
-    file = Path(url_or_path).expanduser().absolute()
-    return normalize_name(file.stem.removesuffix(".openapi")), {"type": "openapi", "openapi": {"file": str(file)}}
+def _kind_entry(word: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return server name and entry for KIND:SOURCE, such as openapi:DOCUMENT; None if no transport reads it."""
+    source = _KIND_SOURCE.fullmatch(word)
+    transport = registry.transport(source[1]) if source is not None else None
+    if source is None or transport is None:
+        return None
+    if source[2].startswith("//"):
+        return server_name_from_url(word), {"url": word}
+    found = transport.entry_from_source(source[2])
+    if found is None:
+        return None
+    return server_name_from_url(found[0]) if "://" in found[0] else normalize_name(found[0]), found[1]
 
 
 def _package_entry(registry: str, package: str) -> tuple[str, dict[str, Any]]:

@@ -265,7 +265,7 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
 
 
 def _check_parts(context: CommandContext) -> list[SubjectReport]:
-    """Let the parts of a gateway check what is theirs, and name the parts of other distributions."""
+    """Let the parts of a gateway check what is theirs, and name parts and transports of other distributions."""
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -275,6 +275,12 @@ def _check_parts(context: CommandContext) -> list[SubjectReport]:
         detail = "it runs in the gateway, and sees every call and every secret"
         check = Check("part", "ok", f"the part {name} comes from another distribution: {distribution}", detail)
         found.append(SubjectReport("machine", f"part {name}", (check,), location=str(loaded.file)))
+    for name, distribution in registry.foreign_transports().items():
+        detail = "it runs in Toolway's process, and sees the secrets that its servers get"
+        check = Check(
+            "transport", "ok", f"the transport {name} comes from another distribution: {distribution}", detail
+        )
+        found.append(SubjectReport("machine", f"transport {name}", (check,), location=str(loaded.file)))
     return found
 
 

@@ -164,12 +164,14 @@ class TransportRouter:
         if self._is_in_process(server):
             return True
         config = self._servers.get(server)
-        if config is None or config.transport not in ("http", "openapi"):
+        settings = config.transport_settings if config is not None else None
+        is_stateless = settings is not None and settings.is_stateless
+        if config is None or not (is_stateless or config.transport == "http"):
             return False
         if self.keeps_limits and _has_limits(config):
             return False
         summary = self._catalog.get_summary(server)
-        return config.transport == "openapi" or (summary is not None and summary.era == "modern")
+        return is_stateless or (summary is not None and summary.era == "modern")
 
     def _is_in_process(self, server: str) -> bool:
         return server in self.in_process and server not in self._servers

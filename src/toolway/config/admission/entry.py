@@ -25,12 +25,14 @@ from toolway.config.admission.command_line import (
     runner_package,
 )
 from toolway.config.admission.variables import BUNDLE_PATHS, check_variables
-from toolway.config.schema import OpenApiFilter, Server
+from toolway.config.schema import Server
 from toolway.config.secret_refs import find_unset_variables
 from toolway.config.secrets import list_secret_refs
 from toolway.errors import ConfigError
 from toolway.network import PUBLIC_ONLY, NetworkPolicy
 from toolway.network.policy import canonical_host, host_of, is_this_machine
+from toolway.part_api import registry
+from toolway.part_api.server_transport import RestrictionLost
 
 ADMISSION_CODE: Final = "E-ADMISSION"
 
@@ -65,8 +67,11 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
         return Rejection(f"the variable {next(iter(unset))} would be read from the environment of Toolway")
     if server.env_file is not None:
         return Rejection("envFile would read a file on this machine")
-    if server.openapi is not None and server.openapi.file is not None:
-        return Rejection("openapi.file would read a file on this machine")
+    settings = server.transport_settings
+    if settings is not None and settings.file_key:
+        return Rejection(f"{settings.file_key} would read a file on this machine")
+    if (kind := server.own_scheme or (settings.kind if settings else "")) and registry.own_transport(kind) is None:
+        return Rejection(f"the transport {kind} comes from another distribution; only a config file can choose it")
     if server.tls is not None:
         return Rejection("tls would read files on this machine, and may identify it to the server")
     if server.command is None:
@@ -95,9 +100,7 @@ def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPo
     for key, text in iter_texts(entry):
         if any(not isinstance(part, str) for part in split_references(text)):
             return Rejection(f"{key[:80]} has a reference, which would be resolved on this machine")
-    issuer = server.auth.issuer if server.auth is not None else None
-    document = server.openapi.url if server.openapi is not None else None
-    for url in filter(None, (server.url, issuer, document, server.health.url)):
+    for url in server.entry_urls:
         host = canonical_host(host_of(url))
         for address in parse_ip_literal(host) or (["127.0.0.1"] if is_this_machine(host) else []):
             if addresses.check(host, ip_address(address)) is not None:
@@ -125,11 +128,11 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
         if theirs != default:
             return _weakens(key, "the new entry has another one")
         kept[name] = ours
-    if configured.openapi is not None and server.openapi is not None:
-        of_file, of_caller = ((each.include, each.exclude) for each in (configured.openapi, server.openapi))
-        if of_file != (OpenApiFilter(), OpenApiFilter()) != of_caller != of_file:
-            return _weakens("openapi.include and openapi.exclude", "the new entry has other ones")
-        kept["openapi"] = replace(server.openapi, include=of_file[0], exclude=of_file[1])
+    if configured.transport_settings is not None and server.transport_settings is not None:
+        try:
+            kept["transport_settings"] = server.transport_settings.keep_restrictions(configured.transport_settings)
+        except RestrictionLost as exc:
+            return _weakens(exc.key, "the new entry has other ones")
     return replace(server, **kept)
 
 
@@ -183,8 +186,8 @@ def _check_addresses(server: Server, addresses: NetworkPolicy) -> Rejection | No
     """
     from toolway.network.resolver import AddressDenied, check_ip_literal  # loads asyncio, which settings do not need
 
-    document = server.openapi.url if server.openapi is not None else None
-    for url in filter(None, (server.url, document)):
+    settings = server.transport_settings.urls if server.transport_settings is not None else ()
+    for url in filter(None, (server.url, *settings)):
         try:
             check_ip_literal(host_of(url), addresses)
         except AddressDenied as exc:

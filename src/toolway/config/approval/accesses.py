@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolway.config.server_entry import URL_KEYS
+from toolway.config.entry_transport import URL_KEYS, find_kind, find_own_transport
 from toolway.config.variables import WrittenReference, split_references
 
 AccessKind = Literal["runs", "reads", "sends"]
-_FILE_KEYS: Final = frozenset({"envFile", "openapi.file", "tls.caFile", "tls.certFile", "tls.keyFile"})
+_FILE_KEYS: Final = frozenset({"envFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _WHOLE_ENVIRONMENT: Final = "all variables of your environment"
 
 
@@ -97,10 +97,14 @@ def entry_accesses(entry: Any, server: str = "") -> list[Access]:
         return []
     command_line = _command_line(entry)
     found = [Access("runs", command_line, "command", server)] if command_line else []
+    own = find_own_transport(entry)
+    if own is None and (kind := find_kind(entry)):  # code of another distribution, which may do anything with the entry
+        found.append(Access("runs", f"the transport {kind}", "type" if "type" in entry else kind, server))
+    file_keys = _FILE_KEYS.union(f"{own.kind}.{key}" for key in own.file_keys) if own is not None else _FILE_KEYS
     for key, text in iter_texts(entry):
         receiver = _receiver(entry, key, command_line)
         found += _reference_accesses(text, key, server, receiver)
-        if key in _FILE_KEYS and text:
+        if key in file_keys and text:
             found.append(Access("reads", text, key, server))
         if key == "envFile" and text:
             found.append(Access("sends", f"the variables in {text}", key, server, receiver))
@@ -141,18 +145,19 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
     """Return the receiver of the value under `key` of a server entry: its command line, or the host of a URL in it."""
-    auth, openapi = entry.get("auth"), entry.get("openapi")
+    auth, own = entry.get("auth"), find_own_transport(entry)
+    settings = entry[own.kind] if own is not None and isinstance(entry[own.kind], Mapping) else {}
     if key == "healthCheckUrl":
         return _origin(entry[key])
     if key == "health.url":
         return _origin(entry["health"]["url"])
     if key.startswith("auth.") and isinstance(auth, Mapping) and isinstance(auth.get("issuer"), str):
         return _origin(auth["issuer"])
-    if key.startswith("openapi.headers.") and isinstance(openapi, Mapping) and isinstance(openapi.get("url"), str):
-        return _origin(openapi["url"])
+    receiver = own.receiver_key(key.removeprefix(f"{own.kind}.")) if own and key.startswith(f"{own.kind}.") else ""
+    if isinstance(settings.get(receiver), str):
+        return _origin(settings[receiver])
     urls = [entry[each] for each in URL_KEYS if isinstance(entry.get(each), str)]
-    if isinstance(openapi, Mapping):
-        urls += [openapi[each] for each in ("server", "url") if isinstance(openapi.get(each), str)]
+    urls += [settings[each] for each in own.url_keys if isinstance(settings.get(each), str)] if own is not None else []
     return command_line or (_origin(urls[0]) if urls else "the server")
 
 

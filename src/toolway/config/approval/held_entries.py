@@ -34,6 +34,7 @@ from toolway.config.approval.accesses import (
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
 from toolway.config.approval.workflow_files import CapturedWorkflow
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
+from toolway.config.entry_transport import find_own_transport
 from toolway.config.masking import mask_value
 from toolway.config.schema import ConfigIssue
 from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, TIMEOUT_KEYS
@@ -71,7 +72,7 @@ HARMLESS_KEYS: Final = frozenset(
 
 #: Keys of values that are only passed to the server. A new token in `.env` does not need approval.
 _PASSED_VALUES: Final = (
-    *("env.", "headers.", "openapi.headers.", "openapi.security.", "auth.clientSecret", "auth.privateKey"),
+    *("env.", "headers.", "auth.clientSecret", "auth.privateKey"),
     *("auth.idpClientSecret", "tls.keyPassword"),
 )
 
@@ -253,18 +254,20 @@ def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
     """Return the `.env` variables that change what an entry does; those only passed to the server are left out."""
     if not dotenv:
         return {}
+    own = find_own_transport(entry) if isinstance(entry, Mapping) else None
+    passed = (*_PASSED_VALUES, *(f"{own.kind}.{key}" for key in own.passed_keys)) if own is not None else _PASSED_VALUES
     return {
         part.target: dotenv[part.target]
         for key, text in iter_texts(entry)
-        if not _is_passed_value(key)
+        if not _is_passed_value(key, passed)
         for part in split_references(text)
         if isinstance(part, WrittenReference) and part.kind == "env" and part.target in dotenv
     }
 
 
-def _is_passed_value(key: str) -> bool:
+def _is_passed_value(key: str, passed: tuple[str, ...]) -> bool:
     """Return True if the value of this key of an entry, such as a token, is only passed on and selects no program."""
-    return key.startswith(_PASSED_VALUES) and not (key.startswith("env.") and is_never_allowed(key[4:]))
+    return key.startswith(passed) and not (key.startswith("env.") and is_never_allowed(key[4:]))
 
 
 def json_digest(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from toolway.config.clients.importer import entry_transport, integral_to_int, parse_transport
 from toolway.config.clients.models import Dialect, EntryDict, Transport, UnsupportedEntry
+from toolway.config.entry_transport import find_own_transport
 from toolway.config.field_reader import FieldReader, parse_duration
 from toolway.config.schema import ConfigIssue
 from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, parse_tool_lists
@@ -88,9 +89,9 @@ class _EntryWriter:
 
     def _is_supported(self, transport: Transport | None) -> bool:
         dialect = self._dialect
-        if self._value.get("openapi") is not None:
+        if (own := find_own_transport(self._value)) is not None:
             hint = f"toolway connect {self._client}"
-            self._report("openapi", "it does not support HTTP APIs as servers; the entry is left out", hint, "error")
+            self._report(own.kind, f"it does not support {own.title} as servers; the entry is left out", hint, "error")
         elif transport is None:
             self._report("command", "the entry has neither a command nor a url", severity="error")
         elif transport != "stdio" and transport not in dialect.urls:

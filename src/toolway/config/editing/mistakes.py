@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from toolway.part_api import registry
+
 MAX_ENTRY_KEYS: Final = 50  # keys of an entry that are compared with the known ones
 _CURLY_QUOTES: Final = "\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019"
 _PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
@@ -19,7 +21,7 @@ _OTHER_NAMES: Final = {
     **dict.fromkeys(("arguments", "params"), "args"),
     **dict.fromkeys(("environment", "envs", "envvars"), "env"),
 }
-_TRANSPORT_KEYS: Final = ("command", "url", "httpUrl", "serverUrl", "openapi")
+_TRANSPORT_KEYS: Final = ("command", "url", "httpUrl", "serverUrl")
 
 
 def syntax_hint(text: str, position: int, message: str) -> str:
@@ -81,7 +83,7 @@ def entry_hint(entry: Mapping[str, Any]) -> str:
 
 def has_transport(value: Mapping[str, Any]) -> bool:
     """Return True if an object has a key that says how its server is started or reached."""
-    return any(key in value for key in _TRANSPORT_KEYS)
+    return any(key in _TRANSPORT_KEYS or registry.own_transport(key) for key in value)
 
 
 def url_hint(url: str) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urljoin
 
 from toolway._async import run_in_daemon_thread
 from toolway._version import __version__
-from toolway.config.schema import ApiCredential, OpenApi, OpenApiFilter, Server
+from toolway.config.schema import ApiCredential, OpenApi, OpenApiFilter, Server, settings_of
 from toolway.http.client import HeaderBlock, HttpTarget, Origin, encode_headers
 from toolway.openapi import models
 from toolway.openapi.models import ApiDocument, BaseUrl, InvalidDocument, Operation, SecurityScheme
@@ -71,8 +71,8 @@ async def bind_document(
     Runs off the event loop, because large documents take seconds. Raises `TransportError` if the document is
     invalid or contains no usable operation.
     """
-    assert server.openapi is not None
-    choice, preset_parameters = _operation_choice(server.openapi), _preset_parameters(server)
+    openapi = settings_of(server)
+    choice, preset_parameters = _operation_choice(openapi), _preset_parameters(server)
     try:
         document = await _parse_document(data, source, choice, preset_parameters, spawner, environ)
     except InvalidDocument as exc:
@@ -105,7 +105,7 @@ def _parse_in_process(
 
 
 def _bind_api(document: ApiDocument, source: str, server: Server) -> ApiBinding:
-    assert server.openapi is not None
+    openapi = settings_of(server)
     bindings: dict[str, OperationBinding] = {}
     unbound: list[tuple[Operation, NoBaseUrl]] = []
     for operation in document.operations:
@@ -115,10 +115,10 @@ def _bind_api(document: ApiDocument, source: str, server: Server) -> ApiBinding:
             unbound.append((operation, exc))
     if not bindings:
         raise _no_tools_error(document, source, unbound)
-    for each in server.openapi.credentials:
+    for each in openapi.credentials:
         remember_secret(each.value)  # so it is masked, in every encoding
     tools = [binding.operation.tool for binding in bindings.values()]
-    if not server.openapi.outputs:
+    if not openapi.outputs:
         tools = [{key: value for key, value in tool.items() if key != "outputSchema"} for tool in tools]
     return ApiBinding(
         title=document.title,
@@ -132,9 +132,9 @@ def _bind_api(document: ApiDocument, source: str, server: Server) -> ApiBinding:
 
 
 def _bind_operation(operation: Operation, document: ApiDocument, server: Server) -> OperationBinding:
-    assert server.openapi is not None
+    openapi = settings_of(server)
     base = base_url_for(operation, document, server)
-    credentials, missing = select_credentials(operation, document.security_schemes, server.openapi.credentials)
+    credentials, missing = select_credentials(operation, document.security_schemes, openapi.credentials)
     headers = {"Accept": operation.accept or "*/*", "User-Agent": f"toolway/{__version__}"}
     headers["Accept-Encoding"] = "gzip, deflate" if server.limits.compression else "identity"
     configured = {**server.headers, **credentials.headers}
@@ -203,9 +203,9 @@ def _to_picks(picks: OpenApiFilter) -> models.OperationFilter:
 
 def _preset_parameters(server: Server) -> frozenset[str]:
     """Return the names of request parameters that the server entry sets, so callers cannot."""
-    assert server.openapi is not None
-    keys = {each.name for each in server.openapi.credentials if each.kind == "apiKey"}
-    header = {server.openapi.idempotency_header} if server.openapi.idempotency_header is not None else set()
+    openapi = settings_of(server)
+    keys = {each.name for each in openapi.credentials if each.kind == "apiKey"}
+    header = {openapi.idempotency_header} if openapi.idempotency_header is not None else set()
     return frozenset(keys | {name.lower() for name in (*keys, *server.headers, *header)})
 
 
@@ -237,17 +237,17 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
     Raises `NoBaseUrl` if the URL is missing or invalid, or must not get the entry's credentials.
     """
-    assert server.openapi is not None
+    openapi = settings_of(server)
     if server.url is not None:
         return _parse_base_url(server.url)
-    url = _first_url(operation.servers or document.servers, server.openapi.url)
+    url = _first_url(operation.servers or document.servers, openapi.url)
     base = _parse_base_url(url)
     if has_credentials(server):
         # A document must not choose the receivers of credentials: only its own origin, or the origin of a local
         # document's API, gets them.
-        trusted = _parse_base_url(server.openapi.url or _local_api_url(document)).target.origin
+        trusted = _parse_base_url(openapi.url or _local_api_url(document)).target.origin
         if trusted != base.target.origin:
-            source = f"document of {trusted}" if server.openapi.url is not None else f"document of an API at {trusted}"
+            source = f"document of {trusted}" if openapi.url is not None else f"document of an API at {trusted}"
             raise NoBaseUrl(
                 f"the {source} points to an API at {base.target.origin}, which must not get the credentials",
                 f'if that is the API, set its URL in a separate entry: "url": "{url}"',
@@ -270,8 +270,8 @@ def _first_url(servers: Sequence[BaseUrl], source: str | None) -> str:
 
 def has_credentials(server: Server) -> bool:
     """Return True if the server entry has any API credential, header or OAuth setting."""
-    assert server.openapi is not None
-    return bool(server.openapi.credentials or server.headers or server.auth is not None)
+    openapi = settings_of(server)
+    return bool(openapi.credentials or server.headers or server.auth is not None)
 
 
 def _absolute_url(base: BaseUrl, source: str | None) -> str:

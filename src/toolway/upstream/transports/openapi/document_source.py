@@ -23,7 +23,7 @@ import msgspec
 import toolway
 from toolway._async import run_in_daemon_thread
 from toolway._os import O_NONBLOCK, O_PRIVATE, cache_folder
-from toolway.config.schema import OpenApi, Server
+from toolway.config.schema import OpenApi, Server, settings_of
 from toolway.http.client import HttpClient, HttpError, HttpResponse, HttpTarget, encode_headers
 from toolway.openapi import subprocess_main
 from toolway.openapi.models import ApiDocument, InvalidDocument, Operation, OperationSelection
@@ -62,8 +62,7 @@ class DocumentSource(Protocol):
 
 def create_document_source(server: Server, client: HttpClient, environ: Mapping[str, str]) -> DocumentSource:
     """Return the source of the OpenAPI document that the server entry configures."""
-    openapi = server.openapi
-    assert openapi is not None
+    openapi = settings_of(server)
     if openapi.url is not None:
         return _UrlSource(server, openapi, client, environ)
     return _FileSource(openapi) if openapi.file is not None else _InlineSource(openapi)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from toolway.config.schema import Server
+from toolway.config.schema import Server, settings_of
 from toolway.http.client import (
     ClientLimits,
     HeaderBlock,
@@ -37,7 +37,6 @@ from toolway.upstream.transport import (
     Request,
     TransportError,
     TransportInfo,
-    TransportServices,
 )
 from toolway.upstream.transports import streamable_http
 from toolway.upstream.transports.http_responses import (
@@ -62,11 +61,6 @@ _REQUEST_PATH: Final = re.compile(r"/[!-\"$-~]*")  # characters valid in a reque
 _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
 
-def create(server: Server, services: TransportServices) -> OpenApiTransport:
-    """Return an unopened transport to an HTTP API, for the registry in `transports/__init__.py`."""
-    return OpenApiTransport(server, services.spawner, services.environ, services.authorizer)
-
-
 class OpenApiTransport:
     """Transport that translates MCP tool calls to requests of an HTTP API."""
 
@@ -78,9 +72,8 @@ class OpenApiTransport:
         authorizer: Authorizer | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
-        assert server.openapi is not None
         self._server = server
-        self._openapi = server.openapi
+        self._openapi = settings_of(server)
         self._spawner = spawner
         self._environ = environ
         # Without an `auth` setting, the security schemes of the document apply instead of OAuth.
