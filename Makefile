@@ -177,7 +177,7 @@ interop: setup ## every real server of the corpus, directly and behind one gatew
 ifneq ($(filter openapi,$(ARGS)),)
 	$(PYTHON) scripts/openapi.py
 	$(PYTHON) scripts/openapi_calls.py
-	TOOLWAY_EXAMPLES=20000 $(PYTHON) -m pytest tests/openapi/test_escaping.py --timeout=3600
+	TOOLWAY_EXAMPLES=20000 $(PYTHON) -m pytest tests/parts/openapi/test_escaping.py --timeout=3600
 else ifeq ($(ARGS),sandbox)
 	$(PYTHON) interop/install.py --into .interop
 	$(PYTHON) interop/sandboxes.py --installed .interop

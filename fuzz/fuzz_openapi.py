@@ -11,9 +11,9 @@ from harness import Bytes, Sized, fuzz, instrumented
 with instrumented(__name__ == "__main__"):
     import jsonschema_rs
 
-    from toolway.openapi.loader import load_document
-    from toolway.openapi.models import ApiDocument, InvalidDocument, Operation, UnencodableArguments
-    from toolway.openapi.request_encoder import encode_operation
+    from toolway.parts.openapi.document.loader import load_document
+    from toolway.parts.openapi.document.models import ApiDocument, InvalidDocument, Operation, UnencodableArguments
+    from toolway.parts.openapi.document.request_encoder import encode_operation
 
 AS_VALUE = 254  # first byte of inputs that fill every place of a document that takes a text
 NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")

@@ -42,6 +42,7 @@ ERRORS = ROOT / "docs" / "errors"
 DECISIONS = ROOT / "docs" / "decisions"
 EXPLANATION = ROOT / "docs" / "explanation"
 SCHEMA = ROOT / "src" / "toolway" / "config" / "schema.py"
+HTTP_APIS = ROOT / "src" / "toolway" / "parts" / "openapi" / "settings.py"
 SETTINGS = ROOT / "src" / "toolway" / "config" / "settings.py"
 PARTS = ROOT / "src" / "toolway" / "parts"
 LOGIN = PARTS / "identity" / "settings.py"
@@ -67,7 +68,7 @@ def pages() -> dict[Path, str]:
     """Return every page that has generated parts, with its up-to-date text."""
     parts = {
         REFERENCE / "config.md": {
-            "server": config(SCHEMA, "Server", rest=True),
+            "server": "\n\n".join((config(SCHEMA, "Server", rest=True), config(HTTP_APIS, rest=True))),
             "gateway": config(SETTINGS, "GatewaySettings", "ToolsetSettings"),
             "login": config(LOGIN, "LoginSettings", "IntrospectionSettings"),
             "search": config(SETTINGS, "SearchSettings"),
@@ -120,7 +121,7 @@ def _filled(page: Path, parts: dict[str, str]) -> str:
 
 def part_settings() -> str:
     """Return the settings of all parts that have some."""
-    files = sorted(PARTS.glob("*/settings.py"))
+    files = sorted(set(PARTS.glob("*/settings.py")) - {HTTP_APIS})
     return "\n\n".join(
         config(file, *re.findall(r"^class (\w+Settings)\(", file.read_text(), re.MULTILINE)) for file in files
     )
@@ -159,6 +160,8 @@ def _fields(
 ) -> Iterator[tuple[str, str, str, str]]:
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id[0] != "_":
+            if ast.unparse(item.annotation).startswith("ClassVar"):
+                continue
             default = _default(item.value, constants)
             yield item.target.id, ast.unparse(item.annotation), default, comments.get(item.lineno, "")
 

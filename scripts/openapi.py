@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.openapi import real_documents  # noqa: E402  needs the path set above
+from tests.parts.openapi import real_documents  # noqa: E402  needs the path set above
 
 PACKAGE = "@octokit/openapi@23.0.2"
 MAX_SECONDS = 10.0
@@ -64,7 +64,7 @@ def install() -> None:
 
 def measure(path: Path) -> dict[str, Any]:
     """Load a document and return its figures; nothing else is imported before."""
-    from toolway.openapi.loader import load_document
+    from toolway.parts.openapi.document.loader import load_document
 
     data = path.read_bytes()
     started, cpu_before = time.perf_counter(), time.process_time()

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.openapi import real_documents  # noqa: E402  needs the path set above
-from tests.openapi.call_lab import Report, call_all  # noqa: E402
+from tests.parts.openapi import real_documents  # noqa: E402  needs the path set above
+from tests.parts.openapi.call_lab import Report, call_all  # noqa: E402
 
 SHOWN = 5  # printed problems per document
 

@@ -25,12 +25,12 @@ from toolway.config.admission.command_line import RUNNERS, check_command_line
 from toolway.config.admission.entry import check_written
 from toolway.config.loader import load_file
 from toolway.config.mcpb import read_bundle, unpack_bundle
-from toolway.config.schema import settings_of
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.network import PUBLIC_ONLY, NetworkPolicy
+from toolway.parts.openapi.settings import settings_of
 
 __all__ = ["machine"]  # the fixture
 

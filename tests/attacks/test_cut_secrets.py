@@ -19,6 +19,7 @@ from toolway.errors import ToolError
 from toolway.events import CallFinished
 from toolway.gateway.mcp.pending_input import missing_capability_failure
 from toolway.parts.agents.admin import AgentsAdmin
+from toolway.parts.openapi import responses as api_responses
 from toolway.parts.workflows.admin import RunsAdmin
 from toolway.protocol.jsonrpc import parse_error
 from toolway.telemetry.call_batch import limit_size
@@ -28,7 +29,6 @@ from toolway.upstream.lists import fetch_all_pages
 from toolway.upstream.status import _describe_failure
 from toolway.upstream.transport import Disconnect
 from toolway.upstream.transports import http_responses
-from toolway.upstream.transports.openapi import responses as api_responses
 from toolway.upstream.transports.stdio import StderrTail
 from toolway.upstream.transports.websocket_connection import _describe_close
 

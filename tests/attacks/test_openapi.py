@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from toolway.config.server_entry import parse_entry
-from toolway.openapi.loader import load_document
-from toolway.openapi.models import OperationSelection
-from toolway.upstream.transports.openapi.bindings import NoBaseUrl, base_url_for
+from toolway.parts.openapi.bindings import NoBaseUrl, base_url_for
+from toolway.parts.openapi.document.loader import load_document
+from toolway.parts.openapi.document.models import OperationSelection
 
 Json = dict[str, Any]
 

@@ -23,9 +23,9 @@ from tests.network.network_lab import HOME, Names, connects
 from toolway import AccessDenied, CallError, Hub, ServerUnavailable
 from toolway.auth.token_store import Credential, MemoryTokenStore, TokenKey
 from toolway.cli.commands.login import encode_url
-from toolway.openapi.loader import load_document
-from toolway.openapi.models import UnencodableArguments
-from toolway.openapi.request_encoder import encode_operation
+from toolway.parts.openapi.document.loader import load_document
+from toolway.parts.openapi.document.models import UnencodableArguments
+from toolway.parts.openapi.document.request_encoder import encode_operation
 from toolway.testing import FakeHttp
 from toolway.types import AuthError
 

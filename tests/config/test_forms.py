@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from toolway.config.loader import LoadedConfig, load_file, parse_config
-from toolway.config.schema import ConfigIssue, Server, settings_of
+from toolway.config.schema import ConfigIssue, Server
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import ConfigError
 from toolway.hub.hub import Hub
+from toolway.parts.openapi.settings import settings_of
 
 FORMS = Path(__file__).parent / "forms"
 VARIABLES = {"GITHUB_TOKEN": "g", "DOCS_TOKEN": "d", "SMTP_PASSWORD": "s"}

@@ -29,9 +29,9 @@ from toolway import CallError, Hub, NetworkPolicy, Server
 from toolway.auth.encrypted_token_store import EncryptedTokenStore
 from toolway.auth.refresh_order import run_order
 from toolway.auth.token_store import Credential, OAuthClient, TokenKey, credential_to_dict
-from toolway.config.schema import OpenApi
 from toolway.http.client import ClientLimits, HttpError, HttpTarget
 from toolway.http.client import HttpClient as HttpClient
+from toolway.parts.openapi.settings import OpenApi
 from toolway.testing import FakeHttp
 from toolway.types import Call
 

@@ -26,9 +26,10 @@ from tests.upstream.raw_http import Conn, Peer, Received, json_response, peer, r
 from toolway import CallError, Hub, NetworkPolicy, Server, Timeout
 from toolway.auth import oauth_http
 from toolway.auth.token_store import Credential, MemoryTokenStore, OAuthClient, TokenKey
-from toolway.config.schema import OAuth, OpenApi
+from toolway.config.schema import OAuth
 from toolway.doctor.http_checks import probe_server
 from toolway.events import Alert
+from toolway.parts.openapi.settings import OpenApi
 from toolway.telemetry.webhook import Webhook, encode_alert
 
 pytestmark = pytest.mark.anyio

@@ -8,14 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
-from toolway.config.schema import CoreTransport, OpenApi, Server
+from toolway.config.schema import CoreTransport, Server
 from toolway.part_api import registry
+from toolway.parts.openapi.settings import OpenApi
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.transports import TRANSPORTS, create_transport
 
 pytestmark = pytest.mark.anyio
 
-OWN_MODULE = "toolway.upstream.transports.openapi.transport"
+OWN_MODULE = "toolway.parts.openapi.transport"
 ENTRIES: dict[str, dict[str, Any]] = {
     "stdio": {"command": "server"},
     "http": {"url": "http://127.0.0.1:9/mcp"},

@@ -7,14 +7,12 @@ text with a unit (`"20s"`); `field_reader.py` converts both.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -22,11 +20,11 @@ from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.part_api import registry
-from toolway.part_api.server_transport import EntryString, RestrictionLost, TransportSettings
 from toolway.types import Effect
 
 if TYPE_CHECKING:
     from toolway.packages.lock_file import PackageLock
+    from toolway.part_api.server_transport import TransportSettings
 
 #: Transports of `upstream/transports`. Parts and other distributions add more.
 CoreTransport = Literal["stdio", "http", "sse", "websocket", "memory"]
@@ -38,15 +36,12 @@ DefaultSandbox = Literal["auto", "guard", "guard-if-possible"]
 Grant = Literal["authorization_code", "client_credentials", "exchange", "obo", "id-jag"]
 #: Grants with the token of the caller: `auth.type` in files.
 ON_BEHALF_GRANTS: Final = ("exchange", "obo", "id-jag")
-CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
-CredentialLocation = Literal["header", "query", "cookie"]
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]{0,63})://[^\s]")
 
 MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
 MAX_ATTEMPTS = 21  # of one call: the first one and 20 retries
 MIN_MEMORY_BYTES, MIN_PROCESSES = 16 << 20, 8  # of a sandbox: with less no server starts
-IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an idempotency key to the OpenAPI transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
         if self.url is not None and not begins_with_variable(self.url) and not re.match(r"https?://[^/\s]", self.url):
             raise ConfigError(
                 "the health URL must begin with http:// or https://",
-                detail=_describe_scheme(self.url),
+                detail=describe_scheme(self.url),
                 code="E-CONFIG-URL",
             )
 
@@ -388,121 +383,6 @@ class Tls:
         return {key: path for key, path in given.items() if path is not None}
 
 
-class OpenApiFilter(msgspec.Struct, frozen=True):
-    """Patterns that select operations of an OpenAPI document. `*` matches anything."""
-
-    tags: tuple[str, ...] = ()  # operations with one of these tags
-    paths: tuple[str, ...] = ()  # operations with one of these paths in the document, such as /pets/*
-    methods: tuple[str, ...] = ()  # operations with one of these methods, such as get
-    operations: tuple[str, ...] = ()  # operations with one of these operationIds
-
-
-@dataclass(frozen=True, slots=True)
-class ApiCredential:
-    """Credential for an HTTP API, and its location in a request.
-
-    It is sent to the origin of the API only.
-    """
-
-    value: str = field(repr=False)  # a key, a token, or user:password
-    kind: CredentialKind = "scheme"  # scheme: the document defines where it goes; other kinds: sent with every request
-    name: str = ""  # name of the document's security scheme, or of the header, query parameter or cookie of an apiKey
-    location: CredentialLocation = "header"  # where an apiKey is sent
-
-
-@dataclass(frozen=True, slots=True)
-class OpenApi(TransportSettings):
-    """HTTP API described by an OpenAPI or Swagger document.
-
-    The document is given by exactly one of url, file and document.
-    """
-
-    kind: ClassVar[str] = "openapi"
-    takes_url: ClassVar[bool] = True  # it overrides the `servers` of the document
-    is_stateless: ClassVar[bool] = True
-    ignores_null: ClassVar[bool] = True
-
-    url: str | None = None  # URL of the document
-    file: str | None = None  # path of the document
-    document: Mapping[str, Any] | None = field(default=None, repr=False)  # the document itself
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent when fetching the document
-    include: OpenApiFilter = field(default_factory=OpenApiFilter)  # only operations that match every kind of pattern
-    exclude: OpenApiFilter = field(default_factory=OpenApiFilter)  # leave out operations that match a pattern
-    credentials: tuple[ApiCredential, ...] = ()  # `security` in files
-    idempotency_header: str | None = None  # header in which the API accepts idempotency keys
-    outputs: bool = True  # publish response schemas as output schemas; false if responses do not match them
-    refresh: float = 3600.0  # seconds until the document is fetched again; 0 = never
-
-    def __post_init__(self) -> None:
-        given = [k for k in ("url", "file", "document") if getattr(self, k) is not None]
-        if len(given) != 1:
-            raise ConfigError(
-                "openapi needs exactly one of url, file or document",
-                detail=f"found {' and '.join(given) or 'none'}",
-                hint='use "openapi": {"url": "https://…/openapi.json"}',
-                code="E-CONFIG-OPENAPI",
-            )
-        is_unset = begins_with_variable(self.url)
-        if self.url is not None and not is_unset and not re.match(r"https?://[^/\s]", self.url):
-            message = "the URL of an OpenAPI document must begin with http:// or https://"
-            raise ConfigError(
-                message, detail=_describe_scheme(self.url), hint='use "file" for a file', code="E-CONFIG-OPENAPI"
-            )
-
-    @property
-    def location(self) -> str:
-        return self.url or self.file or "the document in its entry"
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return (self.url,) if self.url is not None else ()
-
-    @property
-    def file_key(self) -> str:
-        return "openapi.file" if self.file is not None else ""
-
-    @property
-    def token_key(self) -> str:
-        return "openapi.security" if self.credentials else ""
-
-    @property
-    def idempotency_meta_key(self) -> str | None:
-        return IDEMPOTENCY_META_KEY if self.idempotency_header else None  # the transport reads it and sets the header
-
-    def check(self, server: Server) -> None:
-        if server.url is not None and server.url.startswith("ws"):
-            raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
-
-    def fingerprint(self) -> tuple[Any, ...]:
-        inline = sha256(json.dumps(self.document, default=str).encode()).hexdigest() if self.document else ""
-        return (self.url, self.file, inline, repr((self.include, self.exclude, self.outputs)))
-
-    def strings(self) -> Iterator[EntryString]:
-        if self.url is not None:
-            yield EntryString("url", "url", self.url)
-        yield from (EntryString("header", name, value) for name, value in self.headers.items())
-        yield from (EntryString("credential", each.name or "security", each.value) for each in self.credentials)
-
-    def with_strings(self, change: Callable[[EntryString], str]) -> OpenApi:
-        return replace(
-            self,
-            url=self.url and change(EntryString("url", "url", self.url)),
-            headers={name: change(EntryString("header", name, value)) for name, value in self.headers.items()},
-            credentials=tuple(
-                replace(each, value=change(EntryString("credential", each.name or "security", each.value)))
-                for each in self.credentials
-            ),
-        )
-
-    def keep_restrictions(self, configured: TransportSettings) -> TransportSettings:
-        if not isinstance(configured, OpenApi):
-            return self
-        kept, own = ((each.include, each.exclude) for each in (configured, self))
-        if kept != (OpenApiFilter(), OpenApiFilter()) != own != kept:
-            raise RestrictionLost("openapi.include and openapi.exclude")
-        return replace(self, include=kept[0], exclude=kept[1])
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """Configuration of one server: exactly one of command, url, instance or transport_settings.
@@ -655,7 +535,7 @@ class Server:
 
             raise ConfigError(
                 "the url of a server must begin with http://, https://, ws:// or wss://",
-                detail=_describe_scheme(self.url),
+                detail=describe_scheme(self.url),
                 hint=url_hint(self.url),
                 code="E-CONFIG-URL",
             )
@@ -735,17 +615,11 @@ class Server:
         return tuple(url for url in (self.url, issuer, *urls, self.health.url) if url is not None)
 
 
-def settings_of(server: Server) -> OpenApi:
-    """Return the settings of an HTTP API in its server entry."""
-    assert isinstance(server.transport_settings, OpenApi)
-    return server.transport_settings
-
-
 ServerLike = Server | str | Sequence[str] | Mapping[str, Any] | Any
 """Accepted values for a server in `Hub({...})`: `Server`, URL, command line, its words, file entry or server object."""
 
 
-def _describe_scheme(url: str) -> str:
+def describe_scheme(url: str) -> str:
     """Return a label with only the scheme of a URL: the rest may contain a password."""
     found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
     return f"it begins with {found[1]}:" if found else "it begins with neither"

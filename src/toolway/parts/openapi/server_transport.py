@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolway.config.openapi_entry import parse_openapi
-from toolway.config.schema import OpenApi, Server
+from toolway.config.schema import Server
 from toolway.part_api.server_transport import ServerTransport
+from toolway.parts.openapi.entry import parse_openapi
+from toolway.parts.openapi.settings import OpenApi
 
 if TYPE_CHECKING:
+    from toolway.config.field_reader import FieldReader
     from toolway.upstream.transport import Transport, TransportServices
 
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -31,11 +33,11 @@ class ApiServers(ServerTransport):
     passed_keys = ("headers.", "security.")
 
     def create(self, server: Server, services: TransportServices) -> Transport:
-        from toolway.upstream.transports.openapi.transport import OpenApiTransport
+        from toolway.parts.openapi.transport import OpenApiTransport
 
         return OpenApiTransport(server, services.spawner, services.environ, services.authorizer)
 
-    def parse(self, given: Any, fields: Any) -> tuple[OpenApi | None, str | None]:
+    def parse(self, given: Any, fields: FieldReader) -> tuple[OpenApi | None, str | None]:
         return parse_openapi(given, fields)
 
     def entry_from_source(self, source: str) -> tuple[str, Mapping[str, Any]]:

@@ -1,1 +1,0 @@
-"""Transport to an HTTP API with an OpenAPI document: each operation is a tool."""
