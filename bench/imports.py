@@ -1,4 +1,4 @@
-"""CPU time to load Toolway and to start a gateway, beside what cannot be avoided.
+"""CPU time to load Toolway and to start a gateway, next to what cannot be avoided.
 
     python -m bench.imports [--rounds N]
 
@@ -76,7 +76,7 @@ async def measure_starts(rounds: int) -> list[tuple[float, float]]:
 
 
 def _gateway_start(url: str) -> tuple[float, float]:
-    """Start a gateway in a folder of its own; return clock and CPU seconds until it lists a tool of its server."""
+    """Start a gateway in its own folder; return clock and CPU seconds until it lists a tool of its server."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         file, port = Path(name) / "mcp.json", machine.free_port()
         file.write_text(json.dumps({"mcpServers": {"fake": {"url": url}}}))

@@ -1,6 +1,6 @@
 """File of a benchmark run: one line of JSON per measurement.
 
-Each line is written at once, so that an interrupted run can be resumed.
+Each line is written at once, so an interrupted run can resume.
 A session is one start of the benchmark. Its first line contains the date, the machine and the peers. A resumed session
 (`--resume`) measures what is missing. A new session in the same file (`--only`) replaces the rows that it measures
 again; all other rows stay.
@@ -23,7 +23,7 @@ RowKey: TypeAlias = tuple[Any, ...]
 KEYS: Final = ("peer", "behind", "work", "era", "connections")
 NUMBERS: Final = ("rate", "p50", "p99", "max", "cpu_us", "rss_mb", "seconds", "mb", "items", "share")
 
-_PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # local paths in the error texts of a peer
+_PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # local paths in a peer's error messages
 
 
 def row_key(row: Row) -> RowKey:
@@ -39,7 +39,7 @@ class Journal:
         abouts, rows = read(path)
         if resume and abouts:
             session = abouts[-1]["session"]
-            about = {**abouts[-1], **about}  # versions may have changed; the date stays that of the session
+            about = {**abouts[-1], **about}  # versions may have changed; the date of the session stays
         self.session = session
         self._done = {(row_key(row), row["turn"]) for row in rows if row["session"] == session}
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ LOAD, UPSTREAM = TOOLS / "load", TOOLS / "upstream"
 START_SECONDS = 90.0
 BRIDGE_SECONDS = 15.0  # for a peer that already listens; one that cannot bridge eras never succeeds
 SETTLE_SECONDS = 5.0
-#: A server that starts as slowly as one made with the SDK and uses as much CPU meanwhile.
+#: A server that starts as slowly as one made with the SDK, with as much CPU time.
 LATE = (sys.executable, "-c", "import os, sys, mcp.server; os.execvp(sys.argv[1], sys.argv[1:])")
 
 Figures: TypeAlias = dict[str, Any]

@@ -43,7 +43,7 @@ def optional_parts(pace: Pace) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _all_cores() -> Iterator[None]:
-    """Let processes that are started inside of the block use the core of the gateway too."""
+    """Let processes that are started inside the block use the core of the gateway too."""
     pair, before = machine.cores(), os.sched_getaffinity(0)
     try:
         if pair is not None:

@@ -33,7 +33,7 @@ def write() -> None:
 
 
 def as_text(result: Result) -> str:
-    """Return a result as JSON with one row per line, so that two runs can be compared."""
+    """Return a result as JSON with one row per line, to compare two runs."""
     head = json.dumps({key: value for key, value in result.items() if key != "rows"}, indent=1, ensure_ascii=False)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
     return f'{head.removesuffix("}").rstrip()},\n "rows": [\n{rows}\n]}}\n'

@@ -1,7 +1,7 @@
 """Planned measurements, their order and their duration.
 
 All are plain values, which can be read and tested without a run. Fast peers (the lower bounds, Toolway, Envoy) run at
-the same time and are measured in turns, one short round per case, so that a disturbance affects all of them. The
+the same time and are measured in turns, one short round per case, so a disturbance affects all of them. The
 other peers need seconds for what a fast peer does in a millisecond, and some need 15 seconds to start. They are
 measured one after another, with one round per case.
 """

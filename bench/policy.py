@@ -2,7 +2,7 @@
 
     python -m bench.policy [--tools 10000] [--groups 20]
 
-Prints CPU time per decision, and for the lists the whole time in threads and the delays of the event loop meanwhile.
+Prints CPU time per decision, and for lists the total time in threads and the event loop's delays during it.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> None:
     build_tools()
     peers, absent = _install(chosen)
     machine.leave_gateway_core()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that started processes are stopped too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # to stop started processes too
     if not (options.resume or options.only or options.parts):
         _keep_last_run(options.out)
     now = datetime.datetime.now(datetime.UTC)
@@ -103,7 +103,7 @@ def _measure(parts: list[str], peers: list[Peer], pace: Pace, recorder: Recorder
 
 
 def _keep_last_run(out: Path) -> None:
-    """Keep the last run beside the file of a new complete run."""
+    """Keep the last run next to the file of a new complete run."""
     if out.exists():
         out.replace(out.with_suffix(".before.jsonl"))
 

@@ -4,8 +4,8 @@
 
 Each turn is a new process of this interpreter with the source of one checkout, and the two begin in turn. A process is
 started with the spawner alone. A server is the fake one of `toolway.testing`, from the hub's start to its tools.
-Calls of its tool `echo` come one after the other. Printed are the medians of both, and the median of the ratios of the
-turns (this checkout to the other one). CPU time is that of the hub's process, which other load affects least.
+Calls of its tool `echo` come one after the other. It prints both medians, and the median ratio per
+turn (this checkout to the other one). It measures the CPU time of the hub's process, which other load affects least.
 """
 
 from __future__ import annotations

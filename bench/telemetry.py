@@ -4,10 +4,10 @@
     python -m bench.telemetry --in-process [--turns 20]
 
 Each variant is compared with the gateway that has none. All run at the same time with the same server and are
-measured in turns, so that a disturbance affects all of them. The median of the turns counts. Needs a C compiler and
+measured in turns, so a disturbance affects all of them. The median of the turns counts. Needs a C compiler and
 `toolway[otel]`. Exit code 1 if metrics with an audit log keep less than `--least` of the rate without.
 
-`--in-process` measures the CPU time of all threads without sockets, as `bench.in_process` does. It needs no compiler,
+`--in-process` measures the CPU time of all threads without sockets, as `bench.in_process` does. No compiler needed,
 and the cheapest turn counts, so the machine need not be quiet. Every call is UNSAFE, so with an audit log every call
 waits for its intent on disk.
 """
@@ -240,7 +240,7 @@ def main() -> None:
 
 
 def report(found: Found, off: str, judged: str, least: float, *, by_cheapest: bool = False) -> None:
-    """Print each variant beside the variant `off`. Exit with code 1 if `judged` keeps less than `least` of its rate.
+    """Print each variant next to the variant `off`. Exit with code 1 if `judged` keeps less than `least` of its rate.
 
     By default the median of all turns counts. With `by_cheapest`, the CPU time of the cheapest turn does, because
     disturbances only add time.

@@ -1,4 +1,4 @@
-"""Cost of the guards of a gateway: calls per second with pins, approvals, policies, budgets, redaction and flows.
+"""Cost of a gateway's guards: calls per second with pins, approvals, policies, budgets, redaction and flows.
 
     python -m bench.trust [--turns 12] [--seconds 0.3] [--least 0.85]
     python -m bench.trust --after-yes [--rounds 300]

@@ -19,7 +19,7 @@ from bench.peers import get_peer
 from bench.plan import Case, ServerGroup
 
 CALLS, TURNS = 3000, 5
-PAUSE_S = 0.0005  # between head and body, so that the gateway reads them apart
+PAUSE_S = 0.0005  # between head and body, so the gateway reads them separately
 
 
 def cost(one: Gateway, data: bytes, packets: int) -> float:
@@ -30,7 +30,7 @@ def cost(one: Gateway, data: bytes, packets: int) -> float:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(CALLS):
             connection.sendall(head + separator if packets == 2 else data)
-            time.sleep(PAUSE_S)  # in both ways, so that the gateway is equally idle
+            time.sleep(PAUSE_S)  # in both modes, so the gateway is equally idle
             if packets == 2:
                 connection.sendall(body)
             response = http.client.HTTPResponse(connection)

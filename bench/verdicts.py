@@ -1,4 +1,4 @@
-"""Performance targets, and verdicts that say if a run reached them.
+"""Performance targets, and verdicts on whether a run reached them.
 
     python -m bench.verdicts [bench/results/latest.json]
 

@@ -5,7 +5,7 @@
 Both gateways run at the same time with the same HTTP server and are measured in turns; the medians count. Nothing is
 pinned to a core. The load generator and the server run on the same machine and take their share of its cores: their CPU
 time per call is printed. So `rate` is what this machine does with all of it, and `by CPU` is what the gateway itself
-gains: the calls per CPU second of the busiest worker, to those of the single process. `by CPU` also holds on a machine
+gains: the calls per CPU second of the busiest worker, relative to the single process. `by CPU` also holds on a machine
 that is not quiet. Needs a C compiler. Exit code 1 if `rate`, or with `--by-cpu` the gain by CPU, is below `--least`.
 """
 

@@ -40,7 +40,7 @@ def main() -> int:
 async def _run_scenario(perform: Scenario, url: str, context: Json) -> None:
     server: Json = {"url": url, "auth": await _auth(url, context)}
     if perform is _call_from_context:
-        server["validateArguments"] = False  # the suite sends null where the schema of its own tool allows no null
+        server["validateArguments"] = False  # the suite sends null where its own tool's schema allows no null
     roots = ["file:///conformance"]
     hub = Hub(
         {NAME: server},

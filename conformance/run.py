@@ -212,7 +212,7 @@ def _list_names(url: str, kind: str) -> list[str]:
 
 
 def _ask(url: str, method: str = "") -> Any:
-    """POST a JSON-RPC request without a handshake, or nothing if there is no method; return the reply."""
+    """POST a JSON-RPC request without a handshake, or an empty object without a method; return the reply."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method} if method else {}
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)

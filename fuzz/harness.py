@@ -27,7 +27,7 @@ LITTLE: Final = 4 * 1024  # bytes of an enlarged input at first
 TIMES: Final = 4  # factor of the second size: linear work takes 4 times as long, quadratic work 16 times
 MOST: Final = 8.0  # limit of the ratio, between the two
 QUICK: Final = 0.005  # seconds; below it no growth is checked
-PATIENCE: Final = 1.0  # seconds; above it no further attempt is made
+PATIENCE: Final = 1.0  # seconds; above it, no more attempts
 
 Check = Callable[[bytes], None]
 Sized = Callable[[int], object]  # runs a check with about this number of bytes

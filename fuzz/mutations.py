@@ -1,4 +1,4 @@
-"""Check random changes of the inputs of a corpus, without coverage and without atheris.
+"""Check random changes of a corpus's inputs, without coverage and without atheris.
 
     python fuzz/mutations.py config --inputs 1000000 [--seed 1] [--corpus DIR …] [--found DIR]
 

@@ -125,7 +125,7 @@ def _make_browser(work: Path) -> Path:
 
 
 def _browse(page: str) -> int:
-    """Log in as alice and consent, as a person would, and follow the redirect to the client."""
+    """Log in as alice and consent, as a user would, and follow the redirect to the client."""
     with httpx2.Client() as browser:
         for _ in range(MAX_PAGES):
             answer = browser.get(page)

@@ -33,7 +33,7 @@ LIBRARY_CLIENT = Path(__file__).resolve().with_name("library_client.py")
 
 @dataclass
 class ClientReport:
-    """Results of one client. None if it needs a model or a person for that."""
+    """Results of one client. None if that needs a model or a user."""
 
     version: str = "-"
     connected: bool = False

@@ -35,7 +35,7 @@ MASKS = (
 
 
 def masked(server: str, responses: dict[str, Any]) -> dict[str, Any]:
-    """Return the compared parts of a response with masked texts replaced."""
+    """Return the compared parts of a response with masked strings replaced."""
     masks = {mask.at: mask for mask in MASKS if mask.server == server}
     compared: dict[str, Any] = _masked({key: responses[key] for key in COMPARED}, masks, "")
     return compared

@@ -158,7 +158,7 @@ def environment(package: Package, work: Path) -> dict[str, str]:
 
 
 def fill(value: Any, work: Path) -> Any:
-    """Replace {work} in all texts of a value."""
+    """Replace {work} in all strings of a value."""
     if isinstance(value, str):
         return value.replace("{work}", str(work))
     if isinstance(value, list):

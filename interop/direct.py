@@ -51,7 +51,7 @@ LISTS = {
 
 
 class DirectError(Exception):
-    """Unexpected behaviour of the server; the text describes it."""
+    """Unexpected behavior of the server; the message describes it."""
 
 
 class RpcError(DirectError):
@@ -155,7 +155,7 @@ class _Process:
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        # Also after a normal exit: a child process of the server could hold the pipe open.
+        # Even after a normal exit: a child process of the server could hold the pipe open.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -179,7 +179,7 @@ class _Process:
         self._send({"method": method})
 
     def _reject(self, message: dict[str, Any]) -> None:
-        """Reject a request of the server; notifications need no response."""
+        """Reject a request of the server; notifications get no response."""
         if "id" in message:
             error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
             self._send({"id": message["id"], "error": error})

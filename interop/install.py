@@ -54,7 +54,7 @@ def main() -> int:
     if options.login:
         return _install_login(into)
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to install")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to install")
         return 0
     packages = read_packages(options.servers, only_callable=options.only_callable)
     started = time.monotonic()
@@ -264,7 +264,7 @@ def _fetched_node(folder: Path) -> str:
     platform, arch = _run(
         [shutil.which("node") or "node", "-p", "[process.platform, process.arch].join(' ')"], folder
     ).split()
-    # The package `node` selects one of these in an install script; the direct name needs no script.
+    # The package `node` selects one of these in an install script; the direct name works without a script.
     prefix = "node-bin" if (platform, arch) == ("darwin", "arm64") else "node"
     own = f"{prefix}-{platform}-{arch}"
     _npm_install(folder, f"{own}@{NODE_FETCHED}")

@@ -37,7 +37,7 @@ SETUP_TOOLS = Path(__file__).resolve().parent.parent / ".uv" / "bin"  # of scrip
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to lock")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to lock")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     into: Path = options.into.resolve() / "locked"

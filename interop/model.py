@@ -1,4 +1,4 @@
-"""A fake model that requests tool calls, so that Claude Code needs no network."""
+"""A fake model that requests tool calls, so Claude Code works without a network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def serve_script(next_block: Callable[[list[str], set[str]], Block]) -> Iterator
 
 
 def _tool_results(messages: Any) -> list[str]:
-    """Return the texts of all tool results in the conversation, in order."""
+    """Return the text of all tool results in the conversation, in order."""
     found = []
     for message in messages:
         content = message.get("content")

@@ -30,7 +30,7 @@ POLL_INTERVAL_S = 1.0  # seconds
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to serve")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to serve")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:

@@ -50,7 +50,7 @@ class HubResults:
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to compare with")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to compare with")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:

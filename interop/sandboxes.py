@@ -33,7 +33,7 @@ MISSING_CALLS = {"off": 0, "guard": 0, "strict": 1}
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to start")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     failed = False

@@ -1,4 +1,4 @@
-"""Check the definitions of all tools of the corpus: schemas can be evaluated, and no rule for texts holds one.
+"""Check the definitions of all tools of the corpus: schemas can be evaluated, and no content rule holds one.
 
 `--write` stores the schemas for the tests.
 
@@ -33,12 +33,12 @@ _DATA_KEYWORDS = ("enum", "const", "required")
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to list")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to list")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
-    review = PinReview({}, lambda server: "hold", time.time)  # on a first list, only the rules for texts hold a tool
+    review = PinReview({}, lambda server: "hold", time.time)  # on a first list, only the content rules hold a tool
     held = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         for server in corpus.load(packages, installed=options.installed, work=Path(work)):

@@ -33,7 +33,7 @@ from one_endpoint import Client as PlainClient
 RESULTS = 10  # of each search
 PREFIX = "mcp__toolway-search__"
 
-#: What a user would write, by server; further sentences as a model tries them after a search without success.
+#: What a user would write, by server, then what a model tries after a search without success.
 SENTENCES = {
     "server-everything": ("repeat back the message that I send",),
     "server-filesystem": ("which files are in this folder", "list the contents of a directory"),
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--without-claude", action="store_true")
     options = parser.parse_args()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to serve")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to serve")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:

@@ -53,7 +53,7 @@ SSE_SERVERS = {
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to query")
+        print(f"skipped: {options.servers.name} does not exist: no corpus to query")
         return 0
     chosen = [
         package for package in corpus.read_packages(options.servers) if package.name in (options.names or SSE_SERVERS)

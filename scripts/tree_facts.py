@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import names
 import words
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -273,6 +274,7 @@ def facts() -> list[Fact]:
             tuple(f"{name}: {', '.join(homes)}" for name, homes in sorted(twice.items())),
         ),
         *(_phrases(area) for area in words.AREAS),
+        _names(),
     ]
 
 
@@ -280,6 +282,13 @@ def _phrases(area: str) -> Fact:
     count, most = len(words.hits(area)), words.rules()["most"][area]
     return Fact(
         f"phrases that sound translated, {area}", str(count), f"at most {most}: scripts/words.py {area}", count <= most
+    )
+
+
+def _names() -> Fact:
+    found = names.problems()
+    return Fact(
+        "names of tests with private words or over 60 characters", str(len(found)), "0", not found, tuple(found)
     )
 
 

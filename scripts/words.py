@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+SHELL: Final = ("Makefile", ".ci/run", "scripts/find-python", "scripts/install", "scripts/pin", "scripts/*-python")
 AREAS: Final = {
     "docs": ("docs/**/*.md", "*.md"),
     "code": ("src/**/*.py", "dashboard/src/**/*.ts", "dashboard/src/**/*.tsx", "examples/**/*.py", "scripts/*.py"),
-    "tests": ("tests/**/*.py",),
+    "tests": (*(f"{each}/**/*.py" for each in ("tests", "bench", "conformance", "interop", "fuzz")), *SHELL),
 }
 #: Written by a command; what they say is checked where it comes from.
 GENERATED: Final = ("docs/reference/admin-api.md", "docs/reference/cli.md", "docs/reference/python.md")
@@ -104,7 +105,10 @@ def _lines(name: str, source: str) -> Iterator[tuple[int, str]]:
         yield from python_texts(source)
         return
     in_code = False
+    is_shell = "." not in Path(name).name
     for number, line in enumerate(source.split("\n"), 1):
+        if is_shell:
+            line = line.partition("#")[2]
         if name.endswith(".md"):
             in_code ^= line.lstrip().startswith("```")
             if in_code:

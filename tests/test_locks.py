@@ -178,11 +178,11 @@ async def test_refresh_keeps_lock_despite_signals_and_closed_hub(
     started: list[subprocess.Popen[bytes]] = []
     start = shared_token_slot._start_refresh_process
 
-    def start_and_tell(lock: int) -> subprocess.Popen[bytes]:
+    def start_and_record(lock: int) -> subprocess.Popen[bytes]:
         started.append(start(lock))
         return started[-1]
 
-    monkeypatch.setattr(shared_token_slot, "_start_refresh_process", start_and_tell)
+    monkeypatch.setattr(shared_token_slot, "_start_refresh_process", start_and_record)
     store = EncryptedTokenStore(tmp_path, lambda: bytes(32))
     async with silent_issuer() as (url, asked, end):
         held = Credential(url, f"{url}/token", OAuthClient("me", "x", "client_secret_basic"), "access", "refresh", "")

@@ -1,7 +1,7 @@
 """Run an agent over questions, with all definitions and through /mcp/search: python -m bench.search.agent_loop [SET].
 
 What is real: the gateway, its HTTP endpoints, the search, the check of arguments, the client (`Hub`). The servers list
-the tools of the set with the schemas of the real servers; a server says if its tool is one that the question needs.
+the tools of the set with the schemas of the real servers; a server says whether the question needs its tool.
 
 What is not: the model. Its part is taken by a script, the same for all rows: it reads what a model would be given
 (definitions, or the lines of a search), orders the tools, fills the arguments by their types, and tries at most three
@@ -9,7 +9,7 @@ tools, the next one after an error. It orders by the rare words that a tool shar
 meaning. A language model chooses better in all rows; what is compared is what it is given and what that costs.
 
 Tokens are characters ÷ 4.4: all that the model is given or writes. "window" is the sum of one conversation, "read"
-counts everything again in each turn, as a provider without a cache does. The texts of the set *own* are shortened, so
+counts everything again in each turn, as a provider without a cache does. Descriptions of the set *own* are cut, so
 a definition counts with the characters that it has on the real server.
 
 MiniLM needs `make search-score ARGS=model`; without it, its rows are skipped.
@@ -326,7 +326,7 @@ def load_set(name: str, count: int) -> tuple[Servers, list[Question]]:
 
 
 def _schema(tool: Json) -> Json:
-    """Return the input schema of a tool of a set: with the types of the real server, or with texts alone."""
+    """Return the input schema of a tool of a set: with the types of the real server, or with descriptions alone."""
     texts = {param: {"description": text} for param, text in tool.get("params", ())}
     if "schema" not in tool:
         properties: Json = {param: {"type": "string", **text} for param, text in texts.items()}

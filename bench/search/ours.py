@@ -100,7 +100,7 @@ def rank_minilm(chosen: SearchSet) -> Ids:
     for package in ("numpy", "onnxruntime", "toolway_search_minilm"):
         importlib.import_module(package)
     if not resources.files("toolway_search_minilm").joinpath("model.onnx").is_file():
-        raise ImportError("there is no model: make search-score ARGS=model")
+        raise ImportError("the model is missing: make search-score ARGS=model")
     from toolway.search.minilm import MiniLm
     from toolway.search.vectors import ModelVectors, NoVectorStore
 

@@ -1,4 +1,4 @@
-"""Likeness of queries and tools of the golden set by MiniLM, stored so that tests need no model.
+"""Likeness of queries and tools of the golden set by MiniLM, stored for tests without the model.
 
     .search/bin/python -m bench.search.pack_likeness
 

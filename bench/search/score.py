@@ -4,7 +4,7 @@
     python -m bench.search.score --only ours,fts5      some methods
     python -m bench.search.score --peers .search/bin/python --write
 
-Other libraries run in an environment of their own (requirements/search.txt). A method whose packages are missing is
+Other libraries run in their own environment (requirements/search.txt). A method whose packages are missing is
 skipped, and the table says so. `--write` puts the table into docs/explanation/search-scores.md.
 """
 

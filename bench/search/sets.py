@@ -1,6 +1,6 @@
 """Public sets of tools and queries for measuring the tool search. Standard library only: peers run it too.
 
-Sources and licences are in bench/search/data/README.md.
+Sources and licenses are in bench/search/data/README.md.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _score(found: Sequence[str], groups: Sequence[Sequence[str]]) -> tuple[float
 
 
 def score_tasks(found: Sequence[Sequence[str]], chosen: SearchSet, limit: int) -> float:
-    """Return the part of the tools of a task that are among the first `limit` of any of its searches."""
+    """Return the share of a task's tools that are among the first `limit` of any of its searches."""
     by_task: dict[str, set[str]] = {}
     for ids, query in zip(found, chosen.queries, strict=True):
         by_task.setdefault(query["task"], set()).update(ids[:limit])

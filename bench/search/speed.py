@@ -4,7 +4,7 @@
     python -m bench.search.speed gateway [TOOLS [TOOLS_A_SERVER]]  the same inside a gateway: `search_tools` of a client
 
 A pause of the loop is the time of one callback. On a machine that is not quiet, another program that takes the
-processor makes it longer. So the CPU time of the longest callback is printed beside it.
+processor makes it longer. So the CPU time of the longest callback is printed next to it.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
         cpu = time.process_time()
         first = await search(queries[0]) / 1000
         cpu = time.process_time() - cpu
-        await asyncio.sleep(0)  # so that its last callback ends
+        await asyncio.sleep(0)  # lets its last callback end
         print(f"  first search      {first:.2f} s ({cpu:.2f} s CPU), {watch.reset()}")
         for query in queries:
             await search(query)
-            await asyncio.sleep(0)  # so that a callback has one search
+            await asyncio.sleep(0)  # one search per callback
         print(f"  {len(queries)} searches      {watch.reset()}")
         name, listed = next(iter(tools.items()))
         hub.lists.catalog.replace(name, "tools", listed[:-1])

@@ -51,13 +51,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", metavar="NAMES", help=f"of {', '.join(each.name for each in ENGINES)}, limits"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")
+    parser.add_argument("--seed", type=int, default=1, help="for the times of the kills")
     parser.add_argument("--publish", action="store_true", help="write the docs page from the last run")
     return parser.parse_args()
 
 
 def _run(options: argparse.Namespace) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that started processes are stopped too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # to stop started processes too
     wanted = [name for name in options.only.split(",") if name]
     sizes = QUICK if options.quick else FULL
     engines = [each for each in ENGINES if not wanted or each.name in wanted]

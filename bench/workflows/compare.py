@@ -75,7 +75,7 @@ def compare(engine: Engine, url: str, sizes: Sizes, seed: int) -> dict[str, Any]
 
 
 def measure_speed(engine: Engine, store: StoreServer, folder: Path, url: str, sizes: Sizes) -> dict[str, Any]:
-    """Execute runs for some seconds, `at_once` at a time; calls take no time. CPU time is that of all processes."""
+    """Execute runs for some seconds, `at_once` at a time; calls take no time. CPU time covers all processes."""
     _ask(url, "DELETE")
     before = 0.0
     process = _start(engine, store, folder, url, sizes, ["--seconds", str(sizes.seconds)])
@@ -150,7 +150,7 @@ def measure_kills(
 
 
 def _judge(effects: dict[str, int], runs: int) -> dict[str, int]:
-    """Count the effects that were executed more than once, and those that are missing."""
+    """Count the effects that happened more than once, and the missing ones."""
     unsafe = [effects.get(f"run{number}/{step}", 0) for number in range(runs) for step in UNSAFE_STEPS]
     keyed = [effects.get(f"run{number}/{step}", 0) for number in range(runs) for step in KEYED_STEPS]
     return {

@@ -1,7 +1,7 @@
 """Runs of the benchmark with DBOS: a workflow of steps, recovered by `DBOS.launch`.
 
-With `--variant intent`, an intent step stands before each unsafe call, as in docs/howto/other-engines.md. An unknown
-outcome is answered as by a person who looks at the effect server.
+With `--variant intent`, an intent step stands before each unsafe call, as in docs/howto/other-engines.md. The
+effect server says how to resolve an unknown outcome, as an operator would.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def call_once(life: str, tool: str, run: str, step: str) -> bool:
 
 @DBOS.step()
 async def ask(run: str, step: str) -> bool:
-    """Return True if the call was executed."""
+    """Return whether the call ran."""
     with ASKED.open("a") as file:
         file.write(f"{run}/{step}\n")
     return f"{run}/{step}" in (await CLIENT.send("GET"))["effects"]

@@ -1,10 +1,10 @@
-"""MCP server over HTTP that counts how often each step of each run was executed. It outlives the processes under test.
+"""MCP server over HTTP that counts how often each step of each run ran. It outlives the processes under test.
 
     python -m bench.workflows.effect_server PORT
 
 Tools: `read` (read-only), `pay` (unsafe), `pay_once` (unsafe, one effect per idempotency key), `find` (read-only: was
 there an effect with this id?). A call waits `delay` seconds before its effect and as long after it. `GET /` returns the
-number of calls, the unsafe calls under way, and the effects by id; `DELETE /` forgets them.
+number of calls, the unsafe calls in flight, and the effects by id; `DELETE /` forgets them.
 """
 
 from __future__ import annotations

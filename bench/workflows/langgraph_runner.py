@@ -48,7 +48,7 @@ async def main() -> None:
         async def execute_run(run: str) -> str:
             config: Any = {"configurable": {"thread_id": run}}
             exists = (await graph.aget_state(config)).created_at is not None
-            # Without an input it goes on from the last checkpoint, and does nothing if the graph has ended.
+            # Without an input it continues from the last checkpoint, and does nothing if the graph has ended.
             state = await graph.ainvoke(None if exists else {"run": run, "last": ""}, config, durability="sync")
             return "done" if state["last"] == STEPS[-1][0] else "unfinished"
 

@@ -156,7 +156,7 @@ async def _take_all(file: Path) -> tuple[int, float]:
 async def _execute_all(file: Path) -> tuple[int, float, float]:
     """Execute the waiting runs, two days later. Return the runs that are done, the seconds, and the p99 of the delay.
 
-    The delay is that of a task of the same event loop that wakes every 10 ms.
+    A task of the same event loop that wakes every 10 ms measures the delay.
     """
     delays: list[float] = []
 

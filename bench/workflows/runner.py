@@ -3,7 +3,7 @@
     python -m bench.workflows.NAME_runner FOLDER --url URL [--runs N | --seconds S] [--database URL] …
 
 A runner is the process that is killed. It imports only the standard library and the engine that it runs, because each
-engine has an environment of its own. A killed runner is started again with the same arguments.
+engine has its own environment. A killed runner is started again with the same arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-#: Name and tool of each step. A `pay` must not be executed twice.
+#: Name and tool of each step. A `pay` must not run twice.
 STEPS = (("look", "read"), ("debit", "pay"), ("book", "pay_once"), ("credit", "pay"), ("notify", "pay"))
 UNSAFE_STEPS = ("debit", "credit", "notify")
 KEYED_STEPS = ("book",)

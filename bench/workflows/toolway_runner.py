@@ -1,6 +1,6 @@
 """Runs of the benchmark with Toolway: a journal in SQLite or PostgreSQL, or a Temporal server (`--variant temporal`).
 
-A run that asks about an outcome is answered as by a person who looks at the effect server.
+If a run asks about an outcome, the answer comes from the effect server, as from an operator who checks it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class AgentSimulation(CodeSimulation):
         return self._runner.run(self._run.call(action, entry_for(action, self.life, self.now)))
 
     @property
-    def told(self) -> list[str]:
+    def results_read(self) -> list[str]:
         """Return the results that the model has read."""
         parts = [part for message in self.seen for part in message.parts]
         return [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
@@ -186,7 +186,7 @@ def test_model_is_informed_of_unknown_call_and_cannot_repeat_it() -> None:
     run = AgentSimulation(turns)
     run.run(crash_at(_after_effect(2, AgentSimulation(turns[:1] + turns[2:]))))
     assert run.effects == {"p1": 1}
-    first, second = run.told
+    first, second = run.results_read
     assert "may have run" in first
     assert second.startswith("did not run: the same call was made before")
     assert [each["executed"] for each in run.record.output["tool_calls"]] == ["unknown", "no"]
@@ -263,7 +263,7 @@ def test_repeated_identical_calls_stop_the_run() -> None:
     assert run.record.error is not None
     assert run.record.error["code"] == "E-AGENT-LOOP"
     assert sum(run.asked_model.values()) == 8
-    assert "3 times with the same result" in run.told[2]
+    assert "3 times with the same result" in run.results_read[2]
 
 
 def test_long_result_is_cut_and_can_be_continued() -> None:
@@ -283,7 +283,7 @@ def test_long_result_is_cut_and_can_be_continued() -> None:
     run = AgentSimulation(turns)
     run.reply = lambda action: reply(action) if action.tool == "s.read" else None
     run.run()
-    parts = run.told
+    parts = run.results_read
     assert "".join(part.split("\n\n[cut:")[0] for part in parts[:3]) == text
     assert 'read_result(handle="1.1", offset=20000)' in parts[0]
     assert parts[3].startswith("no such result")

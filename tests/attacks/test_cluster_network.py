@@ -192,10 +192,10 @@ async def test_replayed_answer_of_another_call_is_ignored(nodes: Cluster, foreig
 async def test_arguments_and_results_are_encrypted_between_nodes(nodes: Cluster, foreign_client: Client) -> None:
     heard = bytearray()
 
-    async def hear(message: Msg) -> None:
+    async def record_message(message: Msg) -> None:
         heard.extend(message.subject.encode() + (message.reply or "").encode() + message.data)
 
-    await foreign_client.subscribe(">", cb=hear)
+    await foreign_client.subscribe(">", cb=record_message)
     await foreign_client.flush()
     for server, _, sender in (over_nats(nodes), over_http(nodes)):
         assert text_of(await call(sender, server, "echo", {"text": SECRET})) == SECRET

@@ -54,7 +54,7 @@ async def test_task_of_another_key_is_unknown(tmp_path: Path) -> None:
             await raw.initialize()
             session = raw.session
             for method in METHODS:  # a legacy session has no tasks
-                assert (await raw.say(method, {"taskId": task})).error["code"] == -32601
+                assert (await raw.request(method, {"taskId": task})).error["code"] == -32601
         async with found.raw(token=other) as raw:
             for guess in (task, task[:-1], task + "A", "task-1", "", session, "A" * 6_000):
                 for method in METHODS:

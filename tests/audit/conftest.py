@@ -19,10 +19,10 @@ _names = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The address of our own PostgreSQL server."""
+    """The address of our PostgreSQL server."""
     programs = binaries()
     if programs is None or importlib.util.find_spec("psycopg") is None:
-        pytest.skip("there is no PostgreSQL here, or no psycopg: the log in PostgreSQL was not tested")
+        pytest.skip("PostgreSQL or psycopg is not installed: the log in PostgreSQL was not tested")
     with postgres_server(programs) as address:
         yield address
 

@@ -9,7 +9,7 @@ INFO = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverI
 RESULTS = {"initialize": INFO, "tools/list": {"tools": [TOOL]}, "ping": {}}
 
 
-def say(id_: object, body: dict[str, object]) -> None:
+def write_message(id_: object, body: dict[str, object]) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": id_, **body}) + "\n")
     sys.stdout.flush()
 
@@ -20,8 +20,8 @@ for line in sys.stdin:
         continue
     if message["method"] == "tools/call":
         answer = {"result": {"content": [{"type": "text", "text": "canary-in-an-answer"}]}}
-        threading.Timer(0.5, say, (message["id"], answer)).start()
+        threading.Timer(0.5, write_message, (message["id"], answer)).start()
     elif message["method"] in RESULTS:
-        say(message["id"], {"result": RESULTS[message["method"]]})
+        write_message(message["id"], {"result": RESULTS[message["method"]]})
     else:
-        say(message["id"], {"error": {"code": -32601, "message": "no such method"}})
+        write_message(message["id"], {"error": {"code": -32601, "message": "no such method"}})

@@ -238,7 +238,7 @@ async def test_open_calls_of_killed_process_become_unknown(log: Path) -> None:
         note.unlink()
     heard: list[Event] = []
 
-    class Ear:
+    class NullSink:
         wants_attempts = False
 
         def on_call(self, event: Event) -> None: ...
@@ -247,7 +247,7 @@ async def test_open_calls_of_killed_process_become_unknown(log: Path) -> None:
             heard.append(event)
 
     hub = Hub({"s": fake_server()}, audit_log=log)
-    hub.add_sink(Ear())
+    hub.add_sink(NullSink())
     async with hub:
         pass
     last = calls(log)[-1]

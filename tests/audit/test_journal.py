@@ -141,7 +141,7 @@ async def opened(settings: AuditSettings) -> AuditWriter:
 
 
 async def kill(writer: AuditWriter) -> None:
-    """Leave everything as a killed process does: the lock is free, and nothing more is written."""
+    """Leave everything as a killed process does: release the lock, and stop writing."""
     await writer._store_thread.run(writer._chain.sink.close, 5)
     for timer in (writer._timer, writer._store_timer):
         if timer is not None:

@@ -2,8 +2,8 @@
 
     async with real_issuer() as lab:
         hub = Hub({"guarded": lab.url}, login=lab.login)
-        await lab.tell("expire")
-        (await lab.tell()).refreshes
+        await lab.command("expire")
+        (await lab.command()).refreshes
 
 Its refresh tokens work once, and the second use of one ends the whole family of tokens that came from the same login,
 as OAuth 2.1 asks for. `slow SECONDS` lets it rotate a token at once and answer late: the worst moment to be killed.
@@ -149,7 +149,7 @@ class Provider:
             for token in [token for token in kept if self.family[token] == family]:
                 del kept[token]
 
-    def told(self, words: list[str]) -> None:
+    def handle_command(self, words: list[str]) -> None:
         match words:
             case ["expire"]:  # no access token is good any more, whatever was said of its life
                 self.valid.clear()
@@ -167,7 +167,7 @@ class RealIssuer:
         self._process = process
         self.url = ""
 
-    async def tell(self, *words: str) -> Facts:
+    async def command(self, *words: str) -> Facts:
         """`expire`, `end`, `lifetime SECONDS`, `slow SECONDS`, or nothing; and what was seen by then."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{' '.join(words)}\n".encode())
@@ -175,7 +175,7 @@ class RealIssuer:
 
     async def until(self, wanted: Any, seconds: float = 30) -> Facts:
         async with asyncio.timeout(seconds):
-            while not wanted(facts := await self.tell()):
+            while not wanted(facts := await self.command()):
                 await asyncio.sleep(0.02)
         return facts
 
@@ -194,7 +194,7 @@ async def real_issuer() -> AsyncIterator[RealIssuer]:
     )
     try:
         lab = RealIssuer(process)
-        lab.url = (await lab.tell()).url
+        lab.url = (await lab.command()).url
         yield lab
     finally:
         assert process.stdin is not None
@@ -219,7 +219,7 @@ async def _serve() -> None:
     async with Guarded(provider) as guarded:  # type: ignore[arg-type] # all that it asks an issuer
         facts.url = guarded.url
         while words := (await asyncio.to_thread(sys.stdin.readline)):
-            provider.told(words.split())
+            provider.handle_command(words.split())
             facts.seen = guarded.sent
             print(json.dumps(asdict(facts)), flush=True)
     server.should_exit = server.force_exit = True

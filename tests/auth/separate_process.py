@@ -3,10 +3,10 @@ the hub's.
 
     async with apart(era="modern", effects=path) as pair:
         hub = Hub({"guarded": pair.url}, login=pair.login)
-        await pair.tell("expire")
+        await pair.command("expire")
         (await pair.facts()).made["refresh_token"]
 
-It takes a line for each thing that is told and answers with what it has seen by then.
+It reads one command per line and answers with the facts so far.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Pair:
         self.url = ""
         self.logins = 0
 
-    async def tell(self, *words: str) -> Facts:
+    async def command(self, *words: str) -> Facts:
         """`expire`, `lifetime SECONDS`, or nothing; and what was seen by then."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{' '.join(words)}\n".encode())
         said = json.loads(await self._process.stdout.readline())
         return Facts(said["url"], Counter(said["made"]), said["sent"])
 
-    facts = tell
+    facts = command
 
     async def login(self, server: str, url: str) -> str:
         """A browser whose user agrees to everything."""

@@ -37,17 +37,17 @@ async def _callers(stack: AsyncExitStack, lab: RealIssuer, number: int) -> list[
 
 
 async def _one_refresh(lab: RealIssuer, callers: list[Caller]) -> None:
-    before = (await lab.tell()).refreshes
+    before = (await lab.command()).refreshes
     outcomes = await asyncio.gather(*(each.call(CALLS) for each in callers))
-    facts = await lab.tell()
+    facts = await lab.command()
     assert outcomes == [{"ok": CALLS}] * len(callers)
     assert (facts.logins, facts.refreshes - before, facts.reused) == (1, 1, 0)
 
 
 async def _killed(lab: RealIssuer, first: Caller, others: list[Caller], moment: float | None) -> None:
     """At any moment, and at the worst one: the issuer has taken the token and has not answered yet."""
-    before = (await lab.tell("expire")).refreshes
-    await lab.tell("slow", "1")
+    before = (await lab.command("expire")).refreshes
+    await lab.command("slow", "1")
     await first.begin(10)
     if moment is None:
         await lab.until(lambda facts: facts.refreshes > before)
@@ -55,7 +55,7 @@ async def _killed(lab: RealIssuer, first: Caller, others: list[Caller], moment: 
         await asyncio.sleep(moment)
     first.kill()
     assert [await each.call(10) for each in others] == [{"ok": 10}] * len(others)
-    facts = await lab.tell()
+    facts = await lab.command()
     assert (facts.logins, facts.refreshes - before, facts.reused) == (1, 1, 0)
 
 
@@ -63,7 +63,7 @@ async def test_many_processes_refresh_once_despite_a_kill() -> None:
     async with real_issuer() as lab, AsyncExitStack() as stack:
         await _logged_in(lab)
         callers = await _callers(stack, lab, PROCESSES)
-        await lab.tell("expire")
+        await lab.command("expire")
         await _one_refresh(lab, callers)
         await _killed(lab, callers[0], callers[1:], None)
 
@@ -72,14 +72,14 @@ async def test_many_processes_refresh_once_despite_a_kill() -> None:
 @pytest.mark.parametrize("how", ["by its own word", "by the server's"])
 async def test_expired_token_is_refreshed_once(how: str) -> None:
     async with real_issuer() as lab, AsyncExitStack() as stack:
-        await lab.tell("lifetime", "1" if how == "by its own word" else "3600")
+        await lab.command("lifetime", "1" if how == "by its own word" else "3600")
         await _logged_in(lab)
-        await lab.tell("lifetime", "3600")
+        await lab.command("lifetime", "3600")
         callers = await _callers(stack, lab, PROCESSES)
         if how == "by its own word":
             await asyncio.sleep(1)
         else:
-            await lab.tell("expire")
+            await lab.command("expire")
         await _one_refresh(lab, callers)
 
 

@@ -64,7 +64,7 @@ def toolway(gateway, monkeypatch, tmp_path):
     return lambda *words: CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-def test_list_uses_running_gateway_and_says_so(toolway, gateway):
+def test_list_uses_and_reports_the_running_gateway(toolway, gateway):
     result = toolway("ls")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")

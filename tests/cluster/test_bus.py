@@ -237,7 +237,7 @@ async def test_tenants_in_separate_accounts_are_isolated(monkeypatch: pytest.Mon
     a, b, stranger = Node("a", tenant="team-a"), Node("b", tenant="team-a"), Node("c", tenant="team-b")
     spy: list[str] = []
 
-    async def hear(message: Msg) -> None:
+    async def record_message(message: Msg) -> None:
         spy.append(message.subject)
 
     async with nats_server(ACCOUNTS) as server, AsyncExitStack() as stack:
@@ -245,7 +245,7 @@ async def test_tenants_in_separate_accounts_are_isolated(monkeypatch: pytest.Mon
             await node.bus.connect([server.url.replace("//", f"//{user}@")])
             stack.push_async_callback(node.bus.close)
         eavesdropper = await nats.connect(server.url.replace("//", "//team-b:second@"))
-        await eavesdropper.subscribe(">", cb=hear)
+        await eavesdropper.subscribe(">", cb=record_message)
         await eavesdropper.flush()
         async with stranger.bus.watch("a") as listener:
             assert await a.bus.publish("keys", {"revoked": ["k"]})

@@ -55,7 +55,7 @@ def guarded(accepts: Any) -> Callable[[Request], Answer]:
 
 
 @row("nothing listens")
-async def nobody(lab: Lab) -> None:
+async def connection_refused(lab: Lab) -> None:
     port = free_port()
     lab.servers(acme=address(port))
     check = await lab.finds("acme: cannot connect to http://127.0.0.1:", "connection refused")

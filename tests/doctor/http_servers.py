@@ -67,7 +67,7 @@ async def serving_old(at_mcp: Site | None = None) -> AsyncIterator[int]:
             await conn.send(response(202))
             answer = reply(request.json, TOOLS)
             if answer is not None:
-                await server.say(answer)
+                await server.send_message(answer)
 
     async with serve_legacy_sse(react) as server:
         yield server.peer.port
@@ -78,7 +78,7 @@ async def serving(site: Site, tls: ssl.SSLContext | None = None, port: int = 0) 
     """The port at which `site` answers."""
     tasks: set[asyncio.Task[Any]] = set()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
@@ -88,7 +88,7 @@ async def serving(site: Site, tls: ssl.SSLContext | None = None, port: int = 0) 
         tasks.discard(task)
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", port, ssl=tls)
+    server = await asyncio.start_server(serve_connection, "127.0.0.1", port, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

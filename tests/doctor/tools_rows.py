@@ -60,7 +60,7 @@ async def long_name(lab: Lab) -> None:
 
 
 @row("tools that cost too much")
-async def dear(lab: Lab) -> None:
+async def expensive_definitions(lab: Lab) -> None:
     many = [{**tool(f"tool_{n}", a={"type": "string"}), "description": "A long story. " * 60} for n in range(100)]
     path = lab.write(json.dumps(many), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))

@@ -125,7 +125,7 @@ class Bench:
         assert pid is not None
         return pid
 
-    def keeper(self) -> int:
+    def reaper_pid(self) -> int:
         """The inner process of the reaper, which is the parent of the servers."""
         outer = self.hub._core.spawner._reaper
         assert outer is not None

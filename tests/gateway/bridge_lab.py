@@ -221,13 +221,13 @@ class Raw:
             "capabilities": EVERYTHING if capabilities is None else capabilities,
             "clientInfo": {"name": "raw", "version": "1"},
         }
-        answer = await self.say("initialize", params)
+        answer = await self.request("initialize", params)
         self.session = answer.headers["mcp-session-id"]
         self.version = answer.result["protocolVersion"]
         await self.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, self.headers())
         return answer
 
-    async def say(self, method: str, params: Json | None = None, on_message: OnMessage | None = None) -> Answer:
+    async def request(self, method: str, params: Json | None = None, on_message: OnMessage | None = None) -> Answer:
         """A request within the session, to its end."""
         body = {"jsonrpc": "2.0", "id": next(self.ids), "method": method, "params": params or {}}
         return await self.post(body, self.headers(), on_message)

@@ -76,19 +76,19 @@ class FullServer(FakeServer):
             del self.subscriptions[call]
         return tag
 
-    def tell(self, method: str, params: Json, wanted: str, name: str) -> None:
-        """Tell every listen whose filter `wanted` names this."""
+    def notify(self, method: str, params: Json, wanted: str, name: str) -> None:
+        """Notify every listen whose filter `wanted` names this."""
         for call, honoured in list(self.subscriptions.items()):
             if name in honoured.get(wanted, ()):
                 call.send(make_notification(method, {**params, "_meta": {SUBSCRIPTION_KEY: call.id}}))
 
 
 def _capabilities() -> Json:
-    told = {"listChanged": True}
+    list_changed = {"listChanged": True}
     return {
         **server_capabilities(),
-        "prompts": told,
-        "resources": {"subscribe": True, **told},
+        "prompts": list_changed,
+        "resources": {"subscribe": True, **list_changed},
         "logging": {},
     }
 
@@ -209,7 +209,7 @@ def _touch(server: FullServer, call: FakeCall) -> Json:
     uri = call.arguments["uri"]
     for peer in [peer for peer, uris in server.watched.items() if uri in uris]:
         peer.send(make_notification("notifications/resources/updated", {"uri": uri}))
-    server.tell("notifications/resources/updated", {"uri": uri}, "resourceSubscriptions", uri)
+    server.notify("notifications/resources/updated", {"uri": uri}, "resourceSubscriptions", uri)
     return call.text_result("touched")
 
 
@@ -253,7 +253,7 @@ def _finish_task(server: FullServer, call: FakeCall) -> Json:
     """Ends a task of this server, by its own name for it."""
     id_ = call.arguments["task"]
     server.tasks[id_] |= {"status": "completed", "result": {"content": [], "big": VAST}}
-    server.tell("notifications/tasks", server.tasks[id_], "taskIds", id_)
+    server.notify("notifications/tasks", server.tasks[id_], "taskIds", id_)
     return call.text_result("finished")
 
 

@@ -273,7 +273,7 @@ async def test_cluster_servers_show_their_owners(tmp_path: Path):
         assert (await found.ask("GET", "/admin/nodes", token=found.key())).status == 403
 
 
-async def test_lazy_server_run_by_another_node_says_so(tmp_path: Path):
+async def test_lazy_server_of_another_node_explains_its_state(tmp_path: Path):
     async with edge(tmp_path, cluster=TwoNodes()) as found:
         await found.hub.servers.replace("a", replace(found.hub.servers.entries["a"], lazy=True))
         shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)

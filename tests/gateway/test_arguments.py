@@ -56,7 +56,7 @@ async def test_client_revision_decides_the_argument_error_form() -> None:
                 else:
                     if version != "none":
                         await raw.initialize(version)
-                    answer = await raw.say("tools/call", {"name": "echo", "arguments": {"text": 70707}})
+                    answer = await raw.request("tools/call", {"name": "echo", "arguments": {"text": 70707}})
                 if version in ("2025-11-25", "modern"):
                     assert answer.status == 200 and answer.result["isError"], version
                     assert ("resultType" in answer.result) is (version == "modern")
@@ -109,7 +109,7 @@ async def test_drop_nulls_omits_optional_null_arguments(checks: bool) -> None:
                 for _ in range(3):  # the later ones could be flights
                     await raw.call("demo__counter", nulls)
                 await raw.initialize()
-                await raw.say("tools/call", {"name": "demo__counter", "arguments": nulls})
+                await raw.request("tools/call", {"name": "demo__counter", "arguments": nulls})
     assert got == [{"call": "a"}] * 4
 
 

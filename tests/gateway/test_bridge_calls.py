@@ -77,7 +77,7 @@ async def _cancel_by_notice(lab: Lab, raw: Raw) -> None:
 async def test_lost_connection_of_a_legacy_client_does_not_cancel() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
-        call = asyncio.create_task(raw.say("tools/call", {"name": "sleep", "arguments": {"seconds": 0.5}}))
+        call = asyncio.create_task(raw.request("tools/call", {"name": "sleep", "arguments": {"seconds": 0.5}}))
         fake = lab.fakes["full"]
         await until_async(lambda: _seen(fake.stats.calls, "sleep"))
         call.cancel()
@@ -155,8 +155,8 @@ async def test_results_arrive_as_the_server_wrote_them(client_era: str, server_e
     async with full(server_era, transport) as lab, lab.raw() as raw:
         if client_era == "legacy":
             await raw.initialize()
-            result = (await raw.say("tools/call", {"name": "odd", "arguments": {}})).result
-            tools = (await raw.say("tools/list")).result["tools"]
+            result = (await raw.request("tools/call", {"name": "odd", "arguments": {}})).result
+            tools = (await raw.request("tools/list")).result["tools"]
         else:
             result = (await raw.call("odd")).result
             tools = (await raw.ask("tools/list")).result["tools"]
@@ -177,7 +177,7 @@ async def test_request_meta_and_capabilities_reach_the_server(client_era: str, s
         if client_era == "legacy":
             await raw.initialize()
             params = {"name": "declared", "arguments": {}, "_meta": meta}
-            said = (await raw.say("tools/call", params)).result["structuredContent"]
+            said = (await raw.request("tools/call", params)).result["structuredContent"]
         else:
             said = (await raw.call("declared", meta=meta)).result["structuredContent"]
     assert said["meta"]["example.org/vendor"] == meta["example.org/vendor"]
@@ -194,5 +194,5 @@ async def test_server_errors_keep_their_code_and_data() -> None:
             assert (await raw.call("nothing")).error["code"] == -32602
             assert (await raw.ask("nothing/at/all")).status == 404
             await raw.initialize()
-            lost = await raw.say("resources/read", {"uri": "fake://nowhere"})
+            lost = await raw.request("resources/read", {"uri": "fake://nowhere"})
             assert lost.status == 200 and lost.error["code"] in (-32002, -32602)

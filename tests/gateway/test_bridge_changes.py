@@ -77,7 +77,7 @@ async def recorded_stream(raw: Raw, era: str, uri: str | None = None) -> AsyncIt
     if era == "legacy":
         async with streaming(raw) as heard:
             if uri is not None:
-                assert (await raw.say("resources/subscribe", {"uri": uri})).result == {}
+                assert (await raw.request("resources/subscribe", {"uri": uri})).result == {}
             yield heard
         return
     wanted: Json = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -96,7 +96,7 @@ async def test_list_changes_are_notified(client_era: str, server_era: str, trans
         await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "resources"})
         for kind in ("tools", "prompts", "resources"):
             await until(partial(heard.of, f"notifications/{kind}/list_changed"))
-        listed = await (raw.say if client_era == "legacy" else raw.ask)("tools/list")
+        listed = await (raw.request if client_era == "legacy" else raw.ask)("tools/list")
         assert "extra_1" in {tool["name"] for tool in listed.result["tools"]}
 
 
@@ -113,7 +113,7 @@ async def test_resource_updates_are_notified(client_era: str, server_era: str, t
         await until(lambda: heard.of(updated))
         assert [params["uri"] for params in heard.of(updated)] == ["fake://text"]
         if client_era == "legacy":
-            assert (await raw.say("resources/unsubscribe", {"uri": "fake://text"})).result == {}
+            assert (await raw.request("resources/unsubscribe", {"uri": "fake://text"})).result == {}
             await asyncio.sleep(0.2)
             await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
             await asyncio.sleep(0.2)

@@ -44,7 +44,7 @@ class FakeUser:
         }
 
 
-def _said(result: Any) -> Any:
+def _parsed(result: Any) -> Any:
     return json.loads(text(result))
 
 
@@ -54,11 +54,11 @@ async def test_elicitation_sampling_and_roots_reach_the_client(
 ) -> None:
     user = FakeUser()
     async with full(server_era, transport) as lab, lab.client(client_era, **user.callbacks) as client:
-        twice = _said(await client.call_tool("elicit", {"rounds": 2}))
+        twice = _parsed(await client.call_tool("elicit", {"rounds": 2}))
         assert [answer["content"]["name"] for answer in twice] == ["answer 1", "answer 2"]
         assert user.asked == ["[full] Round 1: your name?", "[full] Round 2: your name?"]
-        assert _said(await client.call_tool("sample"))["content"]["text"] == "said by a model"
-        assert _said(await client.call_tool("roots"))["roots"] == [{"uri": "file:///work"}]
+        assert _parsed(await client.call_tool("sample"))["content"]["text"] == "said by a model"
+        assert _parsed(await client.call_tool("roots"))["roots"] == [{"uri": "file:///work"}]
         assert user.asked[2:] == ["Say something.", "roots"]
 
 
@@ -76,7 +76,7 @@ async def test_prompts_and_resources_can_elicit(client_era: str, server_era: str
 async def test_client_without_elicitation_is_not_asked(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.client(client_era) as client:
         assert "elicitation" in await _outcome(client)
-        assert _said(await client.call_tool("stats"))["calls"]["elicit"] == 1
+        assert _parsed(await client.call_tool("stats"))["calls"]["elicit"] == 1
 
 
 async def _outcome(client: Any) -> str:
@@ -101,7 +101,7 @@ async def test_sampling_with_tools_passes_both_ways(client_era: str, server_era:
     async with full(server_era, transport) as lab:
         options: Any = {"sampling_callback": sample, "sampling_capabilities": can}
         async with lab.client(client_era, **options) as client:
-            (answer,) = _said(await client.call_tool("ask", ASK))
+            (answer,) = _parsed(await client.call_tool("ask", ASK))
             assert answer["content"] == ANSWER["content"] and answer["stopReason"] == "toolUse"
             if server_era == "modern":
                 declared: Any = (await client.call_tool("declared")).structured_content
@@ -114,7 +114,7 @@ async def test_sampling_with_tools_needs_a_capable_client(client_era: str, serve
     async with full(server_era, transport) as lab, lab.raw() as raw:
         if client_era == "legacy":
             await raw.initialize()
-            declared = (await raw.say("tools/call", {"name": "declared", "arguments": {}})).result
+            declared = (await raw.request("tools/call", {"name": "declared", "arguments": {}})).result
         else:
             declared = (await raw.call("declared")).result
         if server_era == "modern":
@@ -122,7 +122,7 @@ async def test_sampling_with_tools_needs_a_capable_client(client_era: str, serve
             return
         legacy = client_era == "legacy"
         call: Any = {"name": "ask", "arguments": ASK}
-        answer = (await raw.say("tools/call", call) if legacy else await raw.call("ask", ASK)).result
+        answer = (await raw.request("tools/call", call) if legacy else await raw.call("ask", ASK)).result
         assert json.loads(answer["content"][0]["text"])[0]["code"] == -32601
 
 

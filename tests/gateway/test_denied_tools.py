@@ -772,7 +772,7 @@ async def test_resumed_stream_of_a_denied_tool_makes_no_new_call() -> None:
         await over(lab)
         rest = await resume(raw, last)
         assert rest[-1][1]["result"]["content"][0]["text"] == "3 steps"
-        again = await raw.say("tools/call", {"name": "progress", "arguments": {}})
+        again = await raw.request("tools/call", {"name": "progress", "arguments": {}})
         assert again.error["data"]["code"] == "E-TOOL-DENIED"
         assert lab.fakes["full"].stats.calls["progress"] == 1
 

@@ -45,7 +45,7 @@ class Ways:
 
     async def call(self, name: str, **arguments: Any) -> Any:
         if self.raw.session is not None:
-            return await self.raw.say("tools/call", {"name": name, "arguments": arguments})
+            return await self.raw.request("tools/call", {"name": name, "arguments": arguments})
         return await self.raw.call(name, arguments, capabilities={})
 
     async def warm_up(self, name: str, **arguments: Any) -> None:
@@ -380,7 +380,7 @@ async def test_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
             assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
 
             progress = {"name": f"{server}__add", "arguments": {"a": 1, "b": 1}, "_meta": {"progressToken": "p"}}
-            assert "result" in (await ways.raw.say("tools/call", progress)).last
+            assert "result" in (await ways.raw.request("tools/call", progress)).last
             wrong = await ways.call(f"{server}__add", a="one", b=2)
             assert wrong.result["_meta"]["toolway"]["executed"] == "no"
             assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
@@ -461,9 +461,9 @@ async def test_log_messages_during_a_flight_reach_its_client(server: str, transp
     async with full(server, transport) as found, found.raw() as raw:
         await raw.initialize()
         for _ in range(3):
-            await raw.say("tools/call", {"name": "log", "arguments": {}})
+            await raw.request("tools/call", {"name": "log", "arguments": {}})
         before = found.hub.calls.flights.taken_over
-        answer = await raw.say("tools/call", {"name": "log", "arguments": {}})
+        answer = await raw.request("tools/call", {"name": "log", "arguments": {}})
         levels = [each["params"]["level"] for each in answer.messages[:-1]]
         assert levels
         assert all(each["method"] == "notifications/message" for each in answer.messages[:-1])
@@ -482,9 +482,9 @@ async def test_elicitation_during_a_flight_reaches_its_session(server: str, tran
                 await raw.post({"jsonrpc": "2.0", "id": message["id"], "result": result}, raw.headers())
 
         for _ in range(3):  # no questions, so the tool of a legacy server counts as one that sends no requests
-            await raw.say("tools/call", {"name": "ask", "arguments": {"n": 0}}, answer)
+            await raw.request("tools/call", {"name": "ask", "arguments": {"n": 0}}, answer)
         before = found.hub.calls.flights.taken_over
-        asked = await raw.say("tools/call", {"name": "ask", "arguments": {}}, answer)
+        asked = await raw.request("tools/call", {"name": "ask", "arguments": {}}, answer)
         assert [each.get("method") for each in asked.messages] == ["elicitation/create", None]
         assert "result" in asked.last
         assert found.hub.calls.flights.taken_over == before + 1
@@ -530,7 +530,7 @@ async def test_each_key_has_its_own_legacy_connection_in_a_flight(tmp_path: Path
                 landed, pids = found.hub.calls.flights.landed, set[str]()
                 while found.hub.calls.flights.landed < landed + 3:
                     answer = await (
-                        raw.say("tools/call", {"name": "pid", "arguments": {}})
+                        raw.request("tools/call", {"name": "pid", "arguments": {}})
                         if client == "legacy"
                         else raw.call("pid", {}, capabilities={})
                     )

@@ -67,7 +67,7 @@ async def test_unknown_tool_error_suggests_only_visible_tools(tmp_path: Path) ->
                 async with found.raw(endpoint, token) as raw:
                     modern = (await raw.call(name, {"a": 1, "b": 2})).error
                     await raw.initialize()
-                    legacy = (await raw.say("tools/call", {"name": name, "arguments": {"a": 1, "b": 2}})).error
+                    legacy = (await raw.request("tools/call", {"name": name, "arguments": {"a": 1, "b": 2}})).error
                     assert modern == legacy
                     return modern
 

@@ -37,7 +37,7 @@ async def continue_call(raw: Raw, asked: Json, answer: Json, **arguments: Any) -
     return await raw.call("elicit", arguments, requestState=asked["requestState"], inputResponses=responses)
 
 
-def said(answer: Answer) -> Any:
+def content_of(answer: Answer) -> Any:
     return json.loads(answer.result["content"][0]["text"])
 
 
@@ -52,7 +52,7 @@ async def test_many_suspended_clients_each_get_their_own_answer(transport: str) 
             await all_asked.wait()
             done = await continue_call(raw, again.result, named(f"second {number}"), nonce=str(number), rounds=2)
             assert done.result["structuredContent"]["nonce"] == str(number)
-            assert [each["content"]["name"] for each in said(done)] == [f"first {number}", f"second {number}"]
+            assert [each["content"]["name"] for each in content_of(done)] == [f"first {number}", f"second {number}"]
 
         everybody, all_asked = asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.timeout(120), asyncio.TaskGroup() as clients:
@@ -74,7 +74,7 @@ async def test_callers_with_their_own_processes_are_not_mixed_up(tmp_path: Path)
                 asked = await begin(raw, nonce=str(number))
                 waiting.release()
                 await all_asked.wait()
-                assert said(await continue_call(raw, asked, named(str(number)), nonce=str(number))) == named(
+                assert content_of(await continue_call(raw, asked, named(str(number)), nonce=str(number))) == named(
                     str(number)
                 )
 
@@ -105,7 +105,7 @@ async def test_request_state_is_valid_once() -> None:
         replayed = await continue_call(raw, asked, named("other"), rounds=2)
         assert replayed.error["code"] == -32602
         done = await continue_call(raw, again, named("two"), rounds=2)
-        assert [each["content"]["name"] for each in said(done)] == ["one", "two"]
+        assert [each["content"]["name"] for each in content_of(done)] == ["one", "two"]
         assert (await continue_call(raw, again, named("three"), rounds=2)).error["code"] == -32602
 
 
@@ -134,7 +134,7 @@ async def test_request_state_is_valid_only_for_its_own_call(tmp_path: Path) -> N
         ]
         assert [each.error["code"] for each in tried] == [-32602] * len(tried)
         assert len(found.gateway.pending_calls) == 1
-        assert said(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+        assert content_of(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
 
 
 @pytest.mark.attack("held-26")
@@ -151,7 +151,7 @@ async def test_request_state_of_a_modern_server_is_bound_to_its_call(tmp_path: P
         assert (await continue_call(stranger, asked, named("x"), nonce="a")).error["code"] == -32602
         assert (await continue_call(raw, asked, named("x"), nonce="b")).error["code"] == -32602
         assert found.fakes["full"].stats.calls["elicit"] == before  # a refusal costs no contact
-        assert said(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+        assert content_of(await continue_call(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
 
 
 async def test_unanswered_input_request_is_asked_again() -> None:
@@ -159,7 +159,7 @@ async def test_unanswered_input_request_is_asked_again() -> None:
         asked = await begin(raw)
         again = await raw.call("elicit", requestState=asked["requestState"], inputResponses={"other": named("x")})
         assert again.result["inputRequests"] == asked["inputRequests"]
-        assert said(await continue_call(raw, again.result, named("now")))["content"]["name"] == "now"
+        assert content_of(await continue_call(raw, again.result, named("now")))["content"]["name"] == "now"
 
 
 async def test_progress_goes_to_the_latest_request() -> None:
@@ -214,7 +214,7 @@ async def test_suspended_calls_are_bounded_with_half_per_caller(tmp_path: Path) 
         await begin(b)
         assert (await c.call("elicit")).error["code"] == -31005
         await until(lambda: len(found.fakes["full"].stats.cancelled) == 2)
-        assert said(await continue_call(a, asked[0], named("x"), nonce="1"))["content"]["name"] == "x"
+        assert content_of(await continue_call(a, asked[0], named("x"), nonce="1"))["content"]["name"] == "x"
         await begin(c)
 
 
@@ -225,11 +225,11 @@ async def test_client_time_counts_separately_and_holds_no_slot() -> None:
             asked = await begin(raw)
             await asyncio.sleep(1.3)
             assert (await raw.call("echo", {"text": "in between"})).result["content"][0]["text"] == "in between"
-            assert said(await continue_call(raw, asked, named("late")))["content"]["name"] == "late"
+            assert content_of(await continue_call(raw, asked, named("late")))["content"]["name"] == "late"
 
 
 async def test_restarted_modern_server_gets_the_answers() -> None:
     async with lab({"full": pipe_entry("modern")}) as found, found.raw() as raw:
         asked = await begin(raw)
         found.hub.servers.restart("full")
-        assert said(await continue_call(raw, asked, named("after"))) == named("after")
+        assert content_of(await continue_call(raw, asked, named("after"))) == named("after")

@@ -299,7 +299,7 @@ async def test_call_tool_result_equals_the_direct_result(era: str) -> None:
     async with two_servers() as found, found.raw("search") as raw:
         if era == "legacy":
             await raw.initialize()
-        send = raw.ask if era == "modern" else raw.say
+        send = raw.ask if era == "modern" else raw.request
         for name, arguments in (("unknown_fields", {}), ("add", {"a": 1, "b": 2.5}), ("fail", {"text": "no"})):
             direct = await send("tools/call", {"name": f"new__{name}", "arguments": arguments})
             through = await send(

@@ -26,15 +26,15 @@ async def test_every_legacy_revision_is_supported(version: str) -> None:
     async with full("modern", "http") as lab, lab.raw() as raw:
         begun = (await raw.initialize(version)).result
         assert begun["protocolVersion"] == version and begun["serverInfo"]["name"] == "full"
-        assert (await raw.say("tools/call", {"name": "echo", "arguments": {"text": "hi"}})).result["content"]
-        assert (await raw.say("ping")).result == {}
+        assert (await raw.request("tools/call", {"name": "echo", "arguments": {"text": "hi"}})).result["content"]
+        assert (await raw.request("ping")).result == {}
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "1999-01-01", "2026-07-28", ""])
 @pytest.mark.promise("D5")
 async def test_unsupported_revision_is_offered_the_latest(version: object) -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
-        answer = await raw.say("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {}})
+        answer = await raw.request("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {}})
         assert answer.result["protocolVersion"] == "2025-11-25"
 
 
@@ -48,7 +48,7 @@ async def test_only_protocol_capabilities_are_announced() -> None:
 async def test_initialize_without_a_revision_starts_no_session() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         for params in ({}, {"protocolVersion": None}, {"protocolVersion": 7}):
-            refused = await raw.say("initialize", params)
+            refused = await raw.request("initialize", params)
             assert refused.status == 400 and refused.error["code"] == -32602
             assert "mcp-session-id" not in refused.headers
 
@@ -63,12 +63,12 @@ async def test_session_works_only_for_its_caller_and_endpoint(tmp_path: Path) ->
         for endpoint, token in (("server/full", other), ("server/full", "tw_owner"), ("", mine)):
             async with lab.raw(endpoint, token) as stranger:
                 stranger.session = raw.session
-                assert (await stranger.say("tools/list")).status == 404
+                assert (await stranger.request("tools/list")).status == 404
                 deleted = await stranger.http.delete(stranger.url, headers=stranger.headers())
                 assert deleted.status_code == 404
-        assert (await raw.say("tools/list")).status == 200
+        assert (await raw.request("tools/list")).status == 200
         raw.session = f"{raw.session}x"
-        assert (await raw.say("tools/list")).status == 404
+        assert (await raw.request("tools/list")).status == 404
         named = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         fields = raw.headers()
         del fields["mcp-session-id"]
@@ -78,10 +78,10 @@ async def test_session_works_only_for_its_caller_and_endpoint(tmp_path: Path) ->
 async def test_session_ends_when_its_client_deletes_it() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
-        held = asyncio.create_task(raw.say("tools/call", {"name": "hold", "arguments": {}}))
+        held = asyncio.create_task(raw.request("tools/call", {"name": "hold", "arguments": {}}))
         await until(lambda: lab.fakes["full"].stats.calls.get("hold"))
         assert (await raw.http.delete(raw.url, headers=raw.headers())).status_code == 204
-        assert (await raw.say("tools/list")).status == 404
+        assert (await raw.request("tools/list")).status == 404
         await until(lambda: lab.fakes["full"].stats.cancelled)  # what it was doing ends with it
         await asyncio.gather(held, return_exceptions=True)
 
@@ -139,7 +139,7 @@ async def test_session_continues_in_another_process_with_the_key(tmp_path: Path)
         await first.initialize()
         second.session = third.session = first.session
         for each in (first, second):
-            assert (await each.say("tools/call", call)).result["content"][0]["text"] == "hi"
-        assert (await third.say("tools/call", call)).status == 404  # it has another key
+            assert (await each.request("tools/call", call)).result["content"][0]["text"] == "hi"
+        assert (await third.request("tools/call", call)).status == 404  # it has another key
         assert (await second.http.delete(two, headers=second.headers())).status_code == 204
-        assert (await second.say("tools/list")).status == 404
+        assert (await second.request("tools/list")).status == 404

@@ -66,7 +66,7 @@ async def vendor(era: str, **more: Any) -> AsyncIterator[tuple[Lab, VendorServer
 
 
 async def ask(raw: Raw, era: str, method: str, params: Json) -> Answer:
-    return await (raw.ask(method, params) if era == "modern" else raw.say(method, params))
+    return await (raw.ask(method, params) if era == "modern" else raw.request(method, params))
 
 
 @asynccontextmanager

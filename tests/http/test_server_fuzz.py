@@ -85,10 +85,10 @@ async def handler(exchange: Exchange) -> None:
 @example([([get("/a") * 300], "wait")])
 @example([([SEEDS[6], SEEDS[6]], "wait")])
 def test_random_bytes_never_break_or_leak_the_server(clients: Sequence[tuple[list[bytes], str]]):
-    asyncio.run(_talk(clients))
+    asyncio.run(_run_clients(clients))
 
 
-async def _talk(clients: Sequence[tuple[list[bytes], str]]) -> None:
+async def _run_clients(clients: Sequence[tuple[list[bytes], str]]) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     failed = _Failed()

@@ -35,45 +35,45 @@ async def hub_for(era: str, transport: str, **options: Any) -> AsyncIterator[Hub
         yield hub
 
 
-async def heard_of(heard: list[ServerLog], levels: list[str]) -> None:
+async def wait_for_logs(logs: list[ServerLog], levels: list[str]) -> None:
     """Wait for these messages, and for a moment in which another one could arrive."""
     async with asyncio.timeout(20):
-        while len(heard) < len(levels):
+        while len(logs) < len(levels):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    assert [(each.server, each.logger, each.level) for each in heard] == [("full", "full", each) for each in levels]
-    assert all(each.data == {"words": each.level, "nothing": None} for each in heard)
-    heard.clear()
+    assert [(each.server, each.logger, each.level) for each in logs] == [("full", "full", each) for each in levels]
+    assert all(each.data == {"words": each.level, "nothing": None} for each in logs)
+    logs.clear()
 
 
 @EVERY_SERVER
 @pytest.mark.user_trial("22")
 async def test_log_callback_gets_messages_of_every_call(era: str, transport: str) -> None:
-    heard: list[ServerLog] = []
+    logs: list[ServerLog] = []
 
     async def on_log(log: ServerLog) -> None:
-        heard.append(log)
+        logs.append(log)
 
     async with hub_for(era, transport, log_callback=on_log) as hub:
         for _ in range(3):  # the first call may need the middleware chain, the others skip it
             assert (await hub.call_tool("full.log")).text == "info error"
-            await heard_of(heard, ["info", "error"])
+            await wait_for_logs(logs, ["info", "error"])
         await hub.call_tool("full.log", max_attempts=1)
-        await heard_of(heard, ["info", "error"])
+        await wait_for_logs(logs, ["info", "error"])
 
 
 @EVERY_SERVER
 @pytest.mark.user_trial("22")
 async def test_log_level_is_requested_from_servers(era: str, transport: str) -> None:
-    heard: list[ServerLog] = []
-    async with hub_for(era, transport, log_callback=heard.append, log_level="debug") as hub:
+    logs: list[ServerLog] = []
+    async with hub_for(era, transport, log_callback=logs.append, log_level="debug") as hub:
         for _ in range(2):
             assert (await hub.call_tool("full.log")).text == "debug info error"
-            await heard_of(heard, ["debug", "info", "error"])
-    async with hub_for(era, transport, log_callback=heard.append, log_level="error") as hub:
+            await wait_for_logs(logs, ["debug", "info", "error"])
+    async with hub_for(era, transport, log_callback=logs.append, log_level="error") as hub:
         for _ in range(2):
             assert (await hub.call_tool("full.log")).text == "error"
-            await heard_of(heard, ["error"])
+            await wait_for_logs(logs, ["error"])
 
 
 @EVERY_SERVER
@@ -99,10 +99,10 @@ async def test_log_level_in_call_meta_applies_to_that_call() -> None:
 
 
 async def test_log_secrets_are_masked_and_failing_callback_is_ignored() -> None:
-    heard: list[ServerLog] = []
+    logs: list[ServerLog] = []
 
     def on_log(log: ServerLog) -> None:
-        heard.append(log)
+        logs.append(log)
         raise ValueError("a bug of the program")
 
     entry: Json = pipe_entry("modern")
@@ -111,9 +111,9 @@ async def test_log_secrets_are_masked_and_failing_callback_is_ignored() -> None:
         assert (await hub.call_tool("full.log")).text == "info error"
         hub._core.emit(ServerLog("full", "info", ["the words-that-are-secret-1234"]))
         async with asyncio.timeout(20):
-            while len(heard) < 3:
+            while len(logs) < 3:
                 await asyncio.sleep(0.01)
-    assert "words-that-are-secret" not in str(heard[-1].data)
+    assert "words-that-are-secret" not in str(logs[-1].data)
 
 
 def test_unknown_log_level_is_a_config_error() -> None:

@@ -177,12 +177,12 @@ class BreakerMachine(LoopMachine):
         assert task.cancelled() or (task.exception() is None) is good
         del self.under_way[task]
         began = self.began.pop(task)
-        self.tell(self.tool, task is self.tool.trial, SERVERS if fault is TOOLS else "", good, began)
-        self.tell(self.server, False, fault if fault in (SERVERS, LOST, REFUSED) else "", good, began)
+        self.report(self.tool, task is self.tool.trial, SERVERS if fault is TOOLS else "", good, began)
+        self.report(self.server, False, fault if fault in (SERVERS, LOST, REFUSED) else "", good, began)
         if task is self.tool.trial:
             self.tool.trial = None
 
-    def tell(self, model: Model, trial: bool, fault: str, good: bool, began: float) -> None:
+    def report(self, model: Model, trial: bool, fault: str, good: bool, began: float) -> None:
         """A call from before an opening says nothing about what is tried now."""
         if model.position is CLOSED or trial:
             if fault:

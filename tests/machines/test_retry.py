@@ -72,54 +72,54 @@ class RetryMachine(LoopMachine):
         self.calls_at: list[float] = []
         self.retries_at: list[float] = []
         self.stage = retry(
-            lambda call: RetryPolicy(max_attempts=self.told(call).allowed),
+            lambda call: RetryPolicy(max_attempts=self.running_call(call).allowed),
             lambda _: self.budget,
             self.loop.time,
             lambda: self.roll,
             asyncio.sleep,
         )
 
-    def told(self, call: Call) -> RunningCall:
-        return next(told for told in self.all if told.call is call)
+    def running_call(self, call: Call) -> RunningCall:
+        return next(made_call for made_call in self.all if made_call.call is call)
 
     @property
     def waiting(self) -> list[RunningCall]:
-        return [told for told in self.all if told.answer is not None]
+        return [made_call for made_call in self.all if made_call.answer is not None]
 
     @property
     def running(self) -> list[RunningCall]:
-        return [told for told in self.all if told.running]
+        return [made_call for made_call in self.all if made_call.running]
 
     # -- the end of the pipeline --------------------------------------------------------------------------------------
 
     async def end(self, call: Call) -> CallResult:
-        told = self.told(call)
-        told.attempts += 1
-        if told.attempts == 1:
+        made_call = self.running_call(call)
+        made_call.attempts += 1
+        if made_call.attempts == 1:
             self.calls_at.append(self.loop.time())
-        self.check_attempt(told)
-        told.answer = self.loop.create_future()
+        self.check_attempt(made_call)
+        made_call.answer = self.loop.create_future()
         try:
-            return await told.answer
+            return await made_call.answer
         finally:
-            told.answer = None
+            made_call.answer = None
 
-    def check_attempt(self, told: RunningCall) -> None:
-        assert told.attempts == len(told.failures) + 1
-        if told.failures:
-            last, now = told.failures[-1], self.loop.time()
+    def check_attempt(self, made_call: RunningCall) -> None:
+        assert made_call.attempts == len(made_call.failures) + 1
+        if made_call.failures:
+            last, now = made_call.failures[-1], self.loop.time()
             assert last.wait is not None, f"sent again after {last}"
             assert last.wait[0] - LEEWAY <= now - last.at <= last.wait[1] + LEEWAY
-            assert now < told.call.deadline
+            assert now < made_call.call.deadline
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
     @rule(effect=st.sampled_from(Effect), allowed=st.integers(1, 6), time=st.sampled_from([0.1, 5.0, 70.0, 900.0]))
     def begins(self, effect: Effect, allowed: int, time: float) -> None:
         call = Call("s.t", "tools/call", {}, server="s", name="t", effect=effect, deadline=self.loop.time() + time)
-        told = RunningCall(call, allowed)
-        self.all.append(told)
-        told.task = self.loop.create_task(self.reached(call))
+        made_call = RunningCall(call, allowed)
+        self.all.append(made_call)
+        made_call.task = self.loop.create_task(self.reached(call))
         self.loop.turn(3)
 
     async def reached(self, call: Call) -> CallResult:
@@ -140,61 +140,61 @@ class RetryMachine(LoopMachine):
     @precondition(lambda self: len(self.waiting) > 3)
     @rule(certainty=st.sampled_from([C0, C1, C2]))
     def all_fail(self, certainty: Certainty) -> None:
-        for told in self.waiting:
-            self.fail(told, certainty, None, True)
+        for made_call in self.waiting:
+            self.fail(made_call, certainty, None, True)
 
-    def fail(self, told: RunningCall, certainty: Certainty, asked: float | None, retryable: bool) -> None:
+    def fail(self, made_call: RunningCall, certainty: Certainty, asked: float | None, retryable: bool) -> None:
         now, error = self.loop.time(), failure(certainty, retry_after=asked, retryable=retryable)
-        failed = Failed(now, error, certainty, told.wait_after(now, error, certainty))
-        affordable = self.affordable(told)
+        failed = Failed(now, error, certainty, made_call.wait_after(now, error, certainty))
+        affordable = self.affordable(made_call)
         refused = self.budget.denied
-        told.failures.append(failed)
-        assert told.answer is not None
-        told.answer.set_exception(error)
+        made_call.failures.append(failed)
+        assert made_call.answer is not None
+        made_call.answer.set_exception(error)
         self.loop.turn(3)
-        if told.running:
+        if made_call.running:
             assert failed.wait is not None and affordable
             self.retries_at.append(now)
         else:
-            self.check_end(told, failed, refused=self.budget.denied > refused, affordable=affordable)
+            self.check_end(made_call, failed, refused=self.budget.denied > refused, affordable=affordable)
 
-    def affordable(self, told: RunningCall) -> bool:
+    def affordable(self, made_call: RunningCall) -> bool:
         """The budget, by all calls of the last ten seconds. The attempt that failed has left it already."""
         oldest = int(self.loop.time()) - 10
         calls = sum(int(at) > oldest for at in self.calls_at)
         retries = sum(int(at) > oldest for at in self.retries_at)
-        others = sum(each.retrying for each in self.all if each is not told)
+        others = sum(each.retrying for each in self.all if each is not made_call)
         return others < 3 or retries + 1 <= 0.2 * calls
 
-    def check_end(self, told: RunningCall, failed: Failed, *, refused: bool, affordable: bool) -> None:
-        error = told.task.exception()
+    def check_end(self, made_call: RunningCall, failed: Failed, *, refused: bool, affordable: bool) -> None:
+        error = made_call.task.exception()
         assert isinstance(error, CallError)
         assert failed.error in (error, error.__cause__)
-        assert error.attempts == told.attempts
-        assert error.executed == max(f.certainty for f in told.failures).executed
+        assert error.attempts == made_call.attempts
+        assert error.executed == max(f.certainty for f in made_call.failures).executed
         if refused:
             assert not affordable
         elif failed.wait is not None:  # the only reason left: no time for the wait and an attempt
-            assert told.call.deadline - failed.at <= failed.wait[1] + 0.05
+            assert made_call.call.deadline - failed.at <= failed.wait[1] + 0.05
 
     @precondition(lambda self: self.waiting)
     @rule(which=st.integers(0, 100))
     def succeeds(self, which: int) -> None:
-        told = self.waiting[which % len(self.waiting)]
-        assert told.answer is not None
-        told.answer.set_result(CallResult("s", "t", {}))
+        made_call = self.waiting[which % len(self.waiting)]
+        assert made_call.answer is not None
+        made_call.answer.set_result(CallResult("s", "t", {}))
         self.loop.turn(3)
-        assert told.task.result().attempts == told.attempts
+        assert made_call.task.result().attempts == made_call.attempts
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 100))
     def leaves(self, which: int) -> None:
-        told = self.running[which % len(self.running)]
-        made = told.attempts
-        told.task.cancel()
+        made_call = self.running[which % len(self.running)]
+        made = made_call.attempts
+        made_call.task.cancel()
         self.loop.turn(3)
-        assert told.task.cancelled()
-        assert told.attempts == made
+        assert made_call.task.cancelled()
+        assert made_call.attempts == made
 
     @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 5.0, 11.0, 70.0]))
     def time_passes(self, seconds: float) -> None:
@@ -202,11 +202,11 @@ class RetryMachine(LoopMachine):
 
     @invariant()
     def budget_counts_running_retries(self) -> None:
-        assert self.budget.active == sum(told.retrying for told in self.all)
+        assert self.budget.active == sum(made_call.retrying for made_call in self.all)
 
     def finish(self) -> None:
-        for told in self.running:
-            told.task.cancel()
+        for made_call in self.running:
+            made_call.task.cancel()
         self.loop.turn()
         assert self.budget.active == 0
 

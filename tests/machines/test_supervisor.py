@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
-from tests.machines.upstreams import PLAIN, FakeHub, SimulatedLink, Weather, a_call, tell
+from tests.machines.upstreams import PLAIN, FakeHub, SimulatedLink, Weather, a_call, send_notifications
 from tests.upstream.scripted_transport import MODERN
 from toolway.config.schema import Server
 from toolway.errors import CallError
@@ -55,7 +55,7 @@ class SupervisorMachine(LoopMachine):
     # -- what happens -------------------------------------------------------------------------------------------------
 
     @rule(how=st.sampled_from(["call", "call", "call", "wait_ready", "sign_of_life", "wait_listed", "fetch_now"]))
-    def somebody_comes(self, how: str) -> None:
+    def caller_arrives(self, how: str) -> None:
         upstream = self.upstream
         ways: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
             "call": lambda: upstream.call(a_call()),
@@ -68,7 +68,7 @@ class SupervisorMachine(LoopMachine):
 
     @precondition(lambda self: self.waiting)
     @rule(which=st.integers(0, 100))
-    def somebody_leaves(self, which: int) -> None:
+    def caller_leaves(self, which: int) -> None:
         self.waiting[which % len(self.waiting)].cancel()
         self.loop.turn(2)
 
@@ -111,7 +111,7 @@ class SupervisorMachine(LoopMachine):
     @rule(what=st.sampled_from(["tools", "resources"]), count=st.sampled_from([1, 50]))
     def lists_change(self, what: str, count: int) -> None:
         assert self.link is not None
-        self.loop.run(tell(self.link.inbound, f"notifications/{what}/list_changed", count))
+        self.loop.run(send_notifications(self.link.inbound, f"notifications/{what}/list_changed", count))
 
     @rule(
         opening=st.sampled_from(["well", "well", "refused", "never"]),

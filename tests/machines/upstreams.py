@@ -138,7 +138,7 @@ class FakeHub:
         return [link for link in self.links if not link.closed]
 
 
-async def tell(inbound: InboundHandler, method: str, count: int) -> None:
+async def send_notifications(inbound: InboundHandler, method: str, count: int) -> None:
     for _ in range(count):
         inbound.on_notification(method, {})
 

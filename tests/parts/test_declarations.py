@@ -19,7 +19,7 @@ VALUES = {"routes": Sequence, "schemas": Mapping, "tables": Sequence}
     [(part, method) for part in PARTS for method in part.code],
     ids=lambda each: getattr(each, "name", each),
 )
-def test_code_names_what_the_method_needs(part: Part, method: str) -> None:
+def test_code_names_needs_of_the_method(part: Part, method: str) -> None:
     found = part._find(method)
     if method in VALUES:
         assert isinstance(found, VALUES[method])

@@ -89,7 +89,7 @@ async def test_failed_upgrade_changes_nothing(tmp_path: Path) -> None:
     await new.close()
 
 
-async def test_cluster_tables_are_upgraded_once_and_refused_by_an_older_node(
+async def test_cluster_tables_upgrade_once_and_reject_older_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = Base.metadata

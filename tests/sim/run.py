@@ -241,10 +241,10 @@ class _Stage:
         self._history.add(Ended(self._history.now(), plan.call, outcome, executed, attempts, **facts))
 
     def _progress(self, plan: Plan) -> Any:
-        def heard(progress: float, total: float | None, message: str | None) -> None:
+        def on_progress(progress: float, total: float | None, message: str | None) -> None:
             self._history.add(Progress(self._history.now(), plan.call, message or ""))
 
-        return heard
+        return on_progress
 
     # -- deeds --------------------------------------------------------------------------------------------------------
 
@@ -350,13 +350,13 @@ class _GatewayStage(_Stage):
         if plan.progress:
             meta["progressToken"] = plan.call
 
-        def heard(message: Json) -> None:
+        def on_message(message: Json) -> None:
             if message["method"] == "notifications/progress" and plan.call not in self._left:
                 params = message["params"]
                 self._history.add(Progress(self._history.now(), params["progressToken"], params.get("message", "")))
 
         try:
-            told = await client.call(f"{plan.server}__{plan.tool}", arguments, meta, heard)
+            answer = await client.call(f"{plan.server}__{plan.tool}", arguments, meta, on_message)
         except asyncio.CancelledError:
             if plan.call in self._left:
                 self._ended(plan, "cancelled", "unknown")
@@ -365,8 +365,8 @@ class _GatewayStage(_Stage):
         except Exception as exc:
             self._ended(plan, "broken", "unknown", detail=repr(exc))
         else:
-            attempts = plan.attempts if told.nonce is not None else told.attempts  # a result does not say how many
-            self._ended(plan, told.outcome, told.executed, attempts, nonce=told.nonce, detail=told.detail)
+            attempts = plan.attempts if answer.nonce is not None else answer.attempts  # a result does not say how many
+            self._ended(plan, answer.outcome, answer.executed, attempts, nonce=answer.nonce, detail=answer.detail)
 
 
 class OrderedSet(MutableSet[Any]):

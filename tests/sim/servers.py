@@ -169,7 +169,7 @@ class Process:
         if exchange.fate is Fate.HANG:
             self.hang()
         self._tell = exchange.notify
-        self._tell_progress(exchange)
+        self._send_progress(exchange)
         dice, traits = self.server.dice, self.server.traits
         work = ticks(dice, 0, traits.work)
         if traits.slow and exchange.method == "tools/call" and dice.random() < traits.slow:
@@ -225,7 +225,7 @@ class Process:
             )
         return None
 
-    def _tell_progress(self, exchange: Exchange) -> None:
+    def _send_progress(self, exchange: Exchange) -> None:
         token = exchange.meta("progressToken")
         if token is not None:
             facts = {"progressToken": token, "progress": 1, "message": exchange.nonce}

@@ -29,7 +29,7 @@ async def answer_normally(server: LegacySseServer, conn: Conn, request: Received
         return
     await conn.send(ACCEPTED)
     if "id" in request.json and "method" in request.json:
-        await server.say(server.answer(request))
+        await server.send_message(server.answer(request))
 
 
 @dataclass
@@ -49,7 +49,7 @@ class LegacySseServer:
     def answer(self, request: Received) -> Json:
         return {"jsonrpc": "2.0", "id": request.json["id"], "result": result_of(request)}
 
-    async def say(self, message: Any, id_: str = "") -> None:
+    async def send_message(self, message: Any, id_: str = "") -> None:
         """One event on the newest stream."""
         await self.streams[-1].send(event(message, id_))
 

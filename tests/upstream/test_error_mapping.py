@@ -143,11 +143,11 @@ def test_configured_unprocessed_status_is_not_outcome_unknown() -> None:
 
 
 @pytest.mark.parametrize("code", ["E-HTTP-CUT", "E-STDIO-EXIT", "E-ANSWER"])
-def test_lost_call_stays_unknown_whatever_is_configured(code) -> None:
+def test_lost_call_stays_unknown_under_any_settings(code) -> None:
     assert of_fault(C2, (0, 500, 503, -32603), code=code).certainty is C2
 
 
-def test_application_error_stays_ran_whatever_is_configured() -> None:
+def test_application_error_stays_ran_under_any_settings() -> None:
     assert of_answer(5, unprocessed=(5,)).certainty is C3
 
 

@@ -278,7 +278,7 @@ def answering(data: bytes, *, on_stream: bool = False) -> React:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(data)
         if on_stream:
-            await server.say(server.answer(request))
+            await server.send_message(server.answer(request))
 
     return react
 
@@ -333,7 +333,7 @@ async def test_result_in_response_needs_matching_id() -> None:
         first = request.json["id"] == 1
         await conn.send(json_response(server.answer(request) if first else wrong))
         if not first:
-            await server.say(server.answer(request))
+            await server.send_message(server.answer(request))
 
     async with linked(react) as it:
         for nonce in ("a", "b"):
@@ -342,7 +342,7 @@ async def test_result_in_response_needs_matching_id() -> None:
 
 async def test_result_before_response_completes_call() -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        await server.say(server.answer(request))
+        await server.send_message(server.answer(request))
         await hold()
 
     async with linked(react) as it:
@@ -355,7 +355,7 @@ async def test_background_posts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(link_module, "POST_TIMEOUT_S", 0.2)
 
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        await server.say(server.answer(request))
+        await server.send_message(server.answer(request))
         await hold()
 
     async with linked(react) as it:
@@ -369,7 +369,7 @@ async def test_result_on_stream_completes_call_after_lost_response() -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         conn.reset()
         await asyncio.sleep(0.05)
-        await server.say(server.answer(request))
+        await server.send_message(server.answer(request))
 
     async with linked(react) as it:
         assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
@@ -432,7 +432,7 @@ async def test_unsent_call_is_never_sent_after_stream_ends() -> None:
 @pytest.mark.parametrize("how", ["reset", "in order"])
 async def test_stream_resumes_from_last_event_id(how: str) -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, f"before-{len(server.posts)}")
+        await server.send_message({"jsonrpc": "2.0", "method": "notifications/x"}, f"before-{len(server.posts)}")
         await conn.send(ACCEPTED)
         before = server.streams[-1]
         await asyncio.sleep(0.02)  # a reset also takes back what was not read yet
@@ -443,7 +443,7 @@ async def test_stream_resumes_from_last_event_id(how: str) -> None:
             before.writer.close()
         await until(lambda: server.streams[-1] is not before)
         await asyncio.sleep(0.02)
-        await server.say(server.answer(request), f"after-{len(server.posts)}")
+        await server.send_message(server.answer(request), f"after-{len(server.posts)}")
 
     async with linked(react) as it:
         for nonce in ("n", "m"):
@@ -453,7 +453,7 @@ async def test_stream_resumes_from_last_event_id(how: str) -> None:
 
 async def test_stream_resumed_as_other_session_is_lost() -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
+        await server.send_message({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await conn.send(ACCEPTED)
         server.endpoint = "/messages?session=s-2"
         server.streams[-1].writer.close()
@@ -467,7 +467,7 @@ async def test_stream_resumed_as_other_session_is_lost() -> None:
 
 async def test_failed_resume_is_not_repeated() -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
-        await server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
+        await server.send_message({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await conn.send(ACCEPTED)
         server.opening = response(204)
         server.streams[-1].writer.close()
@@ -479,7 +479,7 @@ async def test_failed_resume_is_not_repeated() -> None:
 
 async def test_messages_wait_while_stream_resumes() -> None:
     async with linked() as it:
-        await it.server.say({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
+        await it.server.send_message({"jsonrpc": "2.0", "method": "notifications/x"}, "7")
         await until(lambda: it.ears.heard)
         it.server.streams[-1].reset()
         await asyncio.sleep(0.02)
@@ -500,7 +500,7 @@ async def test_expired_session_opens_new_stream_and_drains_old_one() -> None:
         if request.json["method"] == "tools/call" and not slow:
             slow.append(request)
         else:
-            await server.say(server.answer(request))
+            await server.send_message(server.answer(request))
 
     async with linked(react) as it:
         early = asyncio.create_task(it.call(nonce="early"))
@@ -540,7 +540,7 @@ async def test_oversized_event_fails_only_its_call() -> None:
         answer = server.answer(request)
         if request.json["params"]["arguments"].get("long"):
             answer["result"]["content"][0]["text"] = "x" * 50_000
-        await server.say(answer)
+        await server.send_message(answer)
 
     async with linked(react, limits=Limits(max_message_bytes=10_000)) as it:
         beside = asyncio.create_task(it.call(nonce="n"))
@@ -585,7 +585,7 @@ async def test_unmatched_responses_are_dropped_and_counted() -> None:
     async def react(server: LegacySseServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
         for id_ in (999, "x", -1, request.json["id"], request.json["id"]):
-            await server.say({**server.answer(request), "id": id_})
+            await server.send_message({**server.answer(request), "id": id_})
 
     async with linked(react) as it:
         await it.call()
@@ -595,8 +595,8 @@ async def test_unmatched_responses_are_dropped_and_counted() -> None:
 async def test_server_notifications_and_requests_are_handled() -> None:
     async with linked() as it:
         await it.server.raw(b": a sign of life\n\nevent: ping\ndata: now\n\n")
-        await it.server.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        await it.server.say({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})
+        await it.server.send_message({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        await it.server.send_message({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})
         await until(lambda: it.server.posts)
         assert it.ears.heard == [("notifications/tools/list_changed", {})]
         assert it.server.posts[0].json == {"jsonrpc": "2.0", "id": "q", "result": {"roots": []}}
@@ -622,7 +622,7 @@ async def test_cancelled_call_sends_notification_and_drops_late_result() -> None
         (notice,) = [post.json for post in it.server.posts if post.json["method"] == "notifications/cancelled"]
         assert notice["params"] == {"requestId": 1}
         assert is_call(it.server.posts[0])
-        await it.server.say(it.server.answer(it.server.posts[0]))
+        await it.server.send_message(it.server.answer(it.server.posts[0]))
         await until(lambda: it.link.info().unmatched_responses == 1)
 
 

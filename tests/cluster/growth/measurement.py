@@ -71,16 +71,16 @@ class Process:
         words = [sys.executable, "-m", "tests.cluster.growth.worker"]
         pipe = asyncio.subprocess.PIPE
         made = cls(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=pipe, stdout=pipe, limit=2**20))
-        made._say(told)
+        made._send(told)
         return made
 
     async def ask(self, *words: Any) -> Any:
         async with self._turn:
-            self._say(words)
+            self._send(words)
             assert self._process.stdout is not None
             return json.loads(await self._process.stdout.readline())
 
-    def _say(self, words: Sequence[Any]) -> None:
+    def _send(self, words: Sequence[Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
 

@@ -53,7 +53,7 @@ class SimNode:
         self.owners = OwnerCache(self.places)
         self.lists = ListStore(self.engine, an_integrity())
         self.following = ChangeFeed(ChangeReader(self.engine), TENANT)
-        self.bus = Bus(CLUSTER, id, self._hear, self.following.resync, TENANT)
+        self.bus = Bus(CLUSTER, id, self._on_message, self.following.resync, TENANT)
         self.following.send = self.bus.publish
         self.following.on_change("lists", self._take_lists)
         self.following.on_message("instances", self._places_moved)
@@ -84,7 +84,7 @@ class SimNode:
         self.count["statements"] += 1
         self.count[table] += 1
 
-    def _hear(self, kind: str, body: Json) -> None:
+    def _on_message(self, kind: str, body: Json) -> None:
         self.count["heard"] += 1
         self.following.handle_message(kind, body)
 

@@ -52,7 +52,7 @@ async def test_responding_database_is_not_waited_for() -> None:
     assert await wait_for_database(Record(1).open, asyncio.Event(), "127.0.0.1", 1, None) == "open"
 
 
-async def test_waiting_gateway_is_alive_but_not_ready_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_gateway_is_alive_and_reports_why_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "DATABASE_RETRY_INTERVAL_S", 3600.0)
     record, end, port = Record(99), asyncio.Event(), free_port()
     opening = asyncio.create_task(wait_for_database(record.open, end, "127.0.0.1", port, None))

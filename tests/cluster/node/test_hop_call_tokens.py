@@ -150,12 +150,12 @@ async def test_callers_token_is_never_sent_to_another_node(nodes: Cluster) -> No
     """Everything that nodes send each other is looked at, on the wire."""
     heard = bytearray()
 
-    async def hear(message: Any) -> None:
+    async def record_message(message: Any) -> None:
         heard.extend(message.subject.encode() + (message.reply or "").encode() + message.data)
 
     listener = await nats.connect(nodes.nats)
     try:
-        await listener.subscribe(">", cb=hear)
+        await listener.subscribe(">", cb=record_message)
         await listener.flush()
         token = await nodes.key("mine")
         owner = nodes.owner("web")

@@ -40,7 +40,7 @@ async def both(nodes: Cluster, server: str, token: str, name: str, arguments: Js
     return found
 
 
-def said(answer: Answer) -> Json:
+def content_of(answer: Answer) -> Json:
     found: Json = answer.result["structuredContent"]
     return found
 
@@ -50,22 +50,24 @@ def said(answer: Answer) -> Json:
 
 async def test_each_caller_has_its_own_process_at_any_gateway(nodes: Cluster) -> None:
     mine, yours = await nodes.key("mine"), await nodes.key("yours")
-    pids = [{said(answer)["pid"] for answer in await both(nodes, "full", token, "pid")} for token in (mine, yours)]
+    pids = [
+        {content_of(answer)["pid"] for answer in await both(nodes, "full", token, "pid")} for token in (mine, yours)
+    ]
     assert [len(found) for found in pids] == [1, 1] and pids[0] != pids[1]
-    shared = {said(answer)["pid"] for answer in await both(nodes, "full", TOKEN, "pid")}
+    shared = {content_of(answer)["pid"] for answer in await both(nodes, "full", TOKEN, "pid")}
     assert len(shared) == 1 and shared.isdisjoint(pids[0] | pids[1])  # the owner shares a process with no other caller
 
 
 async def test_parallel_calls_through_both_gateways_are_not_mixed_up(nodes: Cluster) -> None:
     """A context that is mixed up shows in the process that answers."""
     tokens = {name: await nodes.key(name) for name in ("a", "b", "c")}
-    home = {name: said((await both(nodes, "full", token, "pid"))[0])["pid"] for name, token in tokens.items()}
+    home = {name: content_of((await both(nodes, "full", token, "pid"))[0])["pid"] for name, token in tokens.items()}
 
     async def ask(name: str, number: int) -> tuple[str, int, str]:
         node = nodes.nodes[number % 2]
         async with node.raw("server/full", tokens[name]) as raw:
-            pid = said(await raw.call("pid"))["pid"]
-            return name, pid, said(await raw.call("echo", {"text": f"{name} {number}"}))["text"] + f" {number}"
+            pid = content_of(await raw.call("pid"))["pid"]
+            return name, pid, content_of(await raw.call("echo", {"text": f"{name} {number}"}))["text"] + f" {number}"
 
     found = await asyncio.gather(*(ask(name, number) for number in range(12) for name in tokens))
     assert all(pid == home[name] and text.startswith(name) for name, pid, text in found)
@@ -75,7 +77,7 @@ async def test_scoped_key_has_the_same_access_at_any_gateway(nodes: Cluster) -> 
     token = await nodes.key("narrow", scopes=["server/web"])
     for node in nodes.nodes:
         async with node.raw("server/web", token) as raw:
-            assert said(await raw.call("echo", {"text": "hi"}))["text"] == "hi"
+            assert content_of(await raw.call("echo", {"text": "hi"}))["text"] == "hi"
         async with node.raw("server/full", token) as raw:
             assert (await raw.call("echo", {"text": "hi"})).status == 404
         async with node.raw("", token) as raw:
@@ -278,7 +280,7 @@ async def test_call_has_one_id_at_both_gateways(nodes: Cluster) -> None:
 async def test_server_sees_the_same_client_info_from_both_gateways(nodes: Cluster) -> None:
     """Nothing of ours stays in what the server reads."""
     here, there = await both(nodes, "modern", TOKEN, "declared")
-    told = [said(answer) for answer in (here, there)]
+    told = [content_of(answer) for answer in (here, there)]
     assert told[0]["capabilities"] == told[1]["capabilities"]
     assert not [key for key in told[1]["meta"] if key.startswith("toolway/")], told[1]["meta"]
     assert told[0]["meta"].keys() == told[1]["meta"].keys()

@@ -52,7 +52,7 @@ def client_at(raw: RoamingClient, node: Node) -> RoamingClient:
 
 
 async def ended(raw: RoamingClient) -> bool:
-    return (await raw.say("ping")).status == 404
+    return (await raw.request("ping")).status == 404
 
 
 def call(name: str, arguments: Json | None = None, id_: str = "call") -> Json:
@@ -65,8 +65,8 @@ async def test_session_continues_at_any_gateway(nodes: Cluster) -> None:
         async with roaming_client(first) as raw:
             for node in (second, first, second):
                 raw.at(node)
-                assert (await raw.say("tools/list")).result["tools"]
-                found = await raw.say("tools/call", {"name": "echo", "arguments": {"text": node.id}})
+                assert (await raw.request("tools/list")).result["tools"]
+                found = await raw.request("tools/call", {"name": "echo", "arguments": {"text": node.id}})
                 assert found.result["content"][0]["text"] == node.id
 
 
@@ -84,7 +84,7 @@ async def test_elicitation_answer_reaches_the_asking_gateway(nodes: Cluster, ser
                     assert (await other.post(reply, other.headers())).status == 202
 
             async with asyncio.timeout(20):
-                found = await raw.say("tools/call", {"name": "elicit", "arguments": {"rounds": 2}}, answer)
+                found = await raw.request("tools/call", {"name": "elicit", "arguments": {"rounds": 2}}, answer)
             assert found.result["content"][0]["text"].count("Ada") == 2
 
 
@@ -100,7 +100,7 @@ async def test_elicitation_answer_of_another_session_is_ignored(nodes: Cluster) 
                     await who.post({"jsonrpc": "2.0", "id": message["id"], "result": given}, who.headers())
 
         async with asyncio.timeout(20):
-            found = await raw.say("tools/call", {"name": "elicit"}, answer)
+            found = await raw.request("tools/call", {"name": "elicit"}, answer)
         assert "Ada" in found.result["content"][0]["text"] and "Eve" not in found.result["content"][0]["text"]
 
 
@@ -135,16 +135,16 @@ async def test_log_level_applies_at_every_gateway(nodes: Cluster) -> None:
     here, there = nodes.nodes
 
     async def levels(raw: RoamingClient) -> list[str]:
-        said = (await raw.say("tools/call", {"name": "log"})).messages[:-1]
+        said = (await raw.request("tools/call", {"name": "log"})).messages[:-1]
         return [each["params"]["level"] for each in said]
 
     async with roaming_client(here, "server/modern") as raw:
         other = client_at(raw, there)
-        await other.say("ping")  # it was there before
-        assert (await raw.say("logging/setLevel", {"level": "error"})).result == {}
+        await other.request("ping")  # it was there before
+        assert (await raw.request("logging/setLevel", {"level": "error"})).result == {}
         await until_level(other, there, "error")
         assert await levels(other) == ["error"] and await levels(raw) == ["error"]
-        await other.say("logging/setLevel", {"level": "debug"})
+        await other.request("logging/setLevel", {"level": "debug"})
         await until_level(raw, here, "debug")
         assert await levels(raw) == ["debug", "info", "error"]
 
@@ -206,22 +206,22 @@ async def test_subscription_update_arrives_where_the_stream_is(nodes: Cluster, f
         async with roaming_client(wishes) as raw:
             other = client_at(raw, hears)
             if first == "the wish":
-                await raw.say("resources/subscribe", {"uri": uri})
+                await raw.request("resources/subscribe", {"uri": uri})
             stream = Stream(other)
             try:
                 await until_listens(hears, other)
                 if first == "the stream":
-                    await raw.say("resources/subscribe", {"uri": uri})
+                    await raw.request("resources/subscribe", {"uri": uri})
 
                 async def touched(raw: RoamingClient = raw, stream: Stream = stream) -> bool:
-                    await raw.say("tools/call", {"name": "touch", "arguments": {"uri": uri}})
+                    await raw.request("tools/call", {"name": "touch", "arguments": {"uri": uri}})
                     return bool(stream.updated())
 
                 async with asyncio.timeout(20):
                     while not await touched():
                         await asyncio.sleep(0.1)
                 assert set(stream.updated()) == {uri}
-                await raw.say("resources/unsubscribe", {"uri": uri})
+                await raw.request("resources/unsubscribe", {"uri": uri})
                 await until_wants(hears, raw, set())
                 await asyncio.sleep(0.3)  # what was on its way
                 before = len(stream.updated())
@@ -236,9 +236,12 @@ async def test_concurrent_subscriptions_at_several_gateways_are_kept(nodes: Clus
     here, there = nodes.nodes
     async with roaming_client(here) as raw:
         other = client_at(raw, there)
-        found = (await other.say("resources/list")).result["resources"]
+        found = (await other.request("resources/list")).result["resources"]
         mine, yours = [resource["uri"] for resource in found[:2]]
-        both = raw.say("resources/subscribe", {"uri": mine}), other.say("resources/subscribe", {"uri": yours})
+        both = (
+            raw.request("resources/subscribe", {"uri": mine}),
+            other.request("resources/subscribe", {"uri": yours}),
+        )
         await asyncio.gather(*both)
         for node in nodes.nodes:
             await until_wants(node, raw, {mine, yours})
@@ -299,7 +302,7 @@ async def test_sessions_continue_while_the_database_is_down(nodes: Cluster, monk
         monkeypatch.setattr(node.replica.sessions._store, "update", fails)
     async with roaming_client(here, "server/modern") as raw:
         assert not await ended(client_at(raw, there))
-        assert (await raw.say("logging/setLevel", {"level": "error"})).result == {}
+        assert (await raw.request("logging/setLevel", {"level": "error"})).result == {}
         monkeypatch.setattr(there.replica.sessions, "_database_retry_at", 0.0)
 
 
@@ -365,7 +368,7 @@ async def test_large_answer_is_resumed_whole(nodes: Cluster) -> None:
     """Larger than what NATS takes at once, and than what is passed on in notes."""
     here, there = nodes.nodes
     async with roaming_client(here) as raw:
-        await raw.say("ping")
+        await raw.request("ping")
         session = find_session(here, raw)
         assert session is not None
         tape = session.replay_buffers.create()

@@ -312,10 +312,10 @@ async def test_repeated_frame_is_not_executed_again() -> None:
         seen: list[tuple[str, bytes]] = []
         spy = await nats.connect(server.url)
 
-        async def hear(message: Msg) -> None:
+        async def record_message(message: Msg) -> None:
             seen.append((message.reply, message.data))
 
-        await spy.subscribe(f"{ROOT}.call.owner.1", cb=hear)
+        await spy.subscribe(f"{ROOT}.call.owner.1", cb=record_message)
         await settled(spy)
         assert await (await link_to(way)).request(call())
         await until(lambda: seen)

@@ -34,17 +34,17 @@ def find_route(method: str, path: str) -> Any:
 class Cluster:
     def __init__(self, engine: AsyncEngine) -> None:
         self.nodes = NodeStore(engine, an_integrity())
-        self.told = 0
-        self.desk = NodesAdmin(OPTIONS, "one-1", self.nodes, InstanceCounter(engine), list, lambda: True, self._tell)
+        self.notified = 0
+        self.admin = NodesAdmin(OPTIONS, "one-1", self.nodes, InstanceCounter(engine), list, lambda: True, self._notify)
 
-    async def _tell(self) -> None:
-        self.told += 1
+    async def _notify(self) -> None:
+        self.notified += 1
 
     async def ask(self, method: str, path: str) -> Any:
         found = find_route(method, f"/admin/{path}")
         assert found is not None
         route, params, _ = found
-        admin = cast(AdminEndpoint, SimpleNamespace(nodes=self.desk))
+        admin = cast(AdminEndpoint, SimpleNamespace(nodes=self.admin))
         request = AdminRequest(params, "", {}, LOCAL_ADMIN, dict, lambda name: None)
         return await cast(Awaitable[Any], route.handler(admin, request))
 
@@ -88,7 +88,7 @@ async def test_node_is_shown_with_its_servers_by_id_or_name(cluster: Cluster) ->
 
 async def test_drained_node_is_shown_as_draining_and_others_notified(cluster: Cluster) -> None:
     assert await cluster.ask("POST", "nodes/two/drain") == {"draining": "two-1"}
-    assert cluster.told == 1
+    assert cluster.notified == 1
     states = {each["id"]: each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]}
     assert states == {"one-1": "ready", "two-1": "draining"}
 
@@ -108,17 +108,17 @@ async def test_unknown_or_ambiguous_node_name_is_rejected(cluster: Cluster) -> N
     await cluster.nodes.join(NodeInfo("two-2", "", "0.2", tenant="acme"))
     with pytest.raises(NotFound, match="ambiguous node name 'two'"):
         await cluster.ask("POST", "nodes/two/drain")
-    assert cluster.told == 0
+    assert cluster.notified == 0
 
 
 async def test_owners_stay_known_while_the_database_is_down(
     cluster: Cluster, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "OWNERS_CACHE_S", 0.0)
-    assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
+    assert await cluster.admin.owners_by_server() == {"files": ("one-1",)}
     async with engine.begin() as db:
         await db.execute(text("ALTER TABLE instances RENAME TO elsewhere"))
-    assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
+    assert await cluster.admin.owners_by_server() == {"files": ("one-1",)}
     with pytest.raises(ServerUnavailable):
         await cluster.ask("GET", "nodes")
 

@@ -26,7 +26,7 @@ class Echo:
         self._saying: set[asyncio.Task[None]] = set()
         self._over = False
 
-    async def hear(self, message: Msg) -> None:
+    async def on_message(self, message: Msg) -> None:
         if (
             self._over
             or (message.headers or {}).get(MARK)
@@ -35,11 +35,11 @@ class Echo:
         ):
             return
         for _ in range(TIMES):
-            task = asyncio.create_task(self._say(message, self._dice.random() * LATEST))
+            task = asyncio.create_task(self._publish(message, self._dice.random() * LATEST))
             self._saying.add(task)
             task.add_done_callback(self._saying.discard)
 
-    async def _say(self, message: Msg, later: float) -> None:
+    async def _publish(self, message: Msg, later: float) -> None:
         await asyncio.sleep(later)
         headers = {**(message.headers or {}), MARK: "1"}
         await self._client.publish(message.subject, message.data, reply=message.reply, headers=headers)
@@ -54,7 +54,7 @@ class Echo:
 async def echoing(url: str, seed: int = 1) -> AsyncIterator[Echo]:
     client = await nats.connect(url)
     echo = Echo(client, Random(seed))
-    await client.subscribe(">", cb=echo.hear)
+    await client.subscribe(">", cb=echo.on_message)
     try:
         yield echo
     finally:

@@ -20,16 +20,16 @@ def _issue(sealer: node_auth.CallTokenSealer, token: node_auth.CallToken) -> str
     return sealer.seal(node_auth.CALL_TOKEN_KIND, fields, node_auth.CALL_TOKEN_LIFETIME_S)
 
 
-_tell = bus.Bus.publish
+_publish = bus.Bus.publish
 
 
-async def _tell_more(self: bus.Bus, kind: str, body: Any, *more: Any, **named: Any) -> bool:
-    await _tell(self, "weather", {"tomorrow": {"rain": True}})
-    return await _tell(self, kind, {**body, "weather": [1, 2]}, *more, **named)
+async def _publish_more(self: bus.Bus, kind: str, body: Any, *more: Any, **named: Any) -> bool:
+    await _publish(self, "weather", {"tomorrow": {"rain": True}})
+    return await _publish(self, kind, {**body, "weather": [1, 2]}, *more, **named)
 
 
 node_auth.issue_call_token = _issue
-bus.Bus.publish = _tell_more  # type: ignore[method-assign]
+bus.Bus.publish = _publish_more  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     from toolway.cli import main

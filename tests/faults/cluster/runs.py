@@ -121,7 +121,7 @@ def _complaints(cluster: Cluster, marks: dict[str, int]) -> Iterator[str]:
                 yield f"log: {replica.name} says {words!r} {said.count(words)} times, such as {why}"
 
 
-def _life(cluster: Cluster, server: str) -> str:
+def _timeline(cluster: Cluster, server: str) -> str:
     """Owners and strikes in order, in seconds since the first one."""
     strikes = [(strike.since, f"{strike.what} of {','.join(strike.replicas)}") for strike in cluster.strikes]
     owners = [(each.since, f"{each.node} for {each.until - each.since:.1f}") for each in cluster.watcher.tenures]
@@ -144,7 +144,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         longest, server = max(lease)
         report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
         if longest > within(MOVES):
-            report.wrong.append(f"moved: {server} had no other owner for {longest:.1f} s: {_life(cluster, server)}")
+            report.wrong.append(f"moved: {server} had no other owner for {longest:.1f} s: {_timeline(cluster, server)}")
     report.facts |= {what: f"{max(took):.1f} s at the longest, of {len(took)}" for what, took in cluster.took.items()}
     gap, server = longest_gap(cluster.watcher.tenures)
     if server:

@@ -141,7 +141,7 @@ async def call(raw: Raw, era: str, name: str, arguments: Json, **more: Any) -> A
         return await raw.call(name, arguments, capabilities=more.pop("capabilities", {}), **more)
     if raw.session is None:
         await raw.initialize(capabilities={})
-    return await raw.say("tools/call", {"name": name, "arguments": arguments, **more})
+    return await raw.request("tools/call", {"name": name, "arguments": arguments, **more})
 
 
 def refusal(answer: Answer) -> tuple[int, str]:

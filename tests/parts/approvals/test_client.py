@@ -32,7 +32,7 @@ DENIED = (-31010, "E-APPROVAL-DENIED")
 WAITS = (-31014, "E-APPROVAL")
 
 
-async def say_and_answer(
+async def call_and_answer(
     raw: Raw, answer: Json | None, arguments: Json, name: str = "echo"
 ) -> tuple[Answer, list[Json]]:
     """Call a tool in a legacy session; answer each question on the stream of the call. Return what was asked."""
@@ -47,13 +47,13 @@ async def say_and_answer(
                 body = {"jsonrpc": "2.0", "id": message["id"], "result": answer}
                 await raw.http.post(raw.url, json=body, headers=raw.headers())
 
-    return await raw.say("tools/call", {"name": name, "arguments": arguments}, on_message), asked
+    return await raw.request("tools/call", {"name": name, "arguments": arguments}, on_message), asked
 
 
 async def run_with_answer(raw: Raw, era: str, answer: Json, arguments: Json) -> Answer:
     if era == "modern":
         return await reply(raw, await ask(raw, "echo", arguments), answer, "echo", arguments)
-    return (await say_and_answer(raw, answer, arguments))[0]
+    return (await call_and_answer(raw, answer, arguments))[0]
 
 
 @pytest.mark.attack("A2-S12")
@@ -88,10 +88,10 @@ async def test_modern_client_is_asked_and_answer_is_used_once(tmp_path: Path, se
 @pytest.mark.parametrize("server_era", ERAS)
 async def test_legacy_client_is_asked_on_its_call_stream(tmp_path: Path, server_era: str) -> None:
     async with asking(tmp_path, CLIENT, era=server_era) as lab, lab.raw("server/bank") as raw:
-        answer, asked = await say_and_answer(raw, accept(), PAY)
+        answer, asked = await call_and_answer(raw, accept(), PAY)
         assert answer.result["content"][0]["text"] == "pay 100" and len(asked) == 1
         assert asked[0]["message"].startswith("[toolway gateway] Approve this call?")
-        await say_and_answer(raw, accept(), PAY)
+        await call_and_answer(raw, accept(), PAY)
         assert lab.executed() == 2 and len(asked) == 1, "each call is asked about"
 
 
@@ -232,7 +232,7 @@ async def test_client_that_disconnects_while_asked_runs_nothing(tmp_path: Path) 
             heard.set()
 
         body = {"name": "echo", "arguments": PAY}
-        waiting = asyncio.create_task(raw.say("tools/call", body, on_message))
+        waiting = asyncio.create_task(raw.request("tools/call", body, on_message))
         await asyncio.wait_for(heard.wait(), 30)
         await raw.http.delete(raw.url, headers=raw.headers())  # the session ends
         with pytest.raises(Exception):  # noqa: B017 - the stream breaks, or ends with an error

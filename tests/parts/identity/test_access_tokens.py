@@ -59,7 +59,7 @@ def with_other_claims(issuer: Issuer, **changes: object) -> str:
     return f"{head}.{encode_json(issuer.claims(**changes))}.{signature}"
 
 
-def of_stranger(issuer: Issuer, header: dict[str, object] | None = None, key: PrivateKey | None = None) -> str:
+def of_unknown_key(issuer: Issuer, header: dict[str, object] | None = None, key: PrivateKey | None = None) -> str:
     stranger = key or new_key()
     more = header if header is not None else {"jwk": public_jwk(stranger, issuer.kid)}
     return compact(issuer.header(**more), issuer.claims(), stranger)
@@ -67,10 +67,10 @@ def of_stranger(issuer: Issuer, header: dict[str, object] | None = None, key: Pr
 
 FORGED: dict[str, Callable[[Issuer], str]] = {
     # signature
-    "of a key that the provider does not have": lambda it: of_stranger(it, {}),
-    "with its own key in the head": of_stranger,
-    "with the address of its key in the head": lambda it: of_stranger(it, {"jku": "https://evil.example/keys"}),
-    "with a certificate address in the head": lambda it: of_stranger(it, {"x5u": "https://evil.example/cert"}),
+    "of a key that the provider does not have": lambda it: of_unknown_key(it, {}),
+    "with its own key in the head": of_unknown_key,
+    "with the address of its key in the head": lambda it: of_unknown_key(it, {"jku": "https://evil.example/keys"}),
+    "with a certificate address in the head": lambda it: of_unknown_key(it, {"x5u": "https://evil.example/cert"}),
     "with a changed payload": lambda it: with_other_claims(it, groups=["eng", "admin"]),
     "with a changed subject": lambda it: with_other_claims(it, sub="bob"),
     "with one changed bit of the signature": lambda it: flipped(it.token(), 2),

@@ -16,7 +16,7 @@ from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuth
 
 from tests.gateway.edge_lab import Edge, edge, modern
 from tests.parts.identity.issuer import ACCESS, ISSUER, Issuer, compact, connect_login
-from tests.parts.identity.test_login import CALL, ERAS, ask, said
+from tests.parts.identity.test_login import CALL, ERAS, ask, text_of
 from toolway.errors import ConfigError
 from toolway.parts.identity import identity_assertions
 from toolway.parts.identity.identity_assertions import GRANT_TYPE, TOKEN_PATH
@@ -71,7 +71,7 @@ async def test_assertion_becomes_token_with_the_users_access(tmp_path: Path):
         assert status == 200 and answer["token_type"] == "Bearer" and answer["expires_in"] == 900
         token = answer["access_token"]
         for era in ERAS:
-            assert said(await ask(made.found, era, token)) == "x"
+            assert text_of(await ask(made.found, era, token)) == "x"
             denied = await ask(made.found, era, token, {"name": "b__fail", "arguments": {}})
             assert b"Unknown tool" in denied.body
         who = json.loads((await made.found.ask("GET", "/who", token=token)).body)

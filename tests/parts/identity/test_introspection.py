@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.parts.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, guarded
-from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_login import ERAS, ask, text_of
 from tests.parts.identity.test_signing_keys import status_of
 from toolway.network import NetworkPolicy
 from toolway.parts.identity import introspection
@@ -50,15 +50,16 @@ async def test_active_token_is_accepted(tmp_path: Path, era: str):
     endpoint = Endpoint(issuer)
     async with guarded(tmp_path, issuer, ask=endpoint.ask) as found:
         for _ in range(3):
-            assert said(await ask(found, era, "opaque-token")) == "x"
+            assert text_of(await ask(found, era, "opaque-token")) == "x"
         denied = await ask(found, era, "opaque-token", {"name": "b__fail", "arguments": {}})
         assert b"Unknown tool" in denied.body
         assert endpoint.asked == ["opaque-token"]
-        assert said(await ask(found, era, issuer.token())) == "x" and len(endpoint.asked) == 1  # a JWT is verified here
+        assert text_of(await ask(found, era, issuer.token())) == "x"  # a JWT is verified here
+        assert len(endpoint.asked) == 1
         endpoint.status = 500
         answer = await ask(found, era, "another-token")
         assert answer.status == 503 and "retry-after" in answer.headers
-        assert said(await ask(found, era, "opaque-token")) == "x"
+        assert text_of(await ask(found, era, "opaque-token")) == "x"
 
 
 async def test_startup_check_allows_introspection(tmp_path: Path):

@@ -48,7 +48,7 @@ async def ask(found: Edge, era: str, token: str, params: dict[str, Any] = CALL, 
     return await found.ask("POST", path, handshake("tools/call", params), {"Mcp-Session-Id": session}, token=token)
 
 
-def said(answer: Answer) -> str:
+def text_of(answer: Answer) -> str:
     text: str = message_of(answer)["result"]["content"][0]["text"]
     return text
 
@@ -82,8 +82,8 @@ async def test_user_calls_only_tools_of_own_groups(tmp_path: Path, era: str):
     async with guarded(tmp_path, issuer) as found:
         eng, sales = issuer.token(), issuer.token(sub="bob", groups=["sales"])
         without_groups = issuer.token(sub="carol", groups=[])
-        assert said(await ask(found, era, eng)) == "x"
-        assert said(await ask(found, era, sales, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
+        assert text_of(await ask(found, era, eng)) == "x"
+        assert text_of(await ask(found, era, sales, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
         before = found.contacts()
         for token, tool in (
             (sales, "a__echo"),
@@ -110,7 +110,7 @@ async def test_toolset_and_server_endpoints_show_only_allowed_tools(tmp_path: Pa
         assert (await ask(found, era, sales, path="/mcp/server/a")).status == 404  # it exists for others
         assert (await ask(found, era, sales, path="/mcp/server/none")).status == 404
         answer = await ask(found, era, sales, {"name": "echo", "arguments": {"text": "y"}}, path="/mcp/server/b")
-        assert said(answer) == "y"
+        assert text_of(answer) == "y"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -140,25 +140,25 @@ async def test_known_keys_work_while_provider_is_down(tmp_path: Path, era: str):
     async with guarded(tmp_path, issuer, fetched=False) as found:
         answer = await ask(found, era, issuer.token())
         assert answer.status == 503 and int(answer.headers["retry-after"]) > 0
-        assert said(await ask(found, era, TOKEN)) == "x"  # API keys and the token of this machine
+        assert text_of(await ask(found, era, TOKEN)) == "x"  # API keys and the token of this machine
         assert (await found.ask("GET", "/readyz", token=None)).status == 200
         issuer.is_down = False
         login = login_at(found.gateway)
         await login.keys.refresh()
-        assert said(await ask(found, era, issuer.token())) == "x"
+        assert text_of(await ask(found, era, issuer.token())) == "x"
         issuer.is_down = True
         await login.keys.refresh()
-        assert said(await ask(found, era, issuer.token(jti="new"))) == "x"
+        assert text_of(await ask(found, era, issuer.token(jti="new"))) == "x"
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_call_with_new_signing_key_waits_and_succeeds(tmp_path: Path, era: str):
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
-        assert said(await ask(found, era, issuer.token())) == "x"
+        assert text_of(await ask(found, era, issuer.token())) == "x"
         issuer.rotate("k2")
         answers = await asyncio.gather(*(ask(found, era, issuer.token(jti=str(each))) for each in range(10)))
-        assert {said(answer) for answer in answers} == {"x"}
+        assert {text_of(answer) for answer in answers} == {"x"}
         login = login_at(found.gateway)
         assert login.keys.fetch_count == 2
 
@@ -188,7 +188,7 @@ async def test_cached_head_expires_with_its_token(tmp_path: Path, era: str, monk
             body, fields = handshake("tools/call", CALL), {"Mcp-Session-Id": session}
         request = found.request("POST", "/mcp", body, fields, token=token)
         for _ in range(3):
-            assert said(await client.ask(request)) == "x"
+            assert text_of(await client.ask(request)) == "x"
         before = found.contacts()
         later = time.time() + 120
         monkeypatch.setattr(time, "time", lambda: later)
@@ -206,7 +206,7 @@ async def test_known_token_is_not_verified_again(tmp_path: Path, era: str, monke
         token = issuer.token()
         await ask(found, era, token)
         monkeypatch.setattr(login, "_verify", None)
-        assert said(await ask(found, era, token)) == "x"
+        assert text_of(await ask(found, era, token)) == "x"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -234,7 +234,7 @@ async def test_session_of_another_user_is_not_found(tmp_path: Path):
                 body = handshake("tools/call", CALL) if method == "POST" else b""
                 assert (await found.ask(method, "/mcp", body, stolen, token=other)).status == 404
         again = await found.ask("POST", "/mcp", handshake("tools/call", CALL), stolen, token=issuer.token(jti="2"))
-        assert said(again) == "x"
+        assert text_of(again) == "x"
 
 
 async def test_session_loses_tools_missing_from_new_token(tmp_path: Path):

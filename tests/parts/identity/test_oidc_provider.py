@@ -18,7 +18,7 @@ import pytest
 
 from tests.gateway.edge_lab import Edge, edge
 from tests.parts.identity.issuer import connect_login
-from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_login import ERAS, ask, text_of
 from toolway import Hub
 from toolway.config.server_entry import parse_entry
 from toolway.parts.identity import introspection
@@ -87,7 +87,7 @@ async def test_real_provider_tokens_work_in_both_eras_after_rotation(tmp_path: P
         for _ in range(2):
             token = await machine_token(client, url, resource)
             for era in ERAS:
-                assert said(await ask(found, era, token)) == "x"
+                assert text_of(await ask(found, era, token)) == "x"
                 denied = await ask(found, era, token, {"name": "b__echo", "arguments": {"text": "x"}})
                 assert b"Unknown tool" in denied.body
             elsewhere = await machine_token(client, url, "https://other.example/mcp")
@@ -140,7 +140,7 @@ async def test_real_provider_exchanges_caller_token_for_server_token(tmp_path: P
         token = await machine_token(client, url, login.settings.resource_url)
         for era in ERAS:
             answer = await ask(found, era, token, {"name": "jira__echo", "arguments": {"text": "x"}})
-            assert said(answer) == "x"
+            assert text_of(answer) == "x"
         [header] = set(headers)
         body = header.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -176,7 +176,7 @@ async def test_token_for_another_purpose_is_rejected(tmp_path: Path):
         others = [await machine_token(client, url, f"{resource}{end}") for end in ("/", "x", "/server/a")]
         others.append(await machine_token(client, url, resource.replace("127.0.0.1", "localhost")))
         for era in ERAS:
-            assert said(await ask(found, era, person["access_token"])) == "x"
+            assert text_of(await ask(found, era, person["access_token"])) == "x"
             for bad in (person["id_token"], person["refresh_token"], person["client_id"], *others):
                 assert (await ask(found, era, bad)).status == 401, bad
 
@@ -185,7 +185,7 @@ async def test_token_for_another_purpose_is_rejected(tmp_path: Path):
 async def test_expired_token_of_real_provider_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
         token, unseen = [await machine_token(client, url, login.settings.resource_url) for _ in range(2)]
-        assert said(await ask(found, "modern", token)) == "x"
+        assert text_of(await ask(found, "modern", token)) == "x"
         now = login._now
         monkeypatch.setattr(login, "_now", lambda: now() + 700)  # it is valid for 600 seconds
         for era in ERAS:
@@ -201,7 +201,7 @@ async def test_revoked_opaque_token_is_rejected(tmp_path: Path, monkeypatch: pyt
         elsewhere = await machine_token(client, url, "https://other.example/mcp", "tools:write")
         assert "." not in kept
         for era in ERAS:
-            assert said(await ask(found, era, kept)) == said(await ask(found, era, ended)) == "x"
+            assert text_of(await ask(found, era, kept)) == text_of(await ask(found, era, ended)) == "x"
             assert (await ask(found, era, elsewhere)).status == 401
         form = {"token": ended}
         gone = await client.post(f"{url}/token/revocation", data=form, auth=("eng-bot", "secret"))
@@ -211,7 +211,7 @@ async def test_revoked_opaque_token_is_rejected(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.05)
         for era in ERAS:
             assert (await ask(found, era, ended)).status == 401
-            assert said(await ask(found, era, kept)) == "x"
+            assert text_of(await ask(found, era, kept)) == "x"
 
 
 async def _walk(browser: httpx2.AsyncClient, page: str) -> str:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.parts.identity import test_oidc_provider
-from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_login import ERAS, ask, text_of
 from tests.parts.identity.test_oidc_provider import NODE, ROOT, with_provider
 from toolway.parts.identity.access_tokens import parse_token
 
@@ -47,7 +47,7 @@ async def test_jwt_access_tokens_work_in_both_eras_but_not_id_tokens(tmp_path: P
         person = await get_tokens(client, url, client_id="claude", **by_code)
         other = await get_tokens(client, url, grant_type="client_credentials", audience="https://other.example/mcp")
         for era in ERAS:
-            assert said(await ask(found, era, token)) == "x"
+            assert text_of(await ask(found, era, token)) == "x"
             denied = await ask(found, era, token, {"name": "b__echo", "arguments": {"text": "x"}})
             assert b"Unknown tool" in denied.body
             for bad in (person["id_token"], other["access_token"], token[:-4] + "AAAA"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.edge_lab import TOKEN, edge, handshake, modern
 from tests.parts.identity.issuer import ISSUER, Issuer, guarded, login_at
-from tests.parts.identity.test_login import CALL, ERAS, ask, said
+from tests.parts.identity.test_login import CALL, ERAS, ask, text_of
 from toolway.errors import ConfigError
 from toolway.gateway.principals import ENDED_LOGINS_S, FileApiKeyStore
 from toolway.parts.identity.provider import principal_id
@@ -54,7 +54,7 @@ async def test_ended_login_is_rejected_at_once_despite_cached_head(tmp_path: Pat
         body, fields = modern("tools/call", CALL) if era == "modern" else (handshake("tools/call", CALL), session)
         request = found.request("POST", "/mcp", body, fields, token=token)
         for _ in range(3):
-            assert said(await client.ask(request)) == "x"
+            assert text_of(await client.ask(request)) == "x"
         ended = await found.ask("DELETE", "/admin/sessions/alice")
         assert json.loads(ended.body) == {"ended": ALICE, "known": True}
         await stream.closed()
@@ -62,12 +62,12 @@ async def test_ended_login_is_rejected_at_once_despite_cached_head(tmp_path: Pat
         assert answer.status == 401 and "the login was ended" in answer.headers["www-authenticate"]
         assert (await ask(found, era, issuer.token(jti="another"))).status == 401  # issued before the end
         assert (await ask(found, era, issuer.token(iat=None))).status == 401  # it does not say when it was issued
-        assert said(await ask(found, era, bob)) == "x"
+        assert text_of(await ask(found, era, bob)) == "x"
         login = login_at(found.gateway)
         assert login.find_person(ALICE) is None
         login._now = lambda: time.time() + 300
         later = issuer.token(iat=int(issuer.now) + 200, exp=int(issuer.now) + 900)
-        assert said(await ask(found, era, later)) == "x"  # a new login
+        assert text_of(await ask(found, era, later)) == "x"  # a new login
 
 
 async def test_logins_are_listed_and_ended_by_subject_id_or_name(tmp_path: Path):
@@ -127,7 +127,7 @@ async def test_expired_key_is_rejected(tmp_path: Path, era: str, monkeypatch: py
             body, fields = modern("tools/call", CALL)
         request = found.request("POST", "/mcp", body, fields, token=token)
         for _ in range(3):
-            assert said(await client.ask(request)) == "x"
+            assert text_of(await client.ask(request)) == "x"
         assert json.loads((await found.ask("GET", "/who", token=token)).body)["expires"] > time.time()
         later = time.time() + 3601
         monkeypatch.setattr(time, "time", lambda: later)

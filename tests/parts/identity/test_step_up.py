@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.edge_lab import TOKEN, handshake, message_of, modern
 from tests.parts.identity.issuer import SETTINGS, Issuer, guarded, login_at
-from tests.parts.identity.test_login import ERAS, ask, said
+from tests.parts.identity.test_login import ERAS, ask, text_of
 from toolway.gateway.principals import Principal
 
 pytestmark = pytest.mark.anyio
@@ -36,11 +36,12 @@ async def test_call_without_tool_scope_gets_challenge(tmp_path: Path, era: str):
             assert "resource_metadata=" in challenge and message_of(answer)["error"]["data"]["executed"] == "no"
         assert found.contacts() == before
         granted = issuer.token(scope="tools:a tools:read tools:write")
-        assert said(await ask(found, era, granted, ECHO)) == "x"
+        assert text_of(await ask(found, era, granted, ECHO)) == "x"
         plain = issuer.token(scope="tools:read")
-        assert said(await ask(found, era, plain, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
+        assert text_of(await ask(found, era, plain, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
         assert "a__echo" in await found.tools(token=plain)  # it is listed: a user can get the scope
-        assert said(await ask(found, era, TOKEN, ECHO)) == "x" and said(await ask(found, era, found.key(), ECHO)) == "x"
+        assert text_of(await ask(found, era, TOKEN, ECHO)) == "x"
+        assert text_of(await ask(found, era, found.key(), ECHO)) == "x"
 
 
 async def test_tool_scope_cannot_be_bypassed(tmp_path: Path):
@@ -59,7 +60,7 @@ async def test_tool_scope_cannot_be_bypassed(tmp_path: Path):
             assert (await found.ask("POST", "/mcp/server/a", single, fields, token=plain)).status == 403
         assert found.contacts() == before
         body, fields = modern("tools/call", by_search)
-        assert said(await found.ask("POST", "/mcp/search", body, fields, token=granted)) == "x"
+        assert text_of(await found.ask("POST", "/mcp/search", body, fields, token=granted)) == "x"
         again = await found.ask("POST", "/mcp/search", body, fields, token=plain)  # after a plan was made
         assert b"tools:write" in again.body and again.status == 403
         person = login_at(found.gateway)
@@ -81,7 +82,7 @@ async def test_session_uses_rights_of_each_request(tmp_path: Path):
                 fields = {"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"}
                 answer = await found.ask("POST", "/mcp", handshake("tools/call", ECHO), fields, token=token)
                 assert status is None or answer.status == status, (first == plain, token == plain)
-                assert status != 200 or said(answer) == "x"
+                assert status != 200 or text_of(answer) == "x"
 
 
 @pytest.mark.attack("A2-F1")

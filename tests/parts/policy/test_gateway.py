@@ -13,7 +13,7 @@ import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, handshake, message_of, modern
 from tests.parts.identity.issuer import Issuer, guarded
-from tests.parts.identity.test_login import ask, said
+from tests.parts.identity.test_login import ask, text_of
 from toolway.events import Event, PolicyDecision
 from toolway.hub.plan import SWITCH
 from toolway.parts.policy.access_policy import AccessPolicy
@@ -91,8 +91,8 @@ async def test_lists_and_calls_follow_the_policy(tmp_path: Path, era: str) -> No
         ]
         assert await found.tools(token=bob) == ["b__echo"] and await found.tools(token=nobody) == []
         for _ in range(3):  # the second call is a flight
-            assert said(await ask(found, era, eng, call("a__add", a=1, b=2))).startswith("3")
-            assert said(await ask(found, era, bob, call("b__echo", text="x"))) == "x"
+            assert text_of(await ask(found, era, eng, call("a__add", a=1, b=2))).startswith("3")
+            assert text_of(await ask(found, era, bob, call("b__echo", text="x"))) == "x"
         before, holder.denials.found = found.contacts(), []
         unknown = message_of(await ask(found, era, bob, call("b__no_such_tool")))["error"]
         for token, name in (
@@ -146,7 +146,7 @@ async def test_access_and_policy_must_both_allow(tmp_path: Path, era: str) -> No
         assert await found.tools(token=key) == [], "its scope has a, its policy b"
         wide = found.key()
         assert {each[:3] for each in await found.tools(token=wide)} == {"b__"}
-        assert said(await ask(found, era, wide, call("b__echo", text="k"))) == "k"
+        assert text_of(await ask(found, era, wide, call("b__echo", text="k"))) == "k"
 
 
 async def test_search_hides_denied_tools_and_servers(tmp_path: Path) -> None:
@@ -292,5 +292,5 @@ async def test_decisions_are_the_same_without_fast_path(tmp_path: Path, monkeypa
     async with ruled(tmp_path) as (found, issuer, _):
         bob = issuer.token(sub="bob", groups=[])
         assert await found.tools(token=bob) == ["b__echo"]
-        assert said(await ask(found, "modern", bob, call("b__echo", text="x"))) == "x"
+        assert text_of(await ask(found, "modern", bob, call("b__echo", text="x"))) == "x"
         assert "error" in message_of(await ask(found, "modern", bob, call("a__echo", text="x")))

@@ -184,31 +184,31 @@ async def test_restored_database_is_reloaded() -> None:
 
 
 async def test_published_messages_keep_their_order_and_never_wait(engine: AsyncEngine) -> None:
-    told: list[tuple[str, Json]] = []
+    sent: list[tuple[str, Json]] = []
 
-    async def tell(kind: str, body: Json) -> bool:
-        told.append((kind, body))
+    async def send(kind: str, body: Json) -> bool:
+        sent.append((kind, body))
         return True
 
     async with _following(engine, keys=RecordingLoader()) as found:
-        found.send = tell
+        found.send = send
         for number in range(change_feed.MAX_QUEUED_MESSAGES + 10):
             found.publish("breakers", {"n": number})
-        await _until(lambda: len(told) == change_feed.MAX_QUEUED_MESSAGES)
-        assert [body["n"] for _, body in told] == list(range(10, change_feed.MAX_QUEUED_MESSAGES + 10))
+        await _until(lambda: len(sent) == change_feed.MAX_QUEUED_MESSAGES)
+        assert [body["n"] for _, body in sent] == list(range(10, change_feed.MAX_QUEUED_MESSAGES + 10))
 
 
 async def test_failing_message_handler_changes_nothing(engine: AsyncEngine) -> None:
-    heard: list[Json] = []
+    received: list[Json] = []
 
-    def hear(body: Json) -> None:
-        heard.append(body)
+    def fail(body: Json) -> None:
+        received.append(body)
         raise ValueError("what?")
 
     async with _following(engine, keys=RecordingLoader()) as found:
-        found.on_message("breakers", hear)
+        found.on_message("breakers", fail)
         found.handle_message("breakers", {"x": 1})
-        assert heard == [{"x": 1}]
+        assert received == [{"x": 1}]
 
 
 async def test_close_finishes_while_messages_arrive(engine: AsyncEngine) -> None:

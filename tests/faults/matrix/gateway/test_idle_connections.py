@@ -51,20 +51,20 @@ async def test_idle_and_slow_connections_do_not_slow_down_callers(tmp_path: Path
     async with program(tmp_path / "gateway", {"fake": fake_server()}) as run, connected(run.port) as caller:
         await _calls(run, caller, 50)
         before, memory = await _calls(run, caller, CALLS), _rss(run.pid)
-        async with _crowd(run, dice) as crowd:
+        async with _idle_connections(run, dice) as idle:
             await _until_open(run, COUNT - SLOW)
             during = await _calls(run, caller, CALLS)
             grown = _rss(run.pid) - memory
             open_ = await _connections(run)
             assert open_ >= COUNT - 2 * SLOW  # silent connections may stay
         print(
-            f"\n{open_} connections, {crowd.trickled} of their bytes: p50 {_at(before, 50) * 1000:.1f} → "
+            f"\n{open_} connections, {idle.trickled} of their bytes: p50 {_at(before, 50) * 1000:.1f} → "
             f"{_at(during, 50) * 1000:.1f} ms, p99 {_at(before, 99) * 1000:.1f} → {_at(during, 99) * 1000:.1f} ms, "
             f"{grown / open_ / 1024:.1f} KiB each"
         )
         assert _at(during, 99) <= _at(before, 99) + GREW
         assert grown <= open_ * EACH + 16 * 1024 * 1024
-        assert crowd.trickled > SLOW
+        assert idle.trickled > SLOW
         await _until_open(run, 0, most=5)
         assert len(await _calls(run, caller, 20)) == 20  # on the same connection as ever
 
@@ -96,7 +96,7 @@ def _request(run: Program, body: object, fields: dict[str, str]) -> bytes:
     return b"POST /mcp HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()).encode() + b"\r\n" + data
 
 
-class Crowd:
+class IdleConnections:
     """Connections that send nothing useful."""
 
     def __init__(self, port: int) -> None:
@@ -133,22 +133,22 @@ class Crowd:
 
 
 @contextlib.asynccontextmanager
-async def _crowd(run: Program, dice: random.Random) -> AsyncIterator[Crowd]:
-    crowd = Crowd(run.port)
+async def _idle_connections(run: Program, dice: random.Random) -> AsyncIterator[IdleConnections]:
+    idle = IdleConnections(run.port)
     head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{run.port}\r\nX: ".encode()
     body = _request(run, {}, {"Content-Length": "100000", "Mcp-Protocol-Version": MODERN})  # from a client with a token
     begins = [head] * SLOW + [body] * SLOW + [b""] * (COUNT - 2 * SLOW)
     dice.shuffle(begins)
     trickling = None
     try:
-        opened = await asyncio.gather(*(crowd.open(n % ADDRESSES, begin) for n, begin in enumerate(begins)))
+        opened = await asyncio.gather(*(idle.open(n % ADDRESSES, begin) for n, begin in enumerate(begins)))
         slow = [sock for sock, begin in zip(opened, begins, strict=True) if begin]
-        trickling = asyncio.create_task(crowd.trickle(slow))
-        yield crowd
+        trickling = asyncio.create_task(idle.trickle(slow))
+        yield idle
     finally:
         if trickling is not None:
             trickling.cancel()
-        crowd.close()
+        idle.close()
 
 
 async def _connections(run: Program) -> int:

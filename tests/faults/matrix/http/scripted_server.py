@@ -121,9 +121,9 @@ class SseTurn(Turn):
     async def answer_well(self) -> None:
         self.take_effect()
         await self.conn.send(response(202))
-        await self.tell(event(self.message))
+        await self.send(event(self.message))
 
-    async def tell(self, events: bytes) -> None:
+    async def send(self, events: bytes) -> None:
         assert isinstance(self.server, ScriptedSse)
         await self.server.streams[-1].send(chunk(events))
 

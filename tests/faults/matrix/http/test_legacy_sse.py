@@ -95,7 +95,7 @@ async def test_resume_without_result_is_tried_once() -> None:
     async def react(turn: Turn) -> None:
         assert isinstance(turn, SseTurn)
         turn.take_effect()
-        await turn.tell(b"id: 7\n" + event({"jsonrpc": "2.0", "method": "notifications/x"}))
+        await turn.send(b"id: 7\n" + event({"jsonrpc": "2.0", "method": "notifications/x"}))
         await turn.conn.send(response(202))
         turn.server.streams[-1].writer.close()  # type: ignore[attr-defined]
 
@@ -118,8 +118,8 @@ async def test_progress_over_the_rate_is_dropped() -> None:
         params = {"progressToken": token, "progress": 1}
         report = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
         for _ in range(30):
-            await turn.tell(report * 50)
-        await turn.tell(event(turn.message))
+            await turn.send(report * 50)
+        await turn.send(event(turn.message))
 
     async with scripted("sse", react) as server, lab({"bad": server.url}) as bench:
         outcome = await bench.call("bad.look", progress_callback=lambda p, t, m: reports.append(p))
@@ -186,8 +186,8 @@ async def test_answers_with_invalid_ids_are_dropped() -> None:
         assert isinstance(turn, SseTurn)
         await turn.conn.send(response(202))
         for id_ in ids:
-            await turn.tell(event({**turn.message, "id": id_, "result": {"structuredContent": {"nonce": "forged"}}}))
-        await turn.tell(event(turn.message) * 2)
+            await turn.send(event({**turn.message, "id": id_, "result": {"structuredContent": {"nonce": "forged"}}}))
+        await turn.send(event(turn.message) * 2)
 
     async with scripted("sse", react) as server, lab({"bad": server.url}) as bench:
         for _ in range(2):
@@ -317,7 +317,7 @@ async def test_non_ascii_event_id_is_not_used_to_resume() -> None:
         assert isinstance(turn, SseTurn)
         turn.take_effect()
         await turn.conn.send(response(202))
-        await turn.tell("id: ünïcode\ndata: {}\n\n".encode())
+        await turn.send("id: ünïcode\ndata: {}\n\n".encode())
         turn.server.streams[-1].writer.close()  # type: ignore[attr-defined]
 
     async with scripted("sse", react) as server, lab({"bad": server.url}) as bench:

@@ -44,7 +44,7 @@ async def test_server_with_bad_certificate_receives_no_data(
             outcome = (await bench.call("bad.counter", timeout=10)).expect(ServerUnavailable, "no")
             assert outcome.error is not None and outcome.error.code == "E-HTTP-TLS"
             assert outcome.seconds < within(5)
-        assert watcher.said() == {TLS_RECORD}
+        assert watcher.first_bytes() == {TLS_RECORD}
         assert fake.stats.connections == 0
 
 
@@ -75,4 +75,4 @@ async def test_certificate_going_bad_stops_new_connections(
             watcher.certificate = good
             await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
             (await bench.call("bad.counter")).expect(None)
-        assert watcher.said() == {TLS_RECORD}
+        assert watcher.first_bytes() == {TLS_RECORD}

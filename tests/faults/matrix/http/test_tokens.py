@@ -35,7 +35,7 @@ async def test_many_calls_with_an_expired_token_cause_one_refresh(era: str, tmp_
     ):
         (await bench.call("bad.counter")).expect(None)
         for expected in (1, 2):
-            await pair.tell("expire")
+            await pair.command("expire")
             calls = [bench.start("bad.counter") for _ in range(MANY)]
             for outcome in await asyncio.gather(*calls):
                 outcome.expect(None)
@@ -50,11 +50,11 @@ async def test_many_calls_with_an_expired_token_cause_one_refresh(era: str, tmp_
 async def test_token_expiring_by_clock_is_refreshed_once_before_calls(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with apart(era=era, effects=effects) as pair:
-        await pair.tell("lifetime 2")
+        await pair.command("lifetime 2")
         async with lab({"bad": {"url": pair.url}}, logins=LoginOptions(pair.login), effects=effects) as bench:
             (await bench.call("bad.counter")).expect(None)
             await asyncio.sleep(2.1)
-            before = await pair.tell("lifetime 3600")
+            before = await pair.command("lifetime 3600")
             calls = [bench.start("bad.counter") for _ in range(MANY)]
             for outcome in await asyncio.gather(*calls):
                 outcome.expect(None)

@@ -60,8 +60,8 @@ class Watcher:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}{self.path}"
 
-    def said(self) -> set[bytes]:
-        """How all those connections began on which anything was said."""
+    def first_bytes(self) -> set[bytes]:
+        """The first bytes of all connections that sent any."""
         return {beginning for beginning in self.beginnings if beginning}
 
     async def run(self) -> None:

@@ -59,7 +59,7 @@ async def test_read_is_repeated_on_next_process_after_server_exit(way: str, era:
 @pytest.mark.fault("A6")
 async def test_exit_is_noticed_while_child_holds_stdout(era: str) -> None:
     async with lab({"bad": fake_server("exit_held_stdout", era=era)}) as bench:
-        watch = Stopwatch(bench.keeper(), bench.pid("bad"))
+        watch = Stopwatch(bench.reaper_pid(), bench.pid("bad"))
         (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
         assert watch.seconds < within(0.5)
         await bench.until(lambda: not children_left(bench), 2)
@@ -67,7 +67,8 @@ async def test_exit_is_noticed_while_child_holds_stdout(era: str) -> None:
 
 
 def children_left(bench: Bench) -> list[str]:
-    return [each for pid in descendants(bench.keeper()) if alive(pid) and (each := command(pid)).startswith("sleep")]
+    left = (pid for pid in descendants(bench.reaper_pid()) if alive(pid))
+    return [each for pid in left if (each := command(pid)).startswith("sleep")]
 
 
 @pytest.mark.alone
@@ -88,7 +89,7 @@ async def test_server_killed_during_a_call_is_noticed_at_once(tool: str, era: st
     async with lab({"bad": first_time(tmp_path, "never", era=era)}) as bench:
         call = bench.start(f"bad.{tool}", {"effect": True}, timeout=15)
         await bench.until(lambda: bench.calls and bench.happened(bench.calls[-1]), 5)
-        watch = Stopwatch(bench.keeper())
+        watch = Stopwatch(bench.reaper_pid())
         os.kill(bench.pid("bad"), signal.SIGKILL)
         await bench.until(lambda: bench.hub.status()["bad"].pid is None or call.done(), 5)
         assert watch.seconds < within(0.5)

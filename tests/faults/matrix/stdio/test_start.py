@@ -64,11 +64,11 @@ async def test_server_exiting_at_start_fails_with_its_last_stderr() -> None:
 async def test_silent_server_is_killed_after_start_timeout(era: str) -> None:
     assert Timeout().start == 30
     async with lab({}) as bench:
-        before = descendants(bench.keeper())
+        before = descendants(bench.reaper_pid())
         await bench.add("bad", server("silent", era=era, timeout=Timeout(start=0.7)))
         call = bench.start("bad.counter", timeout=20)
-        await bench.until(lambda: descendants(bench.keeper()) - before, 5)
-        first = descendants(bench.keeper()) - before
+        await bench.until(lambda: descendants(bench.reaper_pid()) - before, 5)
+        first = descendants(bench.reaper_pid()) - before
         outcome = (await call).expect(ServerUnavailable, "no")
         assert outcome.error is not None
         assert outcome.error.code == "E-START-TIMEOUT"

@@ -21,7 +21,7 @@ async def test_server_ignoring_shutdown_is_killed_in_six_seconds() -> None:
     async with lab(servers) as bench:
         pids = [bench.pid(name) for name in servers]
         (await bench.call("deaf-modern.counter")).expect(None)
-        watch = Stopwatch(bench.keeper())
+        watch = Stopwatch(bench.reaper_pid())
         await asyncio.gather(*(bench.hub.remove_server(name) for name in servers))
         assert watch.seconds < within(6)
         assert not [pid for pid in pids if alive(pid)]
@@ -64,7 +64,7 @@ async def test_orphans_and_zombies_of_a_server_are_reaped(era: str) -> None:
         server = bench.pid("bad")
         (await bench.call("bad.bad", {"effect": True})).expect(None)
         await asyncio.sleep(0.25)  # that long the orphans live
-        await bench.until(lambda: zombies_of(bench.keeper()) == 0, 1)
+        await bench.until(lambda: zombies_of(bench.reaper_pid()) == 0, 1)
         assert zombies_of(server) == 20
         await bench.hub.remove_server("bad")
-        await bench.until(lambda: zombies_of(bench.keeper()) == zombies_of(server) == 0, 1)
+        await bench.until(lambda: zombies_of(bench.reaper_pid()) == zombies_of(server) == 0, 1)

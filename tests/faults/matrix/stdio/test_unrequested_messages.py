@@ -56,14 +56,14 @@ async def test_progress_is_rate_limited_and_stops_with_its_call(era: str) -> Non
     async with lab({"bad": odd_server("token_flood=20000", era=era)}) as bench:
         heard: dict[str, int] = {"other": 0, "over": 0}
 
-        def hear(name: str) -> Any:
+        def counter(name: str) -> Any:
             def count(*_: object) -> None:
                 heard[name] += 1
 
             return count
 
-        (await bench.call("bad.echo", progress_callback=hear("over"))).expect(None)
-        other = bench.start("bad.sleep", {"seconds": 2}, progress_callback=hear("other"))
+        (await bench.call("bad.echo", progress_callback=counter("over"))).expect(None)
+        other = bench.start("bad.sleep", {"seconds": 2}, progress_callback=counter("other"))
         await asyncio.sleep(0.05)
         (await bench.call("bad.bad", {"effect": True}, timeout=20)).expect(None)
         assert heard["over"] == 0

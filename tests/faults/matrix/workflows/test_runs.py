@@ -72,7 +72,7 @@ class CrashJournal(SqliteJournal):
 
 
 @asynccontextmanager
-async def a_life(
+async def running_engine(
     hub: Hub,
     folder: Path,
     crash: Callable[[str, Sequence[Entry], RunChange | None], bool] = lambda *facts: False,
@@ -118,7 +118,7 @@ def effects(folder: Path) -> list[str]:
 async def finish(hub: Hub, folder: Path, key: str, body: Json) -> tuple[RunRecord, list[str]]:
     """Continue in a new process until the run has ended; answer unknown outcomes by effects. Return the questions."""
     asked = []
-    async with a_life(hub, folder) as (engine, _):
+    async with running_engine(hub, folder) as (engine, _):
         run = await engine.start(body, key=key)
         while (record := await run.wait()).state == "asks":
             for question in record.asks:
@@ -138,11 +138,11 @@ async def finish(hub: Hub, folder: Path, key: str, body: Json) -> tuple[RunRecor
 @pytest.mark.parametrize("point", ["before create", "after create"])
 async def test_run_created_during_a_crash_exists_once(hub: Hub, tmp_path: Path, point: str) -> None:
     body = {"steps": [pay("a")]}
-    async with a_life(hub, tmp_path, lambda at, entries, change: at == point) as (engine, _):
+    async with running_engine(hub, tmp_path, lambda at, entries, change: at == point) as (engine, _):
         with pytest.raises(JournalError):
             await engine.start(body, key="k")
     record, _ = await finish(hub, tmp_path, "k", body)
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         assert [each.id for each in await engine.list_runs()] == [record.id]
     assert effects(tmp_path) == ["a"]
 
@@ -160,7 +160,7 @@ async def test_crash_around_an_unsafe_call_leaves_one_effect(
     def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
         return at == point and has(entries, "a", state)
 
-    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+    async with running_engine(hub, tmp_path, crash) as (engine, crashed):
         await engine.start(body, key="k")
         await crashed.wait()
     assert effects(tmp_path).count("a") == (state == "done")  # nothing was sent before the intent was written
@@ -180,7 +180,7 @@ async def test_crash_during_a_call_repeats_only_repeatable_calls(
     slow = {"name": "a", "tool": f"s.{tool}", "params": {"id": "a", when: 0.3}, **keys}
     body = {"steps": [slow]}
     ended = asyncio.Event()
-    async with a_life(hub, tmp_path, lambda *facts: ended.is_set()) as (engine, crashed):
+    async with running_engine(hub, tmp_path, lambda *facts: ended.is_set()) as (engine, crashed):
         run = await engine.start(body, key="k")
         while not any(active.id == run.id for active in engine._active.values()):
             await asyncio.sleep(0.01)
@@ -224,7 +224,7 @@ async def test_crash_during_verify_verifies_again_after_settling(hub: Hub, tmp_p
         def crash(at: str, entries: Sequence[Entry], change: RunChange | None, point=point, state=state) -> bool:
             return at == point and has(entries, "a", state)
 
-        async with a_life(hub, tmp_path, crash) as (engine, crashed):
+        async with running_engine(hub, tmp_path, crash) as (engine, crashed):
             run = await engine.start(body, key="k")
             await crashed.wait()
     record, questions = await finish(hub, tmp_path, "k", body)
@@ -232,7 +232,7 @@ async def test_crash_during_verify_verifies_again_after_settling(hub: Hub, tmp_p
     assert run is not None
     assert record.output["id"] == "a"  # by `result` of the verification
     assert effects(tmp_path) == ["a"]
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         _, _, entries, _ = await engine.load(run.id)
     call = next(each for each in entries if each.path == "a")
     verification = next(each for each in entries if each.path.startswith("a/verify"))
@@ -250,7 +250,7 @@ async def test_crash_while_undoing_undoes_nothing_twice(hub: Hub, tmp_path: Path
         is_undoing = any(each.path.startswith("undo/") for each in entries)
         return is_undoing and next(writes) == number
 
-    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+    async with running_engine(hub, tmp_path, crash) as (engine, crashed):
         run = await engine.start(body, key="k")
         waiting = asyncio.ensure_future(run.wait())
         await asyncio.wait({waiting, asyncio.ensure_future(crashed.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +267,7 @@ async def test_approval_before_a_crash_is_used_once(hub: Hub, tmp_path: Path) ->
     def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
         return at == "before" and has(entries, "ok", "done")
 
-    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+    async with running_engine(hub, tmp_path, crash) as (engine, crashed):
         run = await engine.start(body, key="k")
         await run.wait()
         await engine.answer(run.id, "ok", {"yes": True}, by="ann")
@@ -281,7 +281,7 @@ async def test_approval_before_a_crash_is_used_once(hub: Hub, tmp_path: Path) ->
 @pytest.mark.fault("F11")
 async def test_first_answer_counts_and_must_be_authorized(hub: Hub, tmp_path: Path) -> None:
     body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "who": ["finance"], "not_by": "starter"}}, pay("a")]}
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(body, caller="ann")
         await run.wait()
         with pytest.raises(WorkflowError, match="may not answer"):
@@ -304,7 +304,7 @@ async def test_first_answer_counts_and_must_be_authorized(hub: Hub, tmp_path: Pa
 async def test_approval_after_its_deadline_is_too_late(hub: Hub, tmp_path: Path) -> None:
     offset = 0.0
     body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "within": "1h"}}, pay("a")]}
-    async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
+    async with running_engine(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
         run = await engine.start(body)
         await run.wait()
         offset = 3601.0
@@ -364,7 +364,7 @@ async def test_journal_losing_its_end_repeats_no_unsafe_step(tmp_path: Path, kin
 
 @pytest.mark.fault("F17")
 async def test_second_process_cannot_open_the_journal(hub: Hub, tmp_path: Path) -> None:
-    async with a_life(hub, tmp_path):
+    async with running_engine(hub, tmp_path):
         with pytest.raises(RunsInUse):
             SqliteJournal(tmp_path / "runs.db")
 
@@ -374,7 +374,7 @@ async def test_many_waits_ending_at_once_each_end_once(hub: Hub, tmp_path: Path)
     """A day passes in a moment, by the wall clock: all runs are due, and each runs once."""
     offset = 0.0
     body = {"steps": [{"name": "w", "wait": "1h"}, {"name": "a", "tool": "s.pay", "params": {"id": "${inputs.n}"}}]}
-    async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
+    async with running_engine(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
         runs = [await engine.start(body, {"n": str(number)}) for number in range(50)]
         for run in runs:
             while (await run.status()).state != "waiting":
@@ -393,11 +393,11 @@ async def test_many_waits_ending_at_once_each_end_once(hub: Hub, tmp_path: Path)
 async def test_run_keeps_the_definition_it_was_started_with(hub: Hub, tmp_path: Path) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text("name: flow\nsteps:\n- {name: ok, approve: Go?}\n- {tool: s.pay, params: {id: old}}\n")
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(file)
         await run.wait()
     file.write_text("name: flow\nsteps:\n- {name: ok, approve: Go?}\n- {tool: s.pay, params: {id: new}}\n")
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         await engine.answer(run.id, "ok", {"yes": True})
         async for _ in engine.watch(run.id):
             pass
@@ -409,12 +409,12 @@ async def test_run_keeps_the_definition_it_was_started_with(hub: Hub, tmp_path: 
 async def test_tool_changed_during_a_run_leaves_it_stuck_until_resume(tmp_path: Path, change: str, code: str) -> None:
     body = {"steps": [pay("a"), {"name": "ok", "approve": "Continue?"}, pay("b")]}
     servers = {"s": effect_server(tmp_path)}
-    async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
+    async with Hub(servers) as hub, running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(body)
         await run.wait()
     changed = tmp_path / "effects.schema"
     changed.write_text('{"type": "object", "required": ["amount"]}')
-    async with Hub({} if change == "gone" else servers) as hub, a_life(hub, tmp_path) as (engine, _):
+    async with Hub({} if change == "gone" else servers) as hub, running_engine(hub, tmp_path) as (engine, _):
         await engine.answer(run.id, "ok", {"yes": True})
         async for _ in engine.watch(run.id):
             pass
@@ -422,7 +422,7 @@ async def test_tool_changed_during_a_run_leaves_it_stuck_until_resume(tmp_path: 
         assert (record.state, (record.error or {})["code"]) == ("stuck", code)
     assert effects(tmp_path) == ["a"]
     changed.unlink()
-    async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
+    async with Hub(servers) as hub, running_engine(hub, tmp_path) as (engine, _):
         await engine.resume(run.id)
         async for _ in engine.watch(run.id):
             pass
@@ -438,7 +438,7 @@ async def test_effect_weakened_during_a_run_does_not_repeat_the_call(tmp_path: P
     def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
         return at == "before" and has(entries, "a", "done")
 
-    async with Hub({"s": effect_server(tmp_path)}) as hub, a_life(hub, tmp_path, crash) as (engine, crashed):
+    async with Hub({"s": effect_server(tmp_path)}) as hub, running_engine(hub, tmp_path, crash) as (engine, crashed):
         await engine.start(body, key="k")
         await crashed.wait()
     weaker = dataclasses.replace(effect_server(tmp_path), tools={"pay": ToolSettings(effect=Effect.READ)})
@@ -458,7 +458,7 @@ async def test_effect_weakened_during_a_run_does_not_repeat_the_call(tmp_path: P
     ],
 )
 async def test_failing_or_endless_expression_fails_only_its_run(hub: Hub, tmp_path: Path, expression: str) -> None:
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         bad = await engine.start({"steps": [pay("b", **{"if": f"size({expression}) > 0"})]}, {"l": list(range(9000))})
         good = await engine.start({"steps": [pay("a")]})
         await good.result()
@@ -477,14 +477,14 @@ async def test_loop_crashing_ten_times_executes_each_item_once(hub: Hub, tmp_pat
         def crash(at: str, entries: Sequence[Entry], change: RunChange | None, writes=writes, number=number) -> bool:
             return bool(entries) and next(writes) == 3 + (number + seed) % 4
 
-        async with a_life(hub, tmp_path, crash) as (engine, crashed):
+        async with running_engine(hub, tmp_path, crash) as (engine, crashed):
             run = await engine.start(body, inputs, key="k")
             waiting = asyncio.ensure_future(run.wait())
             dying = asyncio.ensure_future(crashed.wait())
             await asyncio.wait({waiting, dying}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             dying.cancel()
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(body, inputs, key="k")
         assert (await run.wait()).state == "done"
     assert sorted(map(int, effects(tmp_path))) == list(range(120))
@@ -495,7 +495,7 @@ async def test_loop_crashing_ten_times_executes_each_item_once(hub: Hub, tmp_pat
 async def test_cancelled_run_ends_and_keeps_executed_calls(hub: Hub, tmp_path: Path, when: str) -> None:
     slow = pay("a", params={"id": "a", "delay_after": 0.3})
     body = {"steps": [{"name": "w", "wait": "1h"} if when == "waiting" else slow, pay("b")]}
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(body)
         while not (effects(tmp_path) or (await run.status()).state == "waiting"):
             await asyncio.sleep(0.01)
@@ -514,7 +514,7 @@ async def test_cancel_during_undo_lets_the_undo_finish(hub: Hub, tmp_path: Path)
     steps = [
         pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}", "delay_after": 0.3}}) for name in ("a", "b")
     ]
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start({"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]})
         while "not b" not in effects(tmp_path):
             await asyncio.sleep(0.01)
@@ -534,10 +534,10 @@ async def test_changed_python_code_stops_the_run_without_calls(hub: Hub, tmp_pat
         await run.approve("Continue?")
 
     second.__name__ = second.__qualname__ = "first"
-    async with a_life(hub, tmp_path) as (engine, _):
+    async with running_engine(hub, tmp_path) as (engine, _):
         run = await engine.start(workflow(first), key="k")
         await run.wait()
-    async with a_life(hub, tmp_path, code=[workflow(second)]) as (engine, _):
+    async with running_engine(hub, tmp_path, code=[workflow(second)]) as (engine, _):
         await engine.answer(run.id, None, {"yes": True})
         async for _ in engine.watch(run.id):
             pass
