@@ -317,7 +317,7 @@ export interface PinDeviation {
   kind: string;
   item: string;
   reason: string;
-  held: boolean;
+  on_hold: boolean;
   since: number;
   digest: string;
   findings: string[];

@@ -373,7 +373,7 @@ class DefinitionReviewed(Event, frozen=True):
     action: str  # held, noted (it is used), released (it is as pinned again, or gone) or approved
     kind: str  # tools, prompts, templates or instructions
     name: str
-    reason: str = ""  # changed, new, not approved or suspicious
+    reason: str = ""  # changed, new, not accepted or suspicious
     digest: str = ""  # SHA-256 of the definition
     finding: str = ""  # of the content rules, the first one
     who: str = ""  # principal id of the approver; "" for the command line
@@ -384,11 +384,11 @@ class ApprovalChanged(Event, frozen=True):
     """A call's approval changed: someone was asked or has decided, or the call used the answer."""
 
     action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
-    by: str  # client or operator
+    by: str  # client or admin
     id: str  # of the request
     tool: str
     caller: str = ""  # caller id; "" for the local owner
-    who: str = ""  # principal id of the operator; "" for the local owner
+    who: str = ""  # id of the administrator; "" for the local token
     reason: str = ""
     digest: str = ""  # SHA-256 of the name and the arguments
     call: str = ""  # call id

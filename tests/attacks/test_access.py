@@ -75,16 +75,16 @@ def test_public_gateway_has_strict_defaults(block: Json, tmp_path: Path) -> None
     rules = find_rules(settings)
     assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("hold", True, "guard-if-possible")
     assert any(str(value) in rules.public_reason or key in rules.public_reason for key, value in block.items())
-    chosen = {"pins": "note", "lock": "optional", "sandbox": "auto"}
+    chosen = {"pins": "warn", "lock": "optional", "sandbox": "auto"}
     rules = find_rules(parse_gateway({"gateway": block | chosen}, {}))
-    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("note", False, "auto")
+    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("warn", False, "auto")
 
 
 @pytest.mark.parametrize("block", PRIVATE, ids=str)
 def test_private_gateway_has_lenient_defaults(block: Json) -> None:
     settings = parse_gateway({"gateway": block}, {})
     rules = find_rules(settings)
-    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("note", False, "auto")
+    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("warn", False, "auto")
     assert not rules.public_reason
     assert find_rules(settings, "192.0.2.7").public_reason == "it listens on 192.0.2.7"
     assert find_rules(settings, in_cluster=True).pin_mode == "hold"
@@ -153,7 +153,7 @@ async def test_own_call_cannot_be_approved_with_a_second_key(tmp_path: Path) -> 
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     boss, _ = keyring.create_key_sync("boss", None, True, 0.0)
     peer, _ = keyring.create_key_sync("peer", None, True, 0.0)
-    async with asking(tmp_path, {"bank.echo": "operator"}, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
+    async with asking(tmp_path, {"bank.echo": "admin"}, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
         makers = Makers(lab, raw.http)
         second = await makers.make(boss)
         third = await makers.make(second)

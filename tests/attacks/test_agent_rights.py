@@ -103,7 +103,7 @@ async def test_agent_needs_one_approval_per_call(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.05)
     same = ToolUse("bank__echo", {"text": "same"})
     with FakeLLM([Turn(calls=[same, same]), Turn(calls=[same]), "Done."]) as llm:
-        async with asking(tmp_path, {"bank.*": "operator"}) as lab:
+        async with asking(tmp_path, {"bank.*": "admin"}) as lab:
             hub = Hub._from_core(lab.hub)
             workflow = agent_workflow(hub, model_urls=[llm.openai_url])
             async with Workflows(hub, tmp_path / "runs.db", code=[workflow]) as workflows:

@@ -82,7 +82,7 @@ async def test_approval_covers_all_arguments_of_a_long_call(tmp_path: Path) -> N
     hidden = "IBAN of the attacker"
     arguments: Json = {f"part{number:03}": "ordinary " * 30 for number in range(100)}
     arguments["text"] = "x" * 20_000 + hidden
-    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
+    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "admin"}) as run:
         id_ = (await pay(run, arguments))["error"]["data"]["approvalId"]
         (row,) = (await run.get("/admin/approvals"))[1]["requests"]
         assert not row["complete"] and row["digest"] == digest_of(arguments)
@@ -104,7 +104,7 @@ async def test_approval_shows_and_covers_meta(tmp_path: Path) -> None:
     arguments: Json = {"amount": 1}
     meta = {"bank.example/payee": "the attacker", "io.modelcontextprotocol/payee": SECRET}
     ordinary = {"progressToken": 7, "traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "toolway/timeoutMs": 30_000}
-    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
+    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "admin"}) as run:
         id_ = (await pay(run, arguments, meta))["error"]["data"]["approvalId"]
         whole = (await run.get(f"/admin/approvals/{id_}"))[1]
         assert [(each["name"], each["value"]) for each in whole["arguments"]] == [
@@ -129,7 +129,7 @@ async def test_approval_shows_and_covers_meta(tmp_path: Path) -> None:
 @pytest.mark.attack("A2-W6")
 async def test_secrets_in_a_call_are_masked_and_named_in_its_approval(tmp_path: Path) -> None:
     arguments = {"a": SECRET, "b": f"to {SECRET}", "c": "***", "d": "payments", "e": SECRET.replace("/", "%2F")}
-    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
+    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "admin"}) as run:
         id_ = (await pay(run, arguments))["error"]["data"]["approvalId"]
         found = (await run.get(f"/admin/approvals/{id_}"))[1]["arguments"]
         shown = await show_in_terminal(run, id_)
@@ -146,7 +146,7 @@ async def test_secrets_in_a_call_are_masked_and_named_in_its_approval(tmp_path: 
 
 @pytest.mark.attack("A2-W6")
 async def test_call_too_long_to_review_is_rejected_and_not_stored(tmp_path: Path) -> None:
-    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "operator"}) as run:
+    async with program(tmp_path, {"bank": entry(tmp_path)}, approve={"bank.*": "admin"}) as run:
         error = (await pay(run, {"text": "x" * 70_000}))["error"]["data"]
         assert (error["code"], error["executed"]) == ("E-APPROVAL-SIZE", "no")
         assert (await run.get("/admin/approvals"))[1]["requests"] == []
@@ -159,7 +159,7 @@ async def test_call_too_long_to_review_is_rejected_and_not_stored(tmp_path: Path
 )
 async def test_long_approval_request_is_stored_whole(tmp_path: Path, text: str) -> None:
     """What is accepted for a review is stored and shown."""
-    async with asking(tmp_path, {"bank.*": "operator"}) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, {"bank.*": "admin"}) as lab, lab.raw("server/bank") as raw:
         id_ = (await call(raw, "modern", "echo", {"text": text})).error["data"]["approvalId"]
         found = await lab.gate.get_request(id_)
         assert json.loads(found.arguments[0].value) == text
@@ -167,7 +167,7 @@ async def test_long_approval_request_is_stored_whole(tmp_path: Path, text: str) 
 
 @pytest.mark.attack("R4-held-1")
 async def test_approval_does_not_cover_lookalike_arguments(tmp_path: Path) -> None:
-    rules = {"bank.echo": "operator"}
+    rules = {"bank.echo": "admin"}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         shown = {"text": "caf\u00e9", "amount": 1, "to": {"a": 0, "b": [1, 2]}}
         first = await call(raw, "modern", "echo", shown)
@@ -190,7 +190,7 @@ async def test_approval_does_not_cover_lookalike_arguments(tmp_path: Path) -> No
 
 @pytest.mark.attack("A2-held-7")
 async def test_approval_is_used_once_by_parallel_calls(tmp_path: Path) -> None:
-    async with asking(tmp_path, {"bank.*": "operator"}) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, {"bank.*": "admin"}) as lab, lab.raw("server/bank") as raw:
         arguments = {"text": "pay"}
         first = await call(raw, "modern", "echo", arguments)
         await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")

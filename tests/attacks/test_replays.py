@@ -204,7 +204,7 @@ async def _spend_budget(at: ReplayLab) -> None:
 
 
 async def _require_approval(at: ReplayLab) -> None:
-    at.ask_for_approvals(read="operator", cached="operator", shared="operator")
+    at.ask_for_approvals(read="admin", cached="admin", shared="admin")
 
 
 async def _read_and_send(at: ReplayLab) -> None:
@@ -330,7 +330,7 @@ async def test_rejected_replay_reports_that_the_call_was_executed(tmp_path: Path
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_retry_with_its_key_needs_no_second_approval(tmp_path: Path, store: str) -> None:
     async with replay_lab(tmp_path, store) as at:
-        at.ask_for_approvals(read="operator")
+        at.ask_for_approvals(read="admin")
         assert (await at.use("read", "one"))["error"]["data"]["code"] == "E-APPROVAL"
         await at.approve()
         for _ in range(3):
@@ -351,7 +351,7 @@ async def test_retry_with_a_client_approval_needs_no_second_answer(tmp_path: Pat
         for _ in range(2):  # the same request twice, as a client that lost the first answer sends it
             assert SALARY in json.dumps((await at.use("read", "one", **more))["result"])
         assert at.made("read") == 1
-        at.ask_for_approvals(read="operator")  # an administrator decides over the client's user
+        at.ask_for_approvals(read="admin")  # an administrator decides over the client's user
         error = (await at.use("read", "one", **more))["error"]
         assert (error["data"]["code"], error["data"]["executed"]) == ("E-APPROVAL", "yes")
 
@@ -359,7 +359,7 @@ async def test_retry_with_a_client_approval_needs_no_second_answer(tmp_path: Pat
 async def test_approval_rule_newer_than_the_call_holds_its_result(tmp_path: Path) -> None:
     async with replay_lab(tmp_path) as at:
         assert "result" in await at.use("read", "one")
-        at.ask_for_approvals(read="operator")
+        at.ask_for_approvals(read="admin")
         error = (await at.use("read", "one"))["error"]
         assert (error["data"]["code"], error["data"]["executed"]) == ("E-APPROVAL", "yes")
         await at.approve()

@@ -130,7 +130,7 @@ def test_key_order_is_not_a_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "changed", "new", "first"), [("note", 0, 0, 0), ("hold", 1, 1, 0), ("approve", 1, 1, 1)]
+    ("mode", "changed", "new", "first"), [("warn", 0, 0, 0), ("hold", 1, 1, 0), ("review", 1, 1, 1)]
 )
 def test_pin_mode_decides_which_changes_are_held(mode: PinMode, changed: int, new: int, first: int) -> None:
     pins = review(mode)
@@ -151,7 +151,7 @@ def test_tool_added_to_empty_list_is_new() -> None:
 def test_number_of_pins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.catalog.pins.MAX_PINS", 10)
     monkeypatch.setattr("toolway.catalog.pin_review.MAX_PINS", 10)
-    pins = review("note")
+    pins = review("warn")
     for number in range(30):
         assert pins.review("weather", "tools", {f"tool_{number}": tool(f"tool_{number}")}) == {}
     assert len(pins.servers["weather"].pins) == 10
@@ -210,7 +210,7 @@ def test_suspicious_phrase_is_held_if_it_names_another_tool() -> None:
 
 
 def test_look_alike_of_a_pinned_tool_is_held() -> None:
-    pins = review("note")
+    pins = review("warn")
     assert pins.review("github", "tools", {"list_repos": tool("list_repos")}) == {}
     held = pins.review("evil", "tools", {"list_rep0s": tool("list_rep0s"), "other": tool("other")})
     assert set(held) == {"list_rep0s"}
@@ -278,7 +278,7 @@ def test_damaged_pin_file_holds_unknown_tools_and_is_kept(tmp_path: Path) -> Non
     pins, _, warnings = pin_store(path)
     assert set(pins.review("weather", "tools", {"get_forecast": TOOL})) == {"get_forecast"}
     assert path.read_text() == "{damaged" and str(path) in warnings[0]
-    assert pin_store(path, "note")[0].review("weather", "tools", {"get_forecast": TOOL}) == {}
+    assert pin_store(path, "warn")[0].review("weather", "tools", {"get_forecast": TOOL}) == {}
 
 
 def test_changes_are_described_by_part() -> None:
@@ -463,7 +463,7 @@ def test_lists_of_many_servers_share_one_pin_write(tmp_path: Path) -> None:
 
 
 def test_note_mode_uses_list_before_pins_are_written(tmp_path: Path) -> None:
-    found = Threads(tmp_path / "pins.json", "note")
+    found = Threads(tmp_path / "pins.json", "warn")
     assert found.list_tools("weather") == {}
     found.settle()
     assert not found.reviewed_again and found.file.load()

@@ -144,7 +144,7 @@ def test_unreadable_file_is_an_error_with_its_name(tmp_path):
     "text",
     [
         '{"mcpServers": {},\n "toolway": {"gateway": {"login": {}}},\n "toolway": {"audit": true}}',
-        '{"mcpServers": {},\n "toolway": {"gateway": {"pins": "hold",\n "pins": "note"}}}',
+        '{"mcpServers": {},\n "toolway": {"gateway": {"pins": "hold",\n "pins": "warn"}}}',
         '{"mcpServers": {},\n "toolway": {"gateway": {},\n "gateway": {}}}',
     ],
 )

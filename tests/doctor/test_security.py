@@ -163,9 +163,9 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (replace(GOOD, servers=None, reasons={"servers": "far away"}), "content", UNKNOWN, "servers", "far away", ""),
     (replace(GOOD, limits={"content": "a cluster"}), "content", UNKNOWN, "limit", "a cluster", ""),
     # definitions
-    (pins(mode="note", setting="note"), "definitions", FAILS, "pins", "toolway.gateway.pins", '"pins": "hold"'),
-    (pins(mode="note", setting=""), "definitions", FAILS, "pins", "listens on this machine only", '"pins": "hold"'),
-    (pins(mode="approve"), "definitions", HOLDS, "pins", "(approve)", ""),
+    (pins(mode="warn", setting="warn"), "definitions", FAILS, "pins", "toolway.gateway.pins", '"pins": "hold"'),
+    (pins(mode="warn", setting=""), "definitions", FAILS, "pins", "listens on this machine only", '"pins": "hold"'),
+    (pins(mode="review"), "definitions", HOLDS, "pins", "(review)", ""),
     (pins(problem="damaged"), "definitions", UNKNOWN, "pins", "damaged", ""),
     (pins(ignored=("files.*",)), "definitions", HOLDS, "ignored", "files.* are not compared", ""),
     (pinned(is_known=False), "definitions", UNKNOWN, "files", "/home/me/pins.json", "toolway serve"),

@@ -95,7 +95,7 @@ async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
                 answer = await found.ask("GET", path)
                 expected = route.response
                 # tests/parts/workflows/test_gateway.py has runs, tests/parts/agents/test_admin.py runs of agents,
-                # tests/parts/approvals/test_operator.py requests for approval
+                # tests/parts/approvals/test_admin.py requests for approval
                 absent = ("/admin/runs/", "/admin/agents/", "/admin/approvals/", "/admin/approval-links/")
                 is_absent = "diff" in path or path.startswith(absent)
                 if (route.cluster == "required" and not in_cluster) or is_absent:

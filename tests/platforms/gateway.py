@@ -158,7 +158,7 @@ def calls(home: Home) -> str:
 
 @check("Gateway", "a call needs an approval, and `toolway approvals` gives it")
 def approvals(home: Home) -> str:
-    home.serve_these(approve={"fake.echo": "operator"})
+    home.serve_these(approve={"fake.echo": "admin"})
     home.start_gateway()
     assert "E-APPROVAL" in home.toolway("call", "fake.echo", "text=ü", code=1)
     (waiting,) = home.json("approvals", "ls")["requests"]

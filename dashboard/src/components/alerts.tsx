@@ -1,4 +1,4 @@
-// Alerts: conditions that an operator must resolve, such as a required login, an unknown outcome or a failed server.
+// Alerts: conditions that an administrator must resolve, such as a required login, an unknown outcome or a failed server.
 
 import { remove } from "../api";
 import { useAdmin, useLive } from "../live";

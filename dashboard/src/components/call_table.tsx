@@ -77,7 +77,7 @@ export function CallTable({ fixed = {} }: { fixed?: Filter }) {
     { id: "seconds", title: "Duration", width: "80px", right: true, phone: false, show: (call) => formatSeconds(call.seconds) },
     { id: "attempts", title: "Attempts", width: "66px", right: true, show: (call) => (call.attempts > 1 ? <Badge tone="warn">{call.attempts}</Badge> : call.attempts) },
     { id: "executed", title: "Executed", width: "86px", show: (call) => (call.executed === "unknown" ? <Badge tone="warn">unknown</Badge> : call.executed) },
-    { id: "principal", title: "Principal", width: "minmax(70px, 120px)", show: (call) => <span className="cut">{call.principal}</span> },
+    { id: "principal", title: "Caller", width: "minmax(70px, 120px)", show: (call) => <span className="cut">{call.principal}</span> },
     { id: "source", title: "Source", width: "70px", show: (call) => call.source || "server" },
     { id: "message", title: "Error", width: "minmax(80px, 2fr)", show: (call) => <span className="cut muted" title={call.message}>{call.message || call.code}</span> },
   ];
@@ -169,7 +169,7 @@ function CallDetails({ call }: { call: CallDetail }) {
       {call.arguments === null ? <p className="muted">Not stored: the call had none, or they were too large.</p> : <JsonView value={call.arguments} />}
       <dl className="facts">
         <dt>Time</dt><dd>{formatTime(call.at)}</dd>
-        <dt>Principal</dt><dd><Link to={`/calls?principal=${encodeURIComponent(call.principal)}`}>{call.principal}</Link></dd>
+        <dt>Caller</dt><dd><Link to={`/calls?principal=${encodeURIComponent(call.principal)}`}>{call.principal}</Link></dd>
         <dt>Server</dt><dd><Link to={path("servers", call.server)}>{call.server}</Link></dd>
         <dt>Effect</dt><dd>{call.effect || "–"}</dd>
         <dt>Id</dt><dd><code>{call.id}</code> <CopyButton text={call.id} /></dd>

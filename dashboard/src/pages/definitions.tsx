@@ -8,7 +8,7 @@ import { formatAge, formatCount } from "../format";
 const REASONS: Record<string, string> = {
   changed: "It changed since it was pinned.",
   new: "New since the first time we saw this server.",
-  "not approved": "It was never approved.",
+  "not accepted": "Nobody has accepted it yet.",
   suspicious: "It contains hidden text or a disguised command.",
 };
 
@@ -18,15 +18,15 @@ export function Definitions() {
   const { data, error, reload } = useAdmin<Pins>("pins", overview?.last_event);
   if (error) return <ErrorBox error={error} />;
   if (!data) return <p className="muted wait">…</p>;
-  const held = data.deviations.filter((each) => each.held).length;
+  const held = data.deviations.filter((each) => each.on_hold).length;
   const pinned = data.servers.reduce((sum, each) => sum + each.pins, 0);
   return (
     <div className="page">
       <h1>Definitions</h1>
       <dl className="tiles">
         <div><dt>Pinned</dt><dd>{formatCount(pinned)}</dd></div>
-        <div><dt>Held</dt><dd className={held ? "warn" : ""}>{formatCount(held)}</dd></div>
-        <div><dt>Noted</dt><dd>{formatCount(data.deviations.length - held)}</dd></div>
+        <div><dt>On hold</dt><dd className={held ? "warn" : ""}>{formatCount(held)}</dd></div>
+        <div><dt>In use</dt><dd>{formatCount(data.deviations.length - held)}</dd></div>
       </dl>
       {!data.deviations.length && <Empty title={data.enabled ? "No tool has changed." : "This gateway does not compare tool definitions."} />}
       {data.deviations.map((each) => <Deviation key={`${each.name} ${each.digest}`} deviation={each} done={reload} />)}
@@ -35,22 +35,22 @@ export function Definitions() {
 }
 
 function Deviation({ deviation, done }: { deviation: PinDeviation; done: () => void }) {
-  const approve = async () => {
+  const accept = async () => {
     const { server, kind, item, digest } = deviation;
-    await post("pins/approve", { server, kind, item, digest });
+    await post("pins/accept", { server, kind, item, digest });
     done();
   };
   return (
     <section className="card" aria-label={deviation.name}>
       <div className="bar">
-        <h2>{deviation.name} <Badge tone={deviation.held ? "bad" : "warn"}>{deviation.held ? "held" : "noted"}</Badge></h2>
+        <h2>{deviation.name} <Badge tone={deviation.on_hold ? "bad" : "warn"}>{deviation.on_hold ? "on hold" : "in use"}</Badge></h2>
         <ConfirmDialog
-          title={`Approve ${deviation.name}?`}
-          text={`Clients will see the definition shown here, and its calls go through. This does not approve any other definition. SHA-256 ${deviation.digest}`}
-          confirmLabel="Approve"
-          action={approve}
+          title={`Accept ${deviation.name}?`}
+          text={`Clients will see the definition shown here, and its calls go through. This does not accept any other definition. SHA-256 ${deviation.digest}`}
+          confirmLabel="Accept"
+          action={accept}
         >
-          {(open) => <button type="button" onClick={open}>Approve</button>}
+          {(open) => <button type="button" onClick={open}>Accept</button>}
         </ConfirmDialog>
       </div>
       <p>{REASONS[deviation.reason] ?? deviation.reason} <small className="muted">{formatAge(deviation.since)}, <Link to={path("servers", deviation.server)}>{deviation.server}</Link></small></p>

@@ -5,7 +5,7 @@ import { Link, go, path, setQuery, useRoute } from "../route";
 import type { GatewayEvent } from "../types";
 import { formatTime } from "../format";
 
-const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["connection", "Connections"], ["catalog", "Tool lists"], ["change", "Operator actions"], ["alert", "Alerts"], ["loop", "Event loop"]];
+const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["connection", "Connections"], ["catalog", "Tool lists"], ["change", "Changes by administrators"], ["alert", "Alerts"], ["loop", "Event loop"]];
 
 export function Events() {
   const { events } = useLive();

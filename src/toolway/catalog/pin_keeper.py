@@ -329,7 +329,7 @@ class PinKeeper:
             own = state.servers.get(pins.name)
             if own is None or own.identity != pins.identity:
                 continue  # another server has this name now
-            if accepted and pins.name not in state.changed and self._mode_of(pins.name) == "note":
+            if accepted and pins.name not in state.changed and self._mode_of(pins.name) == "warn":
                 state.adopt(pins)  # all its items are in use already
             else:
                 self._unused[pins.name] = pins

@@ -1,4 +1,4 @@
-"""Pins as JSON for users: what deviates, what differs, and which digest to approve.
+"""Pins as JSON for users: what deviates, what differs, and which digest to accept.
 
 Values of definitions are ASCII JSON, so nothing in them stays invisible.
 """
@@ -36,7 +36,7 @@ def describe_deviation(server: ServerPins, key: str, deviation: Deviation) -> Js
         "kind": kind,
         "item": name,
         "reason": deviation.reason,
-        "held": deviation.held,
+        "on_hold": deviation.held,
         "since": deviation.since,
         "digest": deviation.digest,
         "findings": list(deviation.findings),

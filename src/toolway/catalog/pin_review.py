@@ -161,7 +161,7 @@ class PinReview:
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
         """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
-        if self._mode_of(server) == "note" or server not in self.servers:
+        if self._mode_of(server) == "warn" or server not in self.servers:
             return True
         pin = self.servers[server].pins.get(f"{kind}/{name}")
         return pin is not None and pin.digest == digest
@@ -190,13 +190,13 @@ class PinReview:
             return None
         elif pin is not None:
             reason = "changed"
-        elif mode == "approve" or not self._trusts_first_sight:
-            reason = "not approved"
+        elif mode == "review" or not self._trusts_first_sight:
+            reason = "not accepted"
         elif (not is_first_list and mode == "hold") or len(self.servers[server].pins) >= MAX_PINS:
             reason = "new"
         else:
             return None
-        held = mode != "note" or any(each.rule in ALWAYS_HELD for each in findings)
+        held = mode != "warn" or any(each.rule in ALWAYS_HELD for each in findings)
         return Deviation(digest, reason, self._now(), held, tuple(str(each) for each in findings), _kept(definition))
 
     def _is_pinned(self, pin: Pin, server: str, kind: str, name: str, definition: Json, digest: str) -> bool:
@@ -230,7 +230,7 @@ class PinReview:
         if known is None or known.pin.digest != digest:
             proposed[key] = ProposedPin(Pin(digest, self._now(), definition=_kept(definition)), is_first_list)
             self._mark_changed(server, key.partition("/")[0])
-        return not self._waits_for_store or self._mode_of(server) == "note"
+        return not self._waits_for_store or self._mode_of(server) == "warn"
 
     def _set_deviation(self, server: str, key: str, new: Deviation) -> Deviation:
         deviations = self.servers[server].deviations

@@ -1,4 +1,4 @@
-"""Pins: the definitions that a server had when they were first seen or approved, by digest.
+"""Pins: the definitions that a server had when they were first seen or accepted, by digest.
 
 `PinReview` (pin_review.py) compares every list that a server sends with its pins. `PinKeeper` (pin_keeper.py) stores
 them in a file, `SharedPins` (cluster/replication/shared_pins.py) in the database of a cluster.
@@ -14,7 +14,7 @@ import msgspec
 
 from toolway.types import Json
 
-PinMode = Literal["note", "hold", "approve"]
+PinMode = Literal["warn", "hold", "review"]
 #: Kind and name of a server's instructions, which are pinned like an item of a list.
 INSTRUCTIONS: Final = "instructions"
 #: Parts of each pinned kind that a model sees: the content rules apply to them. All parts are compared, because
@@ -28,7 +28,7 @@ SHOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 MAX_DEFINITION_BYTES: Final = 16 * 1024  # of a definition that the file keeps for `toolway trust tools diff`
 MAX_PINS: Final = 10_000  # of a server; a definition beyond them is new in every list
 
-Reason = Literal["changed", "new", "not approved", "suspicious"]
+Reason = Literal["changed", "new", "not accepted", "suspicious"]
 
 
 class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +46,7 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     reason: Reason
     since: float
-    held: bool  # False: used nevertheless, and shown to the user (`"pins": "note"`)
+    held: bool  # False: used nevertheless, and shown to the user (`"pins": "warn"`)
     findings: tuple[str, ...] = ()
     definition: Json | None = None
 

@@ -102,7 +102,7 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
     request_id: str = ""  # `X-Request-ID` that the client sent
     key: str = ""  # hexadecimal key of the call: request and replies are sealed with it (`call_cipher.py`)
     use_id: str = ""  # accepted once; a call that is sent again because it seemed to be lost has the same one
-    approved_by: str = ""  # who approved the call at the sender: "client", "operator" or ""
+    approved_by: str = ""  # who approved the call at the sender: "client", "admin" or ""
 
 
 def new_call_key() -> str:

@@ -23,7 +23,7 @@ class GatewayRules:
     """Requirements of a gateway for its servers: its settings, and the defaults for what they leave open."""
 
     public_reason: str  # why the gateway is public, as readable text; "" if only its machine uses it
-    pin_mode: Literal["note", "hold", "approve"]  # of changed definitions
+    pin_mode: Literal["warn", "hold", "review"]  # of changed definitions
     requires_lock: bool  # packages of npx and uvx run only from a `toolway.lock`
     default_sandbox: DefaultSandbox  # of server entries that name none
 
@@ -35,11 +35,11 @@ def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: b
     each has its own address: all of them are public, so all of them behave the same.
     """
     reason = public_reason(settings, listens_on, in_cluster=in_cluster)
-    default_pins = "hold" if reason else "note"
+    default_pins = "hold" if reason else "warn"
     default_sandbox: DefaultSandbox = "guard-if-possible" if reason and not settings.sandbox else "auto"
     return GatewayRules(
         reason,
-        cast("Literal['note', 'hold', 'approve']", settings.pins or default_pins),
+        cast("Literal['warn', 'hold', 'review']", settings.pins or default_pins),
         settings.lock == "required" or (not settings.lock and bool(reason)),
         "guard" if settings.sandbox == "guard" else default_sandbox,
     )

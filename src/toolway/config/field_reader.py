@@ -36,6 +36,8 @@ OLD_KEYS: Final = {
     "toolway.escalations": "alerts",
     "toolway.groups": "toolsets",
 }
+#: Values of settings before 0.1, by the last part of the setting's name.
+OLD_VALUES: Final = {("pins", "note"): "warn", ("pins", "approve"): "review"}
 T = TypeVar("T")
 
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
@@ -108,6 +110,7 @@ class FieldReader:
             raise ConfigError(
                 f"{key} must be one of {', '.join(options)}",
                 detail=f"found {quote_plain_word(value)}",
+                hint=f"it was renamed: use {OLD_VALUES[key, value]!r}" if (key, value) in OLD_VALUES else "",
                 code=CONFIG_KEY_CODE,
             )
         return value

@@ -7,7 +7,7 @@
   "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
   "search": {"model": "minilm"},
-  "approve": {"destructive": "client", "bank.*": "operator"},
+  "approve": {"destructive": "client", "bank.*": "admin"},
   "policy": "policy.cedar",
   "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"], "budget": "0.50usd,40calls"}},
   "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
@@ -220,7 +220,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default: none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
     drop_nulls: bool = False  # drop null arguments that are optional and may not be null, such as those CrewAI sends
-    pins: str = ""  # changed definitions: note, hold, or approve each; "": hold if the gateway is public, else note
+    pins: str = ""  # changed definitions: warn, hold, or review each; "": hold if the gateway is public, else warn
     ignored_changes: Mapping[str, tuple[str, ...]] = {}  # changes to ignore: server.tool → paths
     lock: str = ""  # npx and uvx packages without a lock: required refuses them; "": required if public
     sandbox: str = ""  # default for entries without one: guard or auto; "": guard if public and bubblewrap is installed
@@ -292,7 +292,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
         ),
         drop_nulls=fields.get_bool("dropNulls", False),
-        pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
+        pins=fields.get_choice("pins", ("warn", "hold", "review"), ""),
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         lock=fields.get_choice("lock", LOCK_RULES, ""),

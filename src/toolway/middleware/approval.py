@@ -50,7 +50,7 @@ _UNBOUND_META: Final = frozenset(
 
 
 class ApprovalRequired(CallError):
-    """Raised when a call needs an operator's approval. It was not sent; repeat it after the approval."""
+    """Raised when a call needs an administrator's approval. It was not sent; repeat it after the approval."""
 
     code = APPROVAL_CODE
 
@@ -100,7 +100,7 @@ class CallGate(Protocol):
         A call that an earlier one answers (`Call.earlier`) is not asked about again if the earlier one was approved.
         Who approved a call is recorded in its state.
 
-        Raises `ApprovalRequired` if an operator has to approve it first, and other `CallError`s if it is denied.
+        Raises `ApprovalRequired` if an administrator has to approve it first, and other `CallError`s if it is denied.
         """
         ...
 
@@ -113,11 +113,11 @@ class CallGate(Protocol):
 
 
 class CallCheck(Protocol):
-    """Check of calls that a part adds to the gate: it lets a call pass, refuses it, or lets an operator decide."""
+    """Check of calls that a part adds to the gate: it lets a call pass, refuses it, or lets an administrator decide."""
 
     @property
     def may_ask(self) -> bool:
-        """True if an operator may have to decide about a call, with the settings of now."""
+        """True if an administrator may have to decide about a call, with the settings of now."""
         ...
 
     def rules_for(self, server: str, name: str) -> Sequence[Any]:
@@ -132,11 +132,11 @@ class CallCheck(Protocol):
         ...
 
     async def check(self, call: Call, rule: Any) -> Literal["pass", "ask"]:
-        """Return `pass`, or `ask` if an operator must approve the call. Raises `CallError` if it is refused."""
+        """Return `pass`, or `ask` if an administrator must approve the call. Raises `CallError` if it is refused."""
         ...
 
     async def add(self, call: Call, rule: Any) -> None:
-        """Note that an operator approved a call for which `check` returned `ask`."""
+        """Note that an administrator approved a call for which `check` returned `ask`."""
         ...
 
 

@@ -17,15 +17,15 @@ class EarlierCall(NamedTuple):
     """Call that was made before with the same idempotency key, whose outcome answers the present call."""
 
     certainty: Certainty  # whether the earlier call ran
-    approved_by: str  # who approved it: "client" or "operator"; "" if it needed no approval
+    approved_by: str  # who approved it: "client" or "admin"; "" if it needed no approval
     answer: Callable[[], CallResult]  # returns its result, or raises its error
 
     def is_approved_by(self, by: str) -> bool:
-        """Return True if the earlier call's approval is enough where `by` ("client" or "operator") must decide.
+        """Return True if the earlier call's approval is enough where `by` ("client" or "admin") must decide.
 
         An approval allows one run. A replay runs nothing, so one approval is enough.
         """
-        return self.approved_by in (by, "operator")
+        return self.approved_by in (by, "admin")
 
 
 def replay() -> Middleware:

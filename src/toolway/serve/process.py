@@ -194,10 +194,10 @@ class GatewayProcess:
         """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
 
         Without a setting they are held if the gateway is public. The servers of parts are only reported: they
-        are the operator's own.
+        are the administrator's own.
         """
         if server in self._parts.server_names and server not in self._active_config.servers:
-            return "note"
+            return "warn"
         return self._find_rules(self._active_config.gateway).pin_mode
 
     def _ignored_parts(self, server: str, name: str) -> Sequence[str]:

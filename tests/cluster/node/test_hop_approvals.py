@@ -23,7 +23,7 @@ async def pay(node: Node, city: str) -> Answer:
 
 async def test_approval_and_answer_are_used_once_across_nodes(tmp_path: Path) -> None:
     entry = write_tools(tmp_path, pay="Pays.", send="Sends.")
-    rules = {"bank.pay": "operator", "bank.send": "client"}
+    rules = {"bank.pay": "admin", "bank.send": "client"}
     async with cluster(tmp_path, {"bank": entry}, approve=rules) as made:
         owner, other = made.owner("bank"), made.other("bank")
         for city, asked_at, answered_at in (("Bern", owner, other), ("Rome", other, owner)):

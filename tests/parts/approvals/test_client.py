@@ -241,7 +241,7 @@ async def test_client_that_disconnects_while_asked_runs_nothing(tmp_path: Path) 
 
 
 async def test_destructive_hint_adds_question_but_never_skips_rule(tmp_path: Path) -> None:
-    rules = {"destructive": "operator", "bank.add": "operator"}
+    rules = {"destructive": "admin", "bank.add": "admin"}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         hints: Json = {"echo": {"destructiveHint": True}, "add": {"destructiveHint": False, "readOnlyHint": True}}
         tools = [each.raw | {"annotations": hints.get(each.name, {})} for each in lab.hub.lists.catalog.tools("bank")]

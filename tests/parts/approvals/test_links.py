@@ -1,4 +1,4 @@
-"""Links in messages to operators: each opens the page of one request for approval, and gives no rights."""
+"""Links in messages to administrators: each opens the page of one request for approval, and gives no rights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.gateway.bridge_lab import KEY, Raw, made
 from tests.gateway.program import program, until
 from tests.parts.approvals.lab import ERAS, Asking, Clock, asking, call, refusal
-from tests.parts.approvals.test_operator import OPERATOR, PAY, WAITS
+from tests.parts.approvals.test_admin import BY_ADMIN, PAY, WAITS
 from tests.parts.approvals.test_program import call as call_program
 from tests.parts.pins.test_gateway import write_tools
 from tests.telemetry.test_alerts import Hook
@@ -58,7 +58,7 @@ class Operator:
 async def operator(folder: Path, era: str = "modern", clock: Clock | None = None) -> AsyncIterator[Operator]:
     keyring = FileApiKeyStore(folder / "keys.json", "tw_owner")
     async with (
-        asking(folder, OPERATOR, keyring=keyring, now=clock or time.time) as lab,
+        asking(folder, BY_ADMIN, keyring=keyring, now=clock or time.time) as lab,
         lab.raw("server/bank", made(keyring, "anna")) as raw,
     ):
         yield Operator(lab, raw, keyring, era)
@@ -123,7 +123,7 @@ async def test_webhook_gets_link_to_the_request(tmp_path: Path) -> None:
     hook = Hook(*[200] * 4)
     entry = write_tools(tmp_path, pay="Pays.")
     async with hook.served() as url:
-        block: Any = {"approve": {"bank.*": "operator"}, "alerts": {"webhook": url}}
+        block: Any = {"approve": {"bank.*": "admin"}, "alerts": {"webhook": url}}
         async with program(tmp_path, {"bank": entry}, **block) as run:
             id_ = (await call_program(run, "modern", city="Bern"))["approvalId"]
             await until(lambda: hook.got, 10)

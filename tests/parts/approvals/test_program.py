@@ -1,4 +1,4 @@
-"""`toolway serve` with rules for approvals, and `toolway approvals`: answers of an operator, over a kill."""
+"""`toolway serve` with rules for approvals, and `toolway approvals`: answers of an administrator, over a kill."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def call(run: Program, era: str, **arguments: Any) -> Any:
 @pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.slow)])
 async def test_approvals_in_terminal_survive_a_killed_gateway(tmp_path: Path, era: str) -> None:
     entry = write_tools(tmp_path, pay="Pays.")
-    settings: Any = {"approve": {"bank.*": "operator"}, "audit": {"to": "jsonl", "file": str(tmp_path / "audit.jsonl")}}
+    settings: Any = {"approve": {"bank.*": "admin"}, "audit": {"to": "jsonl", "file": str(tmp_path / "audit.jsonl")}}
     async with program(tmp_path, {"bank": entry}, **settings) as run:
         waits = await call(run, era, city="Bern")
         id_ = waits["approvalId"]
@@ -58,7 +58,7 @@ async def test_approvals_in_terminal_survive_a_killed_gateway(tmp_path: Path, er
         metrics = await read_metrics(run)
         assert 'toolway_approvals_total{action="used",server="bank"} 1.0' in metrics
         assert "toolway_approvals_pending 1.0" in metrics
-        rules = {"bank.*": {"by": "operator", "when": "args.city =="}}
+        rules = {"bank.*": {"by": "admin", "when": "args.city =="}}
         run.write({"bank": entry}, **(settings | {"approve": rules}))
         await until(lambda: "toolway.approve" in run.log)
         assert (await call(run, era, city="Oslo"))["code"] == "E-APPROVAL", "the old rules stay"

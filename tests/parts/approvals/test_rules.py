@@ -20,37 +20,37 @@ def approvers(rules: Any, name: str, *, destructive: bool = False) -> list[str]:
 def test_last_pattern_wins_and_stricter_rule_is_first() -> None:
     rules = {
         "destructive": "client",
-        "bank.*": "operator",
+        "bank.*": "admin",
         "bank.balance": "none",
         "db.query": {"by": "client", "when": "args.x > 1"},
     }
-    assert approvers(rules, "bank.pay") == ["operator"]
-    assert approvers(rules, "bank.pay", destructive=True) == ["operator", "client"]
+    assert approvers(rules, "bank.pay") == ["admin"]
+    assert approvers(rules, "bank.pay", destructive=True) == ["admin", "client"]
     assert approvers(rules, "bank.balance", destructive=True) == []
     assert approvers(rules, "db.query", destructive=True) == ["client", "client"]
     assert approvers(rules, "web.get") == [] and approvers(rules, "web.get", destructive=True) == ["client"]
-    assert approvers({"bank.balance": "none", "bank.*": "operator"}, "bank.balance") == ["operator"]
-    assert approvers({"*": "operator"}, "any.tool") == ["operator"]
+    assert approvers({"bank.balance": "none", "bank.*": "admin"}, "bank.balance") == ["admin"]
+    assert approvers({"*": "admin"}, "any.tool") == ["admin"]
     assert not ApproveRules({})
 
 
 @pytest.mark.parametrize(
     "block",
     [
-        "operator",
+        "admin",
         ["bank.*"],
-        {"bank": "operator"},
-        {"!bank.*": "operator"},
-        {"bank.*": "Operator"},
+        {"bank": "admin"},
+        {"!bank.*": "admin"},
+        {"bank.*": "Admin"},
         {"bank.*": True},
         {"bank.*": None},
         {"bank.*": {"when": "true"}},
-        {"bank.*": {"by": "operator", "wenn": "true"}},
-        {"bank.*": {"by": "operator", "when": 1}},
-        {"bank.*": {"by": "operator", "when": "x" * 5000}},
+        {"bank.*": {"by": "admin", "wenn": "true"}},
+        {"bank.*": {"by": "admin", "when": 1}},
+        {"bank.*": {"by": "admin", "when": "x" * 5000}},
         {"bank.*": {"by": "none", "when": "true"}},
         {"destructive": "none"},
-        {f"s.t{number}": "operator" for number in range(1001)},
+        {f"s.t{number}": "admin" for number in range(1001)},
     ],
     ids=lambda block: str(block)[:40],
 )
@@ -63,7 +63,7 @@ def test_ambiguous_rule_is_rejected(block: Any) -> None:
 @pytest.mark.parametrize("key", ["approval", "approvals", "aprove", "Approve"])
 def test_misspelled_key_is_rejected(key: str) -> None:
     with pytest.raises(ConfigError, match="unknown key toolway"):
-        parse_gateway({key: {"bank.*": "operator"}}, {})
+        parse_gateway({key: {"bank.*": "admin"}}, {})
 
 
 def test_condition_is_not_expanded_as_template() -> None:

@@ -31,16 +31,16 @@ async def test_rules_without_a_store_stop_the_start() -> None:
     parts.start({})
     for use in (parts.start, parts.check):
         with pytest.raises(ConfigError, match=r"toolway\.approve"):
-            use(settings_of({"bank.*": "operator"}))
+            use(settings_of({"bank.*": "admin"}))
 
 
 async def test_invalid_condition_is_rejected_before_rules_change(tmp_path: Path) -> None:
     parts = PartSet(HubCore({}), None, key=KEY, open_database=file_database(tmp_path))
-    parts.start(settings_of({"bank.*": "operator"}))
+    parts.start(settings_of({"bank.*": "admin"}))
     gate = parts.runtime("approvals", ApprovalsRuntime).gate
     assert parts.gate is gate
     assert gate is not None
-    broken = settings_of({"bank.*": {"by": "operator", "when": "args.amount >"}})
+    broken = settings_of({"bank.*": {"by": "admin", "when": "args.amount >"}})
     for use in (parts.check, parts.start):
         with pytest.raises(ConfigError, match=r"toolway\.approve"):
             use(broken)
@@ -70,7 +70,7 @@ async def test_each_part_has_the_same_key_in_all_processes() -> None:
 
 
 def test_alert_opens_with_request_and_closes_with_answer() -> None:
-    def condition(action: str, by: str = "operator") -> Any:
+    def condition(action: str, by: str = "admin") -> Any:
         return condition_of(ApprovalChanged("bank", action, by, "ab12", "pay", "key:anna"))
 
     asked = condition("asked")

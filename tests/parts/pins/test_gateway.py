@@ -97,11 +97,11 @@ async def test_changed_tool_is_on_hold_until_accepted(tmp_path: Path, era: str) 
             refused = await toolway(run, "trust", "tools", "accept", "weather.forecast", "--digest", "0" * 64)
             assert refused["error"]["code"] == "E-PINS-DIGEST"
             assert await toolway(run, "trust", "tools", "accept", "weather.forecast", "--digest", shown["digest"]) == {
-                "approved": ["weather.forecast"]
+                "accepted": ["weather.forecast"]
             }
             await until_listed(hub, "weather__forecast", "weather__alerts")
             assert not (await hub.call_tool("gateway.weather__forecast", {"city": "Bern"})).is_error
-            run.write({"weather": entry}, gateway={"pins": "note"})  # in force without a new list
+            run.write({"weather": entry}, gateway={"pins": "warn"})  # in force without a new list
             await until_listed(hub, "weather__forecast", "weather__alerts", "weather__extra")
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 2
 
@@ -125,18 +125,18 @@ async def test_dashboard_accept_is_bound_to_its_digest_and_audited(tmp_path: Pat
         async with asyncio.timeout(60):
             while not (shown := (await run.get("/admin/pins"))[1]["deviations"]):
                 await asyncio.sleep(0.1)
-        assert [(each["name"], each["held"], each["reason"]) for each in shown] == [
+        assert [(each["name"], each["on_hold"], each["reason"]) for each in shown] == [
             ("weather.forecast", True, "suspicious")
         ]
         assert "\\u200b" in shown[0]["changes"][0]["new"], "invisible characters are shown"
-        assert 'toolway_definitions_deviating{server="weather",state="held"} 1.0' in await read_metrics(run)
+        assert 'toolway_definitions_deviating{server="weather",state="on_hold"} 1.0' in await read_metrics(run)
         chosen = {name: shown[0][name] for name in ("server", "kind", "item", "digest")}
-        refused, error = await run.request("POST", "/admin/pins/approve", {**chosen, "digest": "0" * 64})
+        refused, error = await run.request("POST", "/admin/pins/accept", {**chosen, "digest": "0" * 64})
         assert (refused, error["error"]["code"]) == (422, "E-PINS-DIGEST")
-        assert (await run.request("POST", "/admin/pins/approve", {**chosen, "item": "other"}))[0] == 404
-        assert (await run.request("POST", "/admin/pins/approve", {"server": "weather"}))[0] == 400
-        status, approved = await run.request("POST", "/admin/pins/approve", chosen)
-        assert (status, approved) == (200, {"approved": "weather.forecast"})
+        assert (await run.request("POST", "/admin/pins/accept", {**chosen, "item": "other"}))[0] == 404
+        assert (await run.request("POST", "/admin/pins/accept", {"server": "weather"}))[0] == 400
+        status, approved = await run.request("POST", "/admin/pins/accept", chosen)
+        assert (status, approved) == (200, {"accepted": "weather.forecast"})
         assert (await run.get("/admin/pins"))[1]["deviations"] == []
         await run.stop()
     records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]

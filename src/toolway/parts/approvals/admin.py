@@ -1,4 +1,4 @@
-"""`/admin/approvals`: calls that wait for an operator, with their arguments, and the answers."""
+"""`/admin/approvals`: calls that wait for an administrator, with their arguments, and the answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMAS: Final = {
 
 
 async def list_requests(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Return the requests that wait for an operator, then the ones answered in the last 15 minutes.
+    """Return the requests that wait for an administrator, then the ones answered in the last 15 minutes.
 
     Long arguments are cut here, and `complete` is False. `get_request` returns all of them.
     """
@@ -52,7 +52,7 @@ async def get_request(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
 
 
 async def get_linked_request(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Return the request for approval that a link in a message to operators names.
+    """Return the request for approval that a link in a message to administrators names.
 
     Raises `NotFound` if the link is forged or has expired.
     """

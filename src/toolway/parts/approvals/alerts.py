@@ -1,4 +1,4 @@
-"""Alert about a call that is waiting for an operator's approval, from the request to the answer."""
+"""Alert about a call that is waiting for an administrator's approval, from the request to the answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ WAITS: Final = "approval-waits"
 
 
 def condition_of(event: ApprovalChanged) -> PartCondition | None:
-    """Return what has changed for the operator; None if an operator is not concerned."""
-    if event.by != "operator":
+    """Return what has changed for administrators; None if an administrator is not concerned."""
+    if event.by != "admin":
         return None
     if event.action != "asked":
         return PartCondition(event.server, WAITS, is_open=False, call=event.id)

@@ -1,7 +1,7 @@
 """Strings that someone reads before approving a call: server, tool, effect and every argument.
 
-Values are JSON strings with everything invisible as an escape. An operator sees all of them. In a list, and in the form
-of a client, what is too long is cut, and a mark says how much.
+Values are JSON strings with everything invisible as an escape. An administrator sees all of them. In a list, and in a
+client's form, what is too long is cut, and a mark says how much.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 `client` asks the user of the calling client. A modern client gets the result `input_required` and calls again with the
 answer; a legacy client is asked on the stream of its call. This protects against mistakes only: a program can answer
-too. If the client cannot be asked, the call waits for an operator.
+too. If the client cannot be asked, the call waits for an administrator.
 
-`operator` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
+`admin` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
 
 An answer covers one call: the same caller, tool, definition and arguments, within 15 minutes
 ([0037](docs/decisions/0037-approvals.md)).
@@ -78,7 +78,7 @@ class CallApprovals:
 
     Administrators list and answer the requests through it. `mask` hides secrets in strings, `name_secrets` returns
     which ones a text contains, `emit` reports events.
-    `links` verifies links in messages to operators; without it no link is valid. `now` returns wall time.
+    `links` verifies links in messages to administrators; without it no link is valid. `now` returns wall time.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CallApprovals:
         return bool(self._rules) or any(each.may_ask for each in self._checks)
 
     def add_check(self, check: CallCheck) -> None:
-        """Ask `check` about every call, too. Operators answer for it as they do for the rules."""
+        """Ask `check` about every call, too. Administrators answer for it as they do for the rules."""
         self._checks.append(check)
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
@@ -160,8 +160,8 @@ class CallApprovals:
         checked = [each for each in call.policy.approval if isinstance(each, CheckedRule)]
         asking = [each for each in checked if await each.check.check(call, each.rule) == "ask"]
         if asking:
-            if earlier is None or not earlier.is_approved_by("operator"):
-                await self._require_operator(call, binding)
+            if earlier is None or not earlier.is_approved_by("admin"):
+                await self._require_admin(call, binding)
             for each in asking:
                 await each.check.add(call, each.rule)
             return call
@@ -179,7 +179,7 @@ class CallApprovals:
                 if answer is not None:
                     self._report(call, binding, "asked", "")
                     return self._accept(call, binding, answer)
-        return await self._require_operator(call, binding)
+        return await self._require_admin(call, binding)
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
         raw = {name: value for name, value in result.raw.items() if name != "requestState"}
@@ -196,8 +196,8 @@ class CallApprovals:
         return hashlib.sha256(msgspec.json.encode([binding.digest, binding.definition, rules])).hexdigest()
 
     async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
-        """Return who must approve a call with these arguments: `client` or `operator`. None if no rule applies."""
-        for rule in rules:  # the operator's rules come first
+        """Return who must approve a call with these arguments: `client` or `admin`. None if no rule applies."""
+        for rule in rules:  # rules for administrators come first
             if not rule.when or await self._is_met(rule.when, arguments):
                 return rule.by
         return None
@@ -287,17 +287,17 @@ class CallApprovals:
         self._report(call, binding, "refused", state.nonce, refusal)
         raise denied_call(call, refusal, "call the tool again without a requestState")
 
-    # -- the operator -------------------------------------------------------------------------------------------------
+    # -- administrators ------------------------------------------------------------------------------------------------
 
-    async def _require_operator(self, call: Call, binding: ApprovalBinding) -> Call:
-        """Return the call if an operator has approved it. Raises `CallError` if not.
+    async def _require_admin(self, call: Call, binding: ApprovalBinding) -> Call:
+        """Return the call if an administrator has approved it. Raises `CallError` if not.
 
         A request for approval is then stored, unless one for the same call waits or was denied.
         """
         now = self._now()
         arguments = self._reader.describe(call)
         if size_of(arguments) > MAX_REVIEW_BYTES:
-            self._report(call, binding, "refused", "", "its arguments are too long to review", by="operator")
+            self._report(call, binding, "refused", "", "its arguments are too long to review", by="admin")
             raise too_long(call, size_of(arguments))
         request = ApprovalRequest(
             id=new_request_id(),
@@ -318,16 +318,16 @@ class CallApprovals:
         self._report_expired(expired)
         if outcome == "used" and found.id not in self._used:
             self._remember(found.id)
-            self._report(call, binding, "used", found.id, who=found.who, by="operator")
-            call.state.approved_by = "operator"
+            self._report(call, binding, "used", found.id, who=found.who, by="admin")
+            call.state.approved_by = "admin"
             return call
         if outcome == "full":
-            self._report(call, binding, "refused", "", "too many requests are waiting", by="operator")
+            self._report(call, binding, "refused", "", "too many requests are waiting", by="admin")
             raise queue_full(call)
         if outcome in ("denied", "used"):
             raise denied_call(call, found.reason or "an administrator denied it")
         if outcome == "asked":
-            self._report(call, binding, "asked", found.id, by="operator")
+            self._report(call, binding, "asked", found.id, by="admin")
         raise ApprovalRequired(
             f"{call.server}.{call.name} needs approval",
             approval_id=found.id,
@@ -361,7 +361,7 @@ class CallApprovals:
     # -- administrators -----------------------------------------------------------------------------------------------
 
     async def list_requests(self) -> list[ApprovalRequest]:
-        """Return the requests that wait for an operator, oldest first, then the recently answered ones."""
+        """Return the requests that wait for an administrator, oldest first, then the recently answered ones."""
         found = await self._read()
         return sorted(found, key=lambda each: (each.state != "pending", each.asked_at))
 
@@ -418,7 +418,7 @@ class CallApprovals:
         return decided
 
     async def count_pending(self) -> int:
-        """Return the number of requests that wait for an operator."""
+        """Return the number of requests that wait for an administrator."""
         try:
             return await self._store.count_pending()
         except StoreError as exc:
@@ -460,7 +460,7 @@ class CallApprovals:
 
 def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
     return ApprovalChanged(
-        *(request.server, action, "operator", request.id, request.tool, request.caller, request.who, request.reason),
+        *(request.server, action, "admin", request.id, request.tool, request.caller, request.who, request.reason),
         digest=request.digest,
         call=request.call,
     )

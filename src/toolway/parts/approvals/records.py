@@ -36,7 +36,7 @@ class ShownArgument(msgspec.Struct, frozen=True):
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """Request to an operator to approve one call, with the operator's answer."""
+    """Request to an administrator to approve one call, with the administrator's answer."""
 
     id: str
     key: str  # what the approval is bound to (`bind_call`)
@@ -70,7 +70,7 @@ class ApprovalStore(Protocol):
     """Store of requests for approval. Methods raise `StoreError` if the store is unusable; then no call is sent."""
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
-        """Use up the operator's approval of the call in `request`, if there is one; otherwise ask for it.
+        """Use up the administrator's approval of the call in `request`, if there is one; otherwise ask for it.
 
         To ask is to store `request`, unless a request for the same call waits or was denied, or too many requests wait.
         """
@@ -134,7 +134,7 @@ class RequestSealer:
 
 
 class ApprovalLinks:
-    """Signed links to the dashboard page of one request for approval, for messages to operators.
+    """Signed links to the dashboard page of one request for approval, for messages to administrators.
 
     A link gives no rights: the page needs the session of an administrator, and a GET changes nothing. The signature
     proves that this gateway wrote the link, for this request, and ends with the request. Any node of a cluster accepts

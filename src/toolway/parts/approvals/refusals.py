@@ -1,4 +1,4 @@
-"""Errors of calls that no operator can be asked about, and of a store that cannot be used. Nothing was sent."""
+"""Errors of calls that no administrator can be asked about, and of a store that cannot be used. Nothing was sent."""
 
 from __future__ import annotations
 

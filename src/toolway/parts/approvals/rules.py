@@ -2,9 +2,9 @@
 
 "approve": {
   "destructive": "client",
-  "bank.*": "operator",
+  "bank.*": "admin",
   "bank.balance": "none",
-  "prod-db.query": {"by": "operator", "when": "!args.sql.startsWith('select')"}
+  "prod-db.query": {"by": "admin", "when": "!args.sql.startsWith('select')"}
 }
 
 A key is `destructive` or a pattern of `server.tool`. The last pattern that matches a tool decides. The rule
@@ -29,8 +29,8 @@ from toolway.config.field_reader import (
 )
 from toolway.errors import ConfigError
 
-ApprovedBy = Literal["client", "operator", "none"]
-APPROVERS: Final = ("client", "operator", "none")
+ApprovedBy = Literal["client", "admin", "none"]
+APPROVERS: Final = ("client", "admin", "none")
 DESTRUCTIVE: Final = "destructive"  # tools whose server says `destructiveHint: true`
 MAX_RULES: Final = 1000
 MAX_CONDITION_CHARS: Final = 4096
@@ -39,7 +39,7 @@ MAX_CONDITION_CHARS: Final = 4096
 class ApproveRule(msgspec.Struct, frozen=True):
     """Rule of `toolway.approve`: who must approve calls of a tool, and when."""
 
-    by: ApprovedBy  # client: the user of the calling client; operator: an administrator of the gateway; none
+    by: ApprovedBy  # client: the user of the calling client; admin: an administrator of the gateway; none
     when: str = ""  # CEL expression over `args`; "": every call
 
 
@@ -51,7 +51,7 @@ def parse_approve(block: Any) -> Mapping[str, ApproveRule]:
     if block is None:
         return {}
     if not isinstance(block, Mapping):
-        raise field_error("toolway.approve", "an object, such as {'bank.*': 'operator'}", block)
+        raise field_error("toolway.approve", "an object, such as {'bank.*': 'admin'}", block)
     if len(block) > MAX_RULES:
         raise ConfigError(
             "toolway.approve has too many rules", detail=f"{len(block)} of at most {MAX_RULES}", code=CONFIG_KEY_CODE
@@ -74,9 +74,11 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
     if by not in APPROVERS:
         found = quote_plain_word(by) if isinstance(by, str) else json_type_name(by)
         raise ConfigError(
-            f"{path} must be 'client', 'operator' or 'none', or an object with `by` and `when`",
+            f"{path} must be 'client', 'admin' or 'none', or an object with `by` and `when`",
             detail=f"found {found}",
-            hint='use "operator" to ask an administrator, "client" to ask the user',
+            hint="it was renamed: use 'admin'"
+            if by == "operator"
+            else 'use "admin" to ask an administrator, "client" to ask the user',
             code=CONFIG_KEY_CODE,
         )
     if not isinstance(when, str) or len(when) > MAX_CONDITION_CHARS:
@@ -106,10 +108,10 @@ class ApproveRules:
         return self._destructive is not None or bool(self._patterns)
 
     def find(self, server: str, tool: str, *, destructive: bool) -> tuple[ApproveRule, ...]:
-        """Return the rules that may require an approval for a tool call, rules for the operator first."""
+        """Return the rules that may require an approval for a tool call, rules for administrators first."""
         name = f"{server}.{tool}"
         named = next((rule for pattern, rule in self._patterns if pattern.match(name)), None)
         if named is not None and named.by == "none":
             return ()
         found = [rule for rule in (named, self._destructive if destructive else None) if rule is not None]
-        return tuple(sorted(found, key=lambda rule: rule.by != "operator"))
+        return tuple(sorted(found, key=lambda rule: rule.by != "admin"))

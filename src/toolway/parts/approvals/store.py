@@ -128,7 +128,7 @@ class DatabaseApprovalStore:
     def _select_all(self, db: Transaction, condition: str, **values: str) -> list[ApprovalRequest]:
         """Return the requests that meet a condition. Raises `StoreError` if a row was changed without its signature.
 
-        What such a row said is not known: it may have been the answer of the operator.
+        What such a row said is not known: it may have been the answer of the administrator.
         """
         rows = db.select(REQUESTS, condition, **values)
         if len(rows) != db.count(REQUESTS, condition, **values):

@@ -14,7 +14,7 @@ class Flows(Part):
     """Labels of tools, and what happens if the calls of one caller have all three."""
 
     name = "flows"
-    needs = ("approvals",)  # its gate asks an operator
+    needs = ("approvals",)  # its gate asks an administrator
     code: ClassVar[Mapping[str, str]] = {
         "parse_settings": "settings:parse_settings",
         "open": "runtime:FlowsRuntime.open",

@@ -2,7 +2,7 @@
 
 The labels of a tool are `private` (reads private data), `untrusted` (reads untrusted content) and `sink` (sends data
 out). The window of a caller is the last call with each label within half an hour. If all three are in it, the mode
-`note` reports it, `ask` requires an operator's approval, and `deny` refuses the call. Only calls through the
+`note` reports it, `ask` requires an administrator's approval, and `deny` refuses the call. Only calls through the
 gateway are seen. What a client does by itself is not, and no content is followed.
 """
 
@@ -61,7 +61,7 @@ class CallFlows:
     def set_mode(self, mode: FlowMode | None) -> bool:
         """Set what happens if the recent calls of a caller have all three labels: a note, an approval, or a denial.
 
-        `note` reports it, `ask` requires an operator's approval, `deny` refuses the call. None means `note` if any
+        `note` reports it, `ask` requires an administrator's approval, `deny` refuses the call. None means `note` if any
         tool has labels, else the check is off. Return True if the mode has changed.
         """
         has_labels = any(
@@ -89,7 +89,7 @@ class CallFlows:
         return partial(self.was_just_stored, caller, rule.labels) if rule.is_read else None
 
     async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
-        """Check a call by the labels of its tool. Return `ask` if an operator must approve it first, else `pass`.
+        """Check a call by the labels of its tool. Return `ask` if an administrator must approve it first, else `pass`.
 
         If it passes, its labels are added to the window of its caller. Raises `AccessDenied` if the call is refused,
         `ServerUnavailable` if the window cannot be read or written.
@@ -126,7 +126,7 @@ class CallFlows:
         return "ask" if self.mode == "ask" else "pass"
 
     async def add(self, call: Call, rule: FlowLabels) -> None:
-        """Add the labels of a call that an operator approved to the window of its caller (its last labeled calls)."""
+        """Add the labels of a call that an administrator approved to its caller's last labeled calls."""
         now = self._now()
         tool = LabelledCall(f"{call.server}.{call.name}", now)
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))

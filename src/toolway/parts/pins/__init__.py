@@ -1,4 +1,4 @@
-"""Definitions of tools that changed since they were pinned: how an operator sees and accepts them.
+"""Definitions of tools that changed since they were pinned: how an administrator sees and accepts them.
 
 What servers send is compared with its pins by `toolway.catalog`, in the path of each list and call.
 """
@@ -43,6 +43,6 @@ class PinnedDefinitions(Part):
     }
     metrics: ClassVar[Mapping[str, Metric]] = {
         "toolway_definitions_deviating": Metric(
-            "Definitions that differ from their pins: `held`, or `noted` if they are used anyway", ("server", "state")
+            "Definitions that differ from their pins: `on_hold`, or `in_use`", ("server", "state")
         )
     }

@@ -22,7 +22,7 @@ SCHEMAS: Final = {
                 object_of(
                     {
                         **dict.fromkeys(("name", "server", "kind", "item", "reason", "digest"), STRING),
-                        **dict.fromkeys(("held", "complete"), BOOLEAN),
+                        **dict.fromkeys(("on_hold", "complete"), BOOLEAN),
                         "since": NUMBER,
                         "findings": STRINGS,
                         "changes": array_of(
@@ -33,26 +33,26 @@ SCHEMAS: Final = {
             ),
         }
     ),
-    "PinApproval": object_of(dict.fromkeys(("server", "kind", "item", "digest"), STRING)),
-    "PinApproved": object_of({"approved": STRING}),
+    "PinAcceptance": object_of(dict.fromkeys(("server", "kind", "item", "digest"), STRING)),
+    "PinAccepted": object_of({"accepted": STRING}),
 }
 
 
 def list_deviations(runtime: PinsRuntime, request: AdminRequest) -> Json:
     """Return the servers whose definitions are pinned, and the definitions that differ from their pins.
 
-    Those that are held, which means hidden from clients until they are approved, are first.
+    Those on hold, which means hidden from clients until someone accepts them, are first.
     """
     pins = runtime.pins
     found = describe_pins(pins.list_servers() if pins is not None else ())
-    found["deviations"].sort(key=lambda each: (not each["held"], each["name"]))
+    found["deviations"].sort(key=lambda each: (not each["on_hold"], each["name"]))
     return {"enabled": pins is not None, **_masked(found, runtime.mask)}
 
 
-async def approve(runtime: PinsRuntime, request: AdminRequest) -> Json:
-    """Approve the changed definition that a user has reviewed; the request body names it by its digest.
+async def accept(runtime: PinsRuntime, request: AdminRequest) -> Json:
+    """Accept the changed definition that a user has reviewed; the request body names it by its digest.
 
-    Raises `NotFound` if this definition is not waiting for approval, `ConfigError` if the server sends another one
+    Raises `NotFound` if this definition is not waiting for a review, `ConfigError` if the server sends another one
     by now.
     """
     given = {name: request.body.get(name) for name in ("server", "kind", "item", "digest")}
@@ -72,7 +72,7 @@ async def approve(runtime: PinsRuntime, request: AdminRequest) -> Json:
             hint=f"see the difference: toolway trust tools diff {name}",
             code="E-PINS-DIGEST",
         )
-    return {"approved": name}
+    return {"accepted": name}
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:
@@ -87,10 +87,10 @@ ROUTES: Final = (
     Route("GET", "/admin/pins", "Changed tools, with a diff", "PinList", list_deviations),
     Route(
         "POST",
-        "/admin/pins/approve",
+        "/admin/pins/accept",
         "Accept the definition with this digest",
-        "PinApproved",
-        approve,
-        body="PinApproval",
+        "PinAccepted",
+        accept,
+        body="PinAcceptance",
     ),
 )

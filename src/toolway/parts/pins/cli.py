@@ -41,7 +41,7 @@ ItemNames = Annotated[
 def pins_ls(context: CommandContext) -> CommandResult:
     """List the definitions of servers that changed since they were pinned, are new, or contain hidden text.
 
-    A held definition is in no list and no search, and a call of it fails.
+    A definition on hold is in no list and no search, and a call of it fails.
     """
     return run_pins_ls(context)
 
@@ -86,7 +86,7 @@ class _FilePins:
     async def list(self) -> Json:
         return describe_pins(self._load().values())
 
-    async def approve(self, deviation: Json) -> None:
+    async def accept(self, deviation: Json) -> None:
         key = f"{deviation['kind']}/{deviation['item']}"
         for server in self._load().values():
             is_named = server.name == deviation["server"]
@@ -105,9 +105,9 @@ class _GatewayPins:
     async def list(self) -> Json:
         return await self._gateway.request_admin("GET", "pins")
 
-    async def approve(self, deviation: Json) -> None:
+    async def accept(self, deviation: Json) -> None:
         body = {name: deviation[name] for name in ("server", "kind", "item", "digest")}
-        await self._gateway.request_admin("POST", "pins/approve", body)
+        await self._gateway.request_admin("POST", "pins/accept", body)
 
 
 async def _open_pins(context: CommandContext) -> _FilePins | _GatewayPins:
@@ -134,7 +134,12 @@ async def run_pins_ls(context: CommandContext) -> ExitCode:
         return ExitCode.OK
     if waiting:
         rows = [
-            (each["name"], "held" if each["held"] else "noted", each["reason"], "".join(each["findings"][:1])[:80])
+            (
+                each["name"],
+                "on hold" if each["on_hold"] else "in use",
+                each["reason"],
+                "".join(each["findings"][:1])[:80],
+            )
             for each in waiting
         ]
         output.print_table(("definition", "state", "reason", "finding"), rows)
@@ -171,16 +176,16 @@ def _print_difference(output: Output, deviation: Json) -> None:
 
 
 async def run_pins_accept(context: CommandContext, names: list[str], digest: str | None) -> ExitCode:
-    """Approve the named definitions, and print their names."""
+    """Accept the named definitions, and print their names."""
     output, pins = context.output, await _open_pins(context)
     chosen = _choose((await pins.list())["deviations"], names)
     for each in chosen:
         if digest is not None and each["digest"] != digest:
             raise _changed_error(each["name"], f"its digest is {each['digest']}")
     for each in chosen:
-        await pins.approve(each)
+        await pins.accept(each)
     if output.as_json:
-        output.print_json({"approved": [each["name"] for each in chosen]})
+        output.print_json({"accepted": [each["name"] for each in chosen]})
     else:
         for each in chosen:
             output.info(f"accepted {each['name']}")
@@ -197,7 +202,7 @@ def _changed_error(name: str, detail: str) -> ConfigError:
 
 
 def _choose(waiting: list[Json], names: list[str]) -> list[Json]:
-    """Return the definitions waiting for approval that `names` select, by their own name or that of their server.
+    """Return the definitions waiting for a review that `names` select, by their own name or that of their server.
 
     Raises `NotFound` if nothing waits under a name.
     """

@@ -26,5 +26,5 @@ class PinsRuntime(PartRuntime):
     def gauges(self) -> Iterable[Gauge]:
         for server in self.pins.list_servers() if self.pins is not None else ():
             held = sum(each.held for each in server.deviations.values())
-            for state, count in (("held", held), ("noted", len(server.deviations) - held)):
+            for state, count in (("on_hold", held), ("in_use", len(server.deviations) - held)):
                 yield Gauge("toolway_definitions_deviating", count, {"server": server.name, "state": state})

@@ -31,7 +31,7 @@ class PinnedServer:
 class PinFacts:
     """Treatment of changed definitions, and the pins of all servers."""
 
-    mode: str = "note"
+    mode: str = "warn"
     setting: str = ""  # toolway.gateway.pins; "": not set
     ignored: tuple[str, ...] = ()  # patterns of toolway.gateway.ignoredChanges
     place: str = ""  # file of the pins
@@ -89,11 +89,11 @@ def judge_pins(pins: PinFacts) -> Iterator[Check]:
 
 
 def _mode(pins: PinFacts) -> Check:
-    if pins.mode in ("hold", "approve"):
+    if pins.mode in ("hold", "review"):
         origin = "toolway.gateway.pins" if pins.setting else "default for this gateway"
         return Check("pins", "ok", f"changed definitions are on hold until someone reviews them ({pins.mode})", origin)
     origin = "toolway.gateway.pins" if pins.setting else "default for a gateway that listens on this machine only"
-    return Check("pins", "fail", "changed definitions are used, with only a note", origin).with_fix(
+    return Check("pins", "fail", "changed definitions are used, with only a warning", origin).with_fix(
         "hold changes until someone reviews them", '"toolway": {"gateway": {"pins": "hold"}}', "E-TOOL-HELD"
     )
 

@@ -112,7 +112,7 @@ async def test_list_is_known_once_its_pins_are_stored(engine: AsyncEngine) -> No
 
 
 async def test_mode_note_does_not_wait_for_the_database(engine: AsyncEngine) -> None:
-    async with cluster(engine, True, False, mode="note") as (owner, other):
+    async with cluster(engine, True, False, mode="warn") as (owner, other):
         owner.list_tools(alpha=1)
         other.list_tools(alpha=2)
         assert owner.usable and other.usable

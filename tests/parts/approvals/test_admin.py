@@ -1,4 +1,4 @@
-"""Calls that wait until an operator approves them: one call, once, as it was shown."""
+"""Calls that wait until an administrator approves them: one call, once, as it was shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from toolway.workflows.journal import FINAL_STATES
 
 pytestmark = pytest.mark.anyio
 
-OPERATOR: Json = {"bank.echo": "operator"}
+BY_ADMIN: Json = {"bank.echo": "admin"}
 PAY: Json = {"text": "pay 100"}
 WAITS = (-31014, "E-APPROVAL")
 
@@ -45,7 +45,7 @@ async def approve(lab: Asking, answer: Any) -> str:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server_era", ERAS)
 async def test_approved_call_runs_once(tmp_path: Path, era: str, server_era: str) -> None:
-    async with asking(tmp_path, OPERATOR, era=server_era) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN, era=server_era) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, era, "echo", PAY)
         assert refusal(first) == WAITS and first.error["data"]["retryAfterMs"] > 0 and first.status == 200
         again = await call(raw, era, "echo", PAY)
@@ -64,7 +64,7 @@ async def test_approved_call_runs_once(tmp_path: Path, era: str, server_era: str
 @pytest.mark.parametrize("era", ERAS)
 async def test_approval_does_not_cover_any_other_call(tmp_path: Path, era: str) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
-    rules = {"bank.echo": "operator", "bank.ask": "operator"}
+    rules = {"bank.echo": "admin", "bank.ask": "admin"}
     async with (
         asking(tmp_path, rules, keyring=keyring) as lab,
         lab.raw("server/bank", made(keyring, "anna")) as raw,
@@ -84,7 +84,7 @@ async def test_approval_does_not_cover_any_other_call(tmp_path: Path, era: str) 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_denied_call_reports_the_reason(tmp_path: Path, era: str) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
         await lab.gate.decide(id_, "denied", "", "not on Fridays")
         denied = await call(raw, era, "echo", PAY)
@@ -94,7 +94,7 @@ async def test_denied_call_reports_the_reason(tmp_path: Path, era: str) -> None:
 
 async def test_approval_expires(tmp_path: Path) -> None:
     clock = Clock()
-    async with asking(tmp_path, OPERATOR, now=clock) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN, now=clock) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         clock.moved += records.APPROVAL_LIFETIME_S + 1
         second = await call(raw, "modern", "echo", PAY)
@@ -107,7 +107,7 @@ async def test_approval_expires(tmp_path: Path) -> None:
 
 
 async def test_changed_tool_needs_new_approval(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         tool = lab.hub.lists.catalog.find_tool("bank", "echo")
         assert tool is not None
@@ -119,7 +119,7 @@ async def test_changed_tool_needs_new_approval(tmp_path: Path) -> None:
 
 
 async def test_one_of_many_identical_calls_uses_the_approval(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         answers = await asyncio.gather(*(call(raw, "modern", "echo", PAY) for _ in range(20)))
         assert sum("result" in each.last for each in answers) == 1
@@ -129,20 +129,20 @@ async def test_one_of_many_identical_calls_uses_the_approval(tmp_path: Path) -> 
 @pytest.mark.parametrize("era", ERAS)
 async def test_approvals_survive_restart_and_are_used_once(tmp_path: Path, era: str) -> None:
     async with FullHttp("modern") as fake:
-        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+        async with asking(tmp_path, BY_ADMIN, fake=fake) as lab, lab.raw("server/bank") as raw:
             id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
-        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+        async with asking(tmp_path, BY_ADMIN, fake=fake) as lab, lab.raw("server/bank") as raw:
             await lab.gate.decide(id_, "approved", "")
-        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+        async with asking(tmp_path, BY_ADMIN, fake=fake) as lab, lab.raw("server/bank") as raw:
             assert "result" in (await call(raw, era, "echo", PAY)).last
-        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+        async with asking(tmp_path, BY_ADMIN, fake=fake) as lab, lab.raw("server/bank") as raw:
             assert refusal(await call(raw, era, "echo", PAY)) == WAITS
             assert lab.executed() == 1
 
 
 @pytest.mark.parametrize("change", ["state = 'approved'", "caller = 'x'", "sealed = 'x'", "until = until + 9000"])
 async def test_changed_row_approves_nothing(tmp_path: Path, change: str) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         await call(raw, "modern", "echo", PAY)
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
             db.execute(f"UPDATE approvals SET {change}")
@@ -151,7 +151,7 @@ async def test_changed_row_approves_nothing(tmp_path: Path, change: str) -> None
 
 
 async def test_restored_row_is_not_used_again(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         await approve(lab, await call(raw, "modern", "echo", PAY))
         with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
             rows = db.execute("SELECT * FROM approvals").fetchall()
@@ -164,7 +164,7 @@ async def test_restored_row_is_not_used_again(tmp_path: Path) -> None:
 
 async def test_unusable_store_rejects_calls(tmp_path: Path) -> None:
     (tmp_path / "approvals.sqlite").write_text("no database" * 100)
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         assert refusal(await call(raw, "modern", "echo", PAY)) == (-31009, "E-APPROVAL-STORE")
         assert lab.executed() == 0
 
@@ -174,7 +174,7 @@ async def test_full_queue_rejects_and_one_caller_gets_half_of_it(
 ) -> None:
     monkeypatch.setattr(records, "MAX_PENDING", 6)
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
-    async with asking(tmp_path, OPERATOR, keyring=keyring) as lab:
+    async with asking(tmp_path, BY_ADMIN, keyring=keyring) as lab:
         codes = []
         for name in ("anna", "ben", "carl"):
             async with lab.raw("server/bank", made(keyring, name)) as raw:
@@ -185,7 +185,7 @@ async def test_full_queue_rejects_and_one_caller_gets_half_of_it(
 
 
 async def test_200_calls_can_wait_at_once(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         calls = [{"text": str(number)} for number in range(200)]
         asked = await asyncio.gather(*(call(raw, "modern", "echo", each) for each in calls))
         assert len({each.error["data"]["approvalId"] for each in asked}) == len(await lab.waiting()) == 200
@@ -200,7 +200,7 @@ async def test_200_calls_can_wait_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_call_tool_of_search_endpoint_needs_approval(tmp_path: Path, era: str) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("search") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("search") as raw:
         wrapped = {"name": "bank__echo", "arguments": PAY}
         first = await call(raw, era, "call_tool", wrapped)
         assert refusal(first) == WAITS and lab.executed() == 0
@@ -210,7 +210,7 @@ async def test_call_tool_of_search_endpoint_needs_approval(tmp_path: Path, era: 
 
 
 async def test_playground_and_hub_calls_need_approval(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw() as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw() as raw:
         body = {"server": "bank", "tool": "echo", "arguments": PAY}
         reply = await raw.http.post(f"{lab.base}/admin/call", json=body)
         assert reply.json()["error"]["code"] == "E-APPROVAL"
@@ -221,7 +221,7 @@ async def test_playground_and_hub_calls_need_approval(tmp_path: Path) -> None:
 
 
 async def test_hub_behind_gateway_reports_call_did_not_run(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab:
+    async with asking(tmp_path, BY_ADMIN) as lab:
         entry = {"url": f"{lab.base}/mcp", "headers": {"Authorization": "Bearer tw_owner"}}
         async with Hub({"gateway": entry}) as hub:
             with pytest.raises(ProtocolError) as refused:
@@ -234,7 +234,7 @@ async def test_workflow_step_waits_for_approval(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
     monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.05)
     steps = [{"name": name, "tool": "bank.echo", "params": PAY | {"n": name}} for name in ("yes", "no")]
-    async with asking(tmp_path, OPERATOR) as lab:
+    async with asking(tmp_path, BY_ADMIN) as lab:
         async with Workflows(Hub._from_core(lab.hub), tmp_path / "runs.db") as workflows:
             run = await workflows.start({"steps": steps})
             (request,) = await waiting(lab, 1)
@@ -264,7 +264,7 @@ async def waiting(lab: Asking, count: int, besides: str = "") -> list[records.Ap
 
 async def test_task_needs_approval_once(tmp_path: Path) -> None:
     tasks: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
-    async with asking(tmp_path, {"bank.start_task": "operator"}) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, {"bank.start_task": "admin"}) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, "modern", "start_task", {}, capabilities=tasks)
         await approve(lab, first)
         task = (await call(raw, "modern", "start_task", {}, capabilities=tasks)).result["taskId"]
@@ -275,7 +275,7 @@ async def test_task_needs_approval_once(tmp_path: Path) -> None:
 async def test_administrator_answers_over_http(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     boss, _ = keyring.create_key_sync("boss", None, True, 0.0)
-    async with asking(tmp_path, OPERATOR, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
+    async with asking(tmp_path, BY_ADMIN, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
 
         async def admin(token: str, method: str, path: str, body: Json | None = None) -> tuple[int, Any]:
             url, headers = f"{lab.base}/admin/approvals{path}", {"authorization": f"Bearer {token}"}
@@ -303,7 +303,7 @@ async def test_administrator_answers_over_http(tmp_path: Path) -> None:
 
 @pytest.mark.fast_path
 async def test_call_has_a_cached_plan_only_without_a_rule(tmp_path: Path) -> None:
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         assert "result" in (await call(raw, "modern", "declared", {})).last
         echo, other = (lab.hub.lists.catalog.find_tool("bank", name) for name in ("echo", "declared"))
         assert echo is not None and other is not None
@@ -311,7 +311,7 @@ async def test_call_has_a_cached_plan_only_without_a_rule(tmp_path: Path) -> Non
         assert plan is not None and lab.hub.calls.planner.find(echo, "") is None
         from toolway.parts.approvals.rules import parse_approve
 
-        assert lab.gate.set_rules(parse_approve({"bank.declared": "operator"}))
+        assert lab.gate.set_rules(parse_approve({"bank.declared": "admin"}))
         lab.hub.calls.on_approval_rules_changed()
         assert not plan.is_valid() and lab.hub.calls.planner.find(other, "") is None
         assert refusal(await call(raw, "modern", "declared", {})) == WAITS
@@ -320,7 +320,7 @@ async def test_call_has_a_cached_plan_only_without_a_rule(tmp_path: Path) -> Non
 
 async def test_condition_on_arguments_decides_and_errors_ask(tmp_path: Path) -> None:
     pytest.importorskip("cel_expr_python")
-    rules = {"bank.declared": {"by": "operator", "when": "args.amount > 100 || args.to.exists(x, x == 'evil')"}}
+    rules = {"bank.declared": {"by": "admin", "when": "args.amount > 100 || args.to.exists(x, x == 'evil')"}}
     async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
         small = {"amount": 5, "to": ["anna"]}
         assert "result" in (await call(raw, "modern", "declared", small)).last
@@ -330,7 +330,7 @@ async def test_condition_on_arguments_decides_and_errors_ask(tmp_path: Path) -> 
 
 
 async def test_prompts_and_resources_need_no_approval(tmp_path: Path) -> None:
-    async with asking(tmp_path, {"*": "operator"}) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, {"*": "admin"}) as lab, lab.raw("server/bank") as raw:
         answer = await raw.ask("resources/list", {})
         assert "result" in answer.last
         uri = answer.result["resources"][0]["uri"]
@@ -341,7 +341,7 @@ async def test_prompts_and_resources_need_no_approval(tmp_path: Path) -> None:
 async def test_call_waiting_for_approval_is_not_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     metrics, recent = Metrics(), RecentCalls()
-    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+    async with asking(tmp_path, BY_ADMIN) as lab, lab.raw("server/bank") as raw:
         for sink in (metrics, LogSink()):
             lab.hub.instrumentation.add_sink(sink)
         events = lab.hub.events(CallFinished)
