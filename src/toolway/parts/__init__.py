@@ -1,1 +1,1 @@
-"""Features of a gateway, one folder each. The core imports none of them: `part_api/registry.py` names them."""
+"""Features of a gateway, one folder each. The core imports none: `part_api/registry.py` lists them."""

@@ -1,7 +1,7 @@
-"""Protection of the gateway's own process against programs of the same user, above all against its servers.
+"""Protects the gateway's process from programs of the same user, especially its servers.
 
-Linux shows the environment and the arguments of a process in /proc as they are in its memory. So a secret is removed
-from both after it was read, and the process forbids other programs of its user to inspect it (`toolway._os`).
+Linux shows the environment and the arguments of a process in /proc as they are in its memory. So secrets are removed
+from both after reading, and the process forbids inspection by other programs of its user (`toolway._os`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Process of one gateway, from start to end: the work of `toolway serve`.
+"""One gateway's process from start to end: what `toolway serve` does.
 
 The configuration file is polled. A change is applied once the file is stable and valid; only the changed servers are
 restarted. A first signal drains the gateway, a second one stops it at once.
@@ -177,7 +177,7 @@ class GatewayProcess:
         return GatewayPlace(folder, is_first_worker=worker is None or worker.is_first)
 
     def _apply_start_rules(self, settings: GatewaySettings) -> None:
-        """Apply what is required of a server process: its lock and its sandbox. Running servers stay as they are."""
+        """Apply requirements on server processes: lock and sandbox. Running servers stay as they are."""
         rules = self._find_rules(settings)
         self.hub.spawner.requires_lock = rules.requires_lock
         self.hub.spawner.default_sandbox = rules.default_sandbox
@@ -187,7 +187,7 @@ class GatewayProcess:
 
     @property
     def public_reason(self) -> str:
-        """Why this gateway counts as public; "" if only its machine can reach it."""
+        """Why this gateway counts as public; "" if only this machine can reach it."""
         return self._find_rules(self._active_config.gateway).public_reason
 
     def _pin_mode(self, server: str) -> PinMode:
@@ -201,7 +201,7 @@ class GatewayProcess:
         return self._find_rules(self._active_config.gateway).pin_mode
 
     def _ignored_parts(self, server: str, name: str) -> Sequence[str]:
-        """Return the parts of a tool definition that are ignored when it is compared with the approved one, its pin."""
+        """Return the parts of a tool definition that are ignored when comparing it with its pin."""
         rules = self._active_config.gateway.ignored_changes
         return ignored_paths(rules, server, name) if rules else ()
 
@@ -212,7 +212,7 @@ class GatewayProcess:
 
     @property
     def _shares_config(self) -> bool:
-        """Return True if the configuration is in the database of a cluster.
+        """Return True if the configuration is in a cluster database.
 
         Workers of one machine each read the file.
         """
@@ -227,7 +227,7 @@ class GatewayProcess:
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
     def _shown_config(self) -> LoadedConfig:
-        """Return the configuration for operators: the one in use, its problems, and entries that need review.
+        """Return the configuration for administrators: current content, problems, and entries to review.
 
         The problems include the ones in the files of parts. The entries to review come from the file: in a cluster, the
         configuration in use is from the database, which has none.
@@ -311,7 +311,7 @@ class GatewayProcess:
         return await self.gateway.listen(host, port, tls, reuse_port=True)
 
     def _on_others_draining(self) -> None:
-        """Report this worker as not ready to load balancers, because its parent process stops the other workers."""
+        """Report this worker as not ready, because its parent is stopping the other workers."""
         self.gateway.router.ready = False
         self._draining_since = asyncio.get_running_loop().time()
 
@@ -332,9 +332,9 @@ class GatewayProcess:
 
     @asynccontextmanager
     async def _cluster_connection(self, host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
-        """Connect this node to its cluster while the context is open; no-op without a cluster.
+        """Connect this node to its cluster while the context is open. No-op without a cluster.
 
-        On entry, connects to the database and loads the shared configuration, retried without a limit. Raises
+        On entry, connects to the database and loads the shared configuration, retrying forever. Raises
         `ServerUnavailable` if a stop signal arrives first.
         """
         if self._cluster_node is None:
@@ -385,7 +385,7 @@ class GatewayProcess:
         self._advise_search()
 
     def _advise_search(self) -> None:
-        """Log the advice that clients use tool search, if the definitions of all tools cost a model many tokens."""
+        """Log a suggestion to use tool search, if all tool definitions together cost many tokens."""
         from toolway.search.tokens import estimate_tool_tokens, search_advice
 
         tools = self.hub.lists.catalog.tools()
@@ -423,7 +423,7 @@ class GatewayProcess:
         on_reload_signal(loop, self._schedule_reload)
 
     def stop(self) -> None:
-        """Request a stop after a drain that lets active calls finish; a second call skips it."""
+        """Request a stop after draining active calls; a second call skips the drain."""
         if self._stop_requested.is_set():
             self._fast_shutdown.set()
         self._stop_requested.set()
@@ -431,7 +431,7 @@ class GatewayProcess:
     # -- configuration file -------------------------------------------------------------------------------------------
 
     async def reload(self) -> Json:
-        """Read the configuration file again and apply it, in all workers. Return the changes as JSON.
+        """Reload the configuration file, in all workers. Return the changes as JSON.
 
         Raises `ConfigError` if the file is invalid; the old configuration then stays in use.
         """
@@ -442,7 +442,7 @@ class GatewayProcess:
         return result
 
     async def _reload_file(self, *, only_changes: bool = False) -> Json:
-        """Read the configuration file again and apply it in this process. Raises `ConfigError`.
+        """Reload the configuration file in this process. Raises `ConfigError`.
 
         In a cluster it becomes the configuration of all nodes; with `only_changes` only if its content has changed.
         """
@@ -472,7 +472,7 @@ class GatewayProcess:
             return changes
 
     def _report_held(self, loaded: LoadedConfig) -> None:
-        """Log the configuration entries that need review since this reload, and add an event for each."""
+        """Log entries that need review since this reload, and add an event for each."""
         known = {each.digest for each in self._file_config.held}
         new = [each for each in loaded.held if each.digest not in known]
         _log_waiting(new)
@@ -543,7 +543,7 @@ class GatewayProcess:
                 await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
-        """Return modification stamps of the configuration file, and of the files on which it or a part depends."""
+        """Return modification stamps of the configuration file, and of files that it or a part depends on."""
         return [*_config_stamps(self._file_config), *self._parts.stamps(self._file_config.gateway)]
 
     def _reload_keys(self) -> None:
@@ -564,10 +564,10 @@ class GatewayProcess:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep a few MB of freed memory for the next results, instead of returning it to the system.
+    """Let the C library keep a few MB of freed memory for the next results.
 
-    Otherwise every large result costs a page fault for each 4 kB, again and again. glibc keeps twice the size of the
-    largest mapped block that was freed. This one is never written to, so it costs no memory.
+    Otherwise every large result would cost a page fault per 4 kB again. glibc keeps twice the size of the largest
+    freed mapped block. This one is never written to, so it costs no memory.
     """
     bytes(KEPT_BYTES)
 
@@ -600,7 +600,7 @@ def _create_cluster_node(cluster: ClusterOptions, state_dir: StateDir, *, auth: 
 
 
 def summarize_servers(statuses: Iterable[ServerStatus]) -> str:
-    """Return a line about the servers after the start: how many are ready, and why each other one is not."""
+    """Return a line about the servers after startup: how many are ready, and why others are not."""
     states = [status for status in statuses if status.state != "disabled"]
     if not states:
         return ""
@@ -619,10 +619,10 @@ def summarize_servers(statuses: Iterable[ServerStatus]) -> str:
 
 
 def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
-    """Raise `ConfigError` if a server's entry was valid before this reload and is invalid now.
+    """Raise `ConfigError` if a server's entry was valid before this reload and now is not.
 
-    A user who breaks an entry while the gateway runs does not intend to remove the server. An entry that waits for
-    approval does not reject the file.
+    Someone who breaks an entry while the gateway runs does not mean to remove the server. Entries that need review do
+    not count.
     """
     known_errors = {(problem.server, problem.file) for problem in before.issues if problem.severity == "error"}
     for problem in now.issues:
@@ -639,7 +639,7 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
 
 
 async def _reject_broken_files(loaded: LoadedConfig) -> None:
-    """Raise `ConfigError` if a file that a part would use is invalid, so all nodes keep what they have."""
+    """Raise `ConfigError` if a part's file is invalid, so all nodes keep what they have."""
     for part in registry.in_use():
         for issue in await asyncio.to_thread(part.find_issues, loaded, only_approved=True):
             raise ConfigError(
@@ -648,7 +648,7 @@ async def _reject_broken_files(loaded: LoadedConfig) -> None:
 
 
 def _log_waiting(held: Iterable[HeldEntry]) -> None:
-    """Log how many entries of the configuration need review: workflows, and all that runs or sends something."""
+    """Log how many entries need review: workflows, and everything that runs or sends something."""
     found = list(held)
     workflows = [each.server for each in found if each.kind == "workflow"]
     others = [each.server for each in found if each.kind != "workflow"]
@@ -658,14 +658,14 @@ def _log_waiting(held: Iterable[HeldEntry]) -> None:
 
 
 def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
-    """Return the servers whose entries were changed and need review, as they were defined before this reload."""
+    """Return servers whose entries changed and need review, as defined before this reload."""
     held = (each for each in now.held if each.kind == "server")
     names = {name for each in held for name in (each.name, normalize_name(each.name))}
     return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}
 
 
 def _config_stamps(loaded: LoadedConfig) -> list[object]:
-    """Return modification stamps of a configuration file and of the files it depends on; None for a missing one."""
+    """Return modification stamps of a config file and the files it depends on; None for missing ones."""
     return [*map(_file_stamp, (loaded.file, *loaded.watched_files))]
 
 

@@ -1,6 +1,6 @@
-"""Collection of the facts for `toolway doctor --security`: from files, tests of sandboxes, and a running gateway.
+"""Collects the facts for `toolway doctor --security`: from files, sandbox tests, and a gateway.
 
-Nothing is changed: no entry is approved, no key or token is created, no server is started.
+Nothing is changed: no entry is trusted, no key or token is created, no server is started.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class GatewayApi(Protocol):
-    """Interface for requests to a running gateway: `/admin` operations, and plain HTTP requests."""
+    """Sends requests to a running gateway: `/admin` operations and plain HTTP."""
 
     url: str
 
@@ -100,7 +100,7 @@ class GatewayApi(Protocol):
 
 
 async def collect_remote(gateway: GatewayApi) -> Facts:
-    """Return the facts about a gateway on another machine: its login, its API keys, and if it accepts forged tokens.
+    """Return facts about another machine's gateway: login, API keys, and whether it accepts forged tokens.
 
     All other facts need access to the files of that machine.
     """
@@ -120,7 +120,7 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
 
 
 async def _read_issuer(gateway: GatewayApi) -> str:
-    """Return the identity provider that a gateway names to clients (RFC 9728); "" if it names none."""
+    """Return the identity provider that a gateway names to clients (RFC 9728), or ""."""
     status, data = await gateway.fetch("GET", RESOURCE_METADATA_PATH, {})
     try:
         document = decode_json(data) if status == 200 else {}
@@ -131,7 +131,7 @@ async def _read_issuer(gateway: GatewayApi) -> str:
 
 
 async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
-    """Send requests without a valid token to a running gateway. Return a text about each that is not refused."""
+    """Send requests without a valid token to a gateway. Return a description of each accepted one."""
     accepted = []
     for method, path in (("POST", "/mcp"), ("GET", "/admin/servers")):
         for kind, headers in _FORGED.items():
@@ -142,7 +142,7 @@ async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
 
 
 async def _try_forwarded(gateway: GatewayApi) -> bool | None:
-    """Send the token of this machine as a proxy would pass it on. Return True if the gateway accepts it.
+    """Send the local token as if through a proxy. Return True if the gateway accepts it.
 
     None if the gateway was asked with another token, or does not respond.
     """
@@ -168,7 +168,7 @@ async def _keys_of_gateway(gateway: GatewayApi) -> tuple[tuple[AccessKey, ...] |
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Configuration and state folder of this machine, and the running gateway that uses them, if there is one."""
+    """This machine's configuration, state folder, and the gateway running with them, if any."""
 
     environ: Mapping[str, str]
     directory: Path
@@ -184,7 +184,7 @@ class _Setup:
 
     @property
     def host(self) -> str:
-        """Address on which the running gateway listens, else the configured address."""
+        """Return the address that the running gateway listens on, else the configured one."""
         running = self.state.read_running() if self.gateway is not None else None
         return (urlsplit(running.url).hostname or "") if running is not None else self.settings.host
 
@@ -247,7 +247,7 @@ def _ask_parts(gateway: CheckedGateway) -> dict[str, Sequence[Check]]:
 
 
 async def _is_node(gateway: GatewayApi | None) -> bool:
-    """Return True if the running gateway is a node of a cluster; False too if none is running.
+    """Return True if the running gateway is a cluster node.
 
     Workers of one machine are not counted as a cluster, because they use the files of this machine.
     """
@@ -330,7 +330,7 @@ async def _issuer_of_gateway(setup: _Setup) -> str | None:
 
 
 async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[tuple[str, ...] | None, str]:
-    """Test if requests without a valid token are refused. Return those that were accepted, and how this was tested.
+    """Test whether requests without a valid token are rejected. Return accepted ones, and how we tested.
 
     They are sent to the running gateway. If there is none, they are tested with the authenticator that the next start
     would use. None instead of the accepted ones if the test is impossible; the text then says why.
@@ -364,7 +364,7 @@ async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[t
 
 
 class _OwnFiles:
-    """The config files, their enabled servers, and which of their entries are approved."""
+    """The config files, their enabled servers, and which entries are trusted."""
 
     def __init__(self, setup: _Setup) -> None:
         self._setup = setup
@@ -392,7 +392,7 @@ class _OwnFiles:
                 self.targets.append(target)
 
     def approval_of(self, target: CheckTarget) -> Approval:
-        """Return how the entry of a server was approved: `entry`, `project`, `all`, `unrecorded` or `unknown`.
+        """Return how a server's entry was trusted: `entry`, `project`, `all`, `unrecorded` or `unknown`.
 
         `entry`: the entry itself was approved. `project`: as a part of a project file. `all`: the setting `reload`
         accepts every entry. `unrecorded`: no approvals are recorded yet. `unknown`: the records cannot be read.
@@ -406,14 +406,14 @@ class _OwnFiles:
         return "all" if self._setup.settings.reload == "all" else "entry"
 
     def _is_recorded(self, file: str) -> bool:
-        """Return True if approvals are recorded for a file; if not, the next start accepts all its entries."""
+        """Return True if trust is recorded for a file; if not, the next start accepts all its entries."""
         assert self._store is not None
         if self._setup.config is None:
             return self._store.has_entries
         return self._store.approved_entries(file) is not None
 
     def _held_in(self, file: str) -> frozenset[str]:
-        """Return the names of the entries and settings of a file that are not approved."""
+        """Return the names of a file's entries and settings that are not trusted."""
         if file in self._project_files or self._store is None:
             return frozenset()
         if file not in self._held:
@@ -425,7 +425,7 @@ class _OwnFiles:
 
     @property
     def holds_signer(self) -> bool:
-        """True if the command that signs the audit log is not approved, so it must not be run."""
+        """True if the command that signs the audit log is not trusted, so it must not run."""
         audit = self._setup.settings.audit
         if audit is None or not audit.signer:
             return False
@@ -498,7 +498,7 @@ async def _collect_server(
 def _with_lock(
     found: CheckedServer, server: Server, words: list[str], environ: Mapping[str, str]
 ) -> tuple[CheckedServer, list[str]]:
-    """Return the facts about a server including its package lock or container image, and the command line to run.
+    """Return facts about a server with its package lock or image, and the command line to run.
 
     If the package is locked, this reads all its installed files, and the command line runs the locked package.
     """
@@ -533,7 +533,7 @@ def _with_lock(
 
 
 def _plain_secrets(target: CheckTarget) -> tuple[str, ...]:
-    """Return the keys of an entry that have a secret in plain text: of variables, headers, arguments and the URL."""
+    """Return an entry's keys with plain-text secrets: in variables, headers, arguments and the URL."""
     found = [*plain_secrets(target)]
     raw_args = target.raw_entry.get("args")
     texts = [each for each in raw_args if isinstance(each, str)] if isinstance(raw_args, list) else []

@@ -1,4 +1,4 @@
-"""Address, TLS certificate and file limit of a gateway process, checked before any server is started."""
+"""A gateway process's address, TLS certificate and file limit, checked before servers start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and traces of a gateway, created from its settings."""
+"""A gateway's metrics and traces, created from its settings."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Several gateway processes at one address of one machine: the work of `toolway serve --workers N`.
+"""Several gateway processes at one address on one machine: `toolway serve --workers N`.
 
 The parent binds the address and starts the workers, which listen there too (SO_REUSEPORT), so the kernel distributes
 connections over them. The parent itself serves nothing. The workers are nodes of a cluster without NATS, with a
 database in a file. Worker 0 owns what has one owner: the server processes, and the answers of /admin and /metrics.
 
-Parent and worker share a socket. The worker says on it that it is ready. It closes when either of them ends, so a
-worker whose parent was killed drains and ends too.
+Each worker shares a socket with the parent and uses it to report that it is ready. The socket closes when either
+ends, so a worker whose parent was killed drains and ends too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def reject_combination(other: str, reason: str) -> ConfigError:
 
 
 class _Worker:
-    """One worker process as its parent sees it: number, process, socket and readiness."""
+    """One worker process from its parent's point of view: number, process, socket and readiness."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -97,7 +97,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Parent of the workers: binds the address, starts workers, starts them again, stops them.
+    """The workers' parent: binds the address; starts, restarts and stops workers.
 
     `environ` is the environment of the workers: the environment of this process before secrets were removed from it.
     """
@@ -170,7 +170,7 @@ class WorkerPool:
         return worker.task.result() if worker.task in done else None
 
     async def _supervise(self, worker: _Worker, *, may_fail: bool = False) -> int:
-        """Keep a worker process running until the parent stops: start it again if it ends. Return its last exit code.
+        """Keep a worker running until the parent stops, restarting it. Return its last exit code.
 
         With `may_fail`, a worker that ends before it is ready is not started again.
         """
@@ -223,7 +223,7 @@ class WorkerPool:
             worker.process = worker.link = None
 
     async def _send_go(self, worker: _Worker) -> None:
-        """Tell a worker that it may use the database, as soon as the first worker has created it."""
+        """Allow a worker to use the database, once the first worker has created it."""
         await self._workers[0].ready.wait()
         worker.send(GO_MESSAGE)
 
@@ -242,7 +242,7 @@ class WorkerPool:
         self._stopping.set()
 
     async def _stop_workers(self) -> None:
-        """Drain all workers, worker 0 last: all other workers need the servers that it owns."""
+        """Drain all workers, worker 0 last, because the others need its servers."""
         self._stopping.set()
         first, *others = self._workers
         first.send(DRAIN_MESSAGE)
@@ -273,7 +273,7 @@ async def _read_ready(reader: asyncio.StreamReader, worker: _Worker) -> None:
 
 
 def bind_shared(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the gateway's address, which reserves it for the workers. It does not listen itself.
+    """Return a socket that reserves the gateway's address for the workers without listening.
 
     Raises `ConfigError` if the address cannot be bound, or if another program listens there.
     """
@@ -310,7 +310,7 @@ def _describe_exit(code: int) -> str:
 
 
 class ParentLink:
-    """Socket between a worker process and its parent, on the side of the worker."""
+    """A worker's side of the socket shared with its parent."""
 
     def __init__(self, handle: int, port: int, place: WorkerPlace) -> None:
         self.port = port
@@ -331,7 +331,7 @@ class ParentLink:
             task.cancel()
 
     def watch(self, on_drain: Callable[[], None], on_orphaned: Callable[[], None]) -> None:
-        """Call `on_drain` if the parent stops the other workers, and `on_orphaned` if the parent has ended."""
+        """Call `on_drain` when the parent stops the other workers, and `on_orphaned` when it has ended."""
 
         def read() -> None:
             try:
@@ -357,7 +357,7 @@ class ParentLink:
             self._socket.send(READY_MESSAGE)
 
     def clean_up(self) -> None:
-        """Remove the folder of the workers if no worker is left and the parent, which would do it, has ended."""
+        """Remove the workers' folder if no worker is left and the parent is gone."""
         with suppress(OSError):
             os.unlink(self._place.socket_path)
         if self.is_orphan:
@@ -367,7 +367,7 @@ class ParentLink:
 
 
 def read_worker(environ: dict[str, str] | os._Environ[str]) -> tuple[ClusterOptions, ParentLink] | None:
-    """Return the options of this worker process and its link to the parent; None if this process is not a worker.
+    """Return this worker's options and link to its parent; None if this is not a worker.
 
     The environment variable that has them is removed from `environ`, so no server gets it.
     """

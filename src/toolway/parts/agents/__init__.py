@@ -1,4 +1,4 @@
-"""Agents of a gateway: offers the configured agents as tools, and shows and answers their runs.
+"""Agents of a gateway: offers configured agents as tools, and shows and answers their runs.
 
 The engine is the package `toolway.agents`, which programs use without a gateway.
 """
@@ -17,7 +17,7 @@ _FILE = ("config",)
 class GatewayAgents(Part):
     """Agents of a gateway. Their runs are workflow runs: they share the journal and the server of the workflows.
 
-    Their setting is not parsed here: each agent must be approved before it runs, and `toolway.config` decides that.
+    Their setting is not parsed here, because each agent must be trusted before it runs, which `toolway.config` decides.
     """
 
     name = "agents"

@@ -1,4 +1,4 @@
-"""Admin API for agent runs: list, conversation, costs and budget of one run, and approval of its calls.
+"""Admin API for agent runs: list them, show conversation, costs and budget of one, and approve calls.
 
 Agent runs are workflow runs. `AgentRunReader` knows how to read a conversation, and where the command `toolway agent`
 stores its runs.
@@ -49,8 +49,8 @@ class AgentsAdmin:
         get_engine: Returns the engine of the gateway, or None.
         key_names: Returns the names of API keys by id.
         mask: Masks secrets in a string.
-        emit: Reports an action of an administrator in a journal that is not the gateway's.
-        usages: What runs that have ended have used, by id. They are kept there.
+        emit: Reports an administrator's action in a journal that is not the gateway's.
+        usages: Cache of what finished runs have used, by id.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class AgentsAdmin:
         }
 
     async def act(self, action: str, id: str, body: Json, principal: Principal) -> Json:
-        """Execute an action of an administrator on an agent run: `approve`, `settle`, `resume` or `cancel`.
+        """Perform an administrator's action on an agent run: `approve`, `settle`, `resume` or `cancel`.
 
         `approve` approves or denies a call. `settle` states whether a call with an unknown outcome ran.
         """
@@ -134,9 +134,9 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _engines(self, reader: AgentRunReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
-        """Open the journals with agent runs: the gateway's journal, and the one the command `toolway agent`.
+        """Yield engines for the journals with agent runs: the gateway's, and the one of `toolway agent`.
 
-        Yield the engines that read them, and the reason why the journal of the command cannot be read ("" if it can).
+        Each comes with the reason why the command's journal cannot be read ("" if it can).
         """
         own = self._get_engine()
         engines = [("gateway", own)] if own is not None else []
@@ -219,7 +219,7 @@ class AgentsAdmin:
         return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"], limit), "effect": call["effect"]}
 
     def _action(self, action: Json, calls: dict[str, Json | None]) -> Json:
-        """Return an action on a run for display; its approval strings name the tool that the model calls."""
+        """Return an action on a run for display, naming the tool that needs approval."""
         call = calls.get(action["step"])
         if action["action"] != "approve" or call is None:
             return action
@@ -244,7 +244,7 @@ class AgentsAdmin:
         return self._text(text, limit)
 
     def _text(self, text: str, limit: int = MAX_TEXT_CHARS) -> str:
-        """Return a masked text of limited length."""
+        """Return text with secrets masked and its length limited."""
         shown = remove_invisible(mask_and_cut(text, limit, self._mask))
         return shown if len(shown) <= limit else f"{shown} ({len(text)} characters)"
 

@@ -292,7 +292,7 @@ async def _open_agent(
     model_urls: Sequence[str],
     record: RunRecord | None = None,
 ) -> AsyncIterator[Agent]:
-    """Open an agent over the configured servers, for a stored run those that it was started with.
+    """Open an agent over the configured servers, or over those that a stored run was started with.
 
     Each server starts when it is first used. `model_urls` are addresses of models that the user has named, not those
     of the configuration.

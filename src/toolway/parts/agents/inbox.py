@@ -1,4 +1,4 @@
-"""Agent runs with a call that someone has to approve."""
+"""Agent runs with a call that needs your approval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AgentInbox(RunInbox):
-    """Agent runs that need approval (`Inbox`), with the calls that the agents want to make."""
+    """Agent runs that need approval (`Inbox`), with the calls they want to make."""
 
     kind = "agent"
     admin = "agents"
@@ -26,7 +26,7 @@ class AgentInbox(RunInbox):
         return workflow == AGENT_WORKFLOW
 
     def name_of(self, record: RunRecord) -> str:
-        """Return the task of the agent."""
+        """Return the agent's task."""
         return str((record.input or {}).get("prompt") or "")
 
     def call_fields(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json:

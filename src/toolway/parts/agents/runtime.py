@@ -1,4 +1,4 @@
-"""Agents in one running gateway: they add themselves to its workflows."""
+"""Agents in a running gateway: they add themselves to its workflows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AgentsRuntime(PartRuntime):
-    """Agents of a gateway, as the workflows and the admin API see them."""
+    """A gateway's agents, as workflows and the admin API see them."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self.hub = context.hub
@@ -41,7 +41,7 @@ class AgentsRuntime(PartRuntime):
 
 
 class _ConfiguredAgents:
-    """Agents of the configuration, and the workflow that executes them (`AgentSource`)."""
+    """The configured agents, and the workflow that runs them (`AgentSource`)."""
 
     def code(self, hub: Hub, may_see: Callable[[str, str], bool]) -> PythonWorkflow:
         from toolway.agents.agent import agent_workflow
@@ -59,7 +59,7 @@ class _ConfiguredAgents:
 def _choose_agents(
     configured: Mapping[str, ConfiguredAgent], taken: Collection[str]
 ) -> tuple[Mapping[str, ConfiguredAgent], list[ConfigIssue]]:
-    """Return the agents that are offered as tools, and the problems of all.
+    """Return the agents to offer as tools, and problems with any of them.
 
     An agent that has the name of a workflow is not offered.
     """

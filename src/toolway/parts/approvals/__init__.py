@@ -1,4 +1,4 @@
-"""Approval of single calls by a user: the decision whether a call needs one, the question, and the stored answers."""
+"""Approval of single calls: whether a call needs one, asking for it, and stored answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLI = "toolway.parts.approvals.cli"
 
 
 class Approvals(Part):
-    """Rules that say which calls someone must approve, and the gate that asks."""
+    """Rules for which calls need approval, and the gate that asks for it."""
 
     name = "approvals"
     code: ClassVar[Mapping[str, str]] = {

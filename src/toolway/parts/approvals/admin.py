@@ -44,7 +44,7 @@ async def list_requests(runtime: ApprovalsRuntime, request: AdminRequest) -> Jso
 
 
 async def get_request(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Return one request for approval with the arguments of its call.
+    """Return one approval request with the arguments of its call.
 
     Raises `NotFound` if it is unknown or expired.
     """
@@ -60,7 +60,7 @@ async def get_linked_request(runtime: ApprovalsRuntime, request: AdminRequest) -
 
 
 async def decide(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Approve or deny the call of a request.
+    """Approve or deny the call in a request.
 
     Raises `NotFound` if the request no longer waits for an answer, or if a link is given that is not valid for it.
     """

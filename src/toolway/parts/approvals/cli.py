@@ -1,7 +1,7 @@
-"""`toolway approvals`: everything that waits for a yes or a no, in one list.
+"""`toolway approvals`: everything that waits for your yes or no, in one list.
 
-A call waits at a running gateway. What other parts have to ask waits in their runs: at a gateway, or in a journal on
-this machine (`Part.inbox`). The id says which it is: a run id has a hyphen, a call id has none.
+Calls wait at a running gateway. Other parts' questions wait in their runs, at a gateway or in a journal on this
+machine (`Part.inbox`). Ids tell them apart: only run ids have a hyphen.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def approvals_deny(
 
 
 async def run_ls(context: CommandContext, journal: str | None) -> ExitCode:
-    """Print the calls and the runs that wait for an answer, as one table."""
+    """Print waiting calls and runs in one table."""
     output = context.output
     place = await find_place(context, journal)
     calls = WaitingCalls(context, place)
@@ -92,7 +92,7 @@ async def run_ls(context: CommandContext, journal: str | None) -> ExitCode:
 
 
 async def run_show(context: CommandContext, request: str, journal: str | None) -> ExitCode:
-    """Print one call, or one run, that waits for an answer."""
+    """Print one waiting call or run."""
     output = context.output
     found = await _find(context, request, journal)
     if output.as_json:
@@ -105,7 +105,7 @@ async def run_show(context: CommandContext, request: str, journal: str | None) -
 async def run_answer(
     context: CommandContext, request: str, note: str, step: str | None, journal: str | None, *, yes: bool
 ) -> ExitCode:
-    """Approve or deny one call at the gateway, or the step that a run waits for."""
+    """Approve or deny a call at the gateway, or a run's waiting step."""
     found = await _find(context, request, journal)
     return await found.answer(context, step, {"yes": yes, "note": note})
 
@@ -133,7 +133,7 @@ async def _find(context: CommandContext, id: str, journal: str | None) -> InboxI
 
 
 def is_run(id: str, journal: str | None) -> bool:
-    """Return True if an id is not a call's: it has a hyphen, or a journal is named."""
+    """Return True if an id belongs to a run: it has a hyphen, or a journal is given."""
     return journal is not None or "-" in id
 
 

@@ -1,4 +1,4 @@
-"""Conditions of rules for approvals: CEL expressions over the arguments of a call."""
+"""Conditions in approval rules: CEL expressions over a call's arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
-    """Compile the conditions in rules for approvals; None if no rule has one.
+    """Compile the conditions in approval rules; None if there are none.
 
     Raises `ConfigError` if one is invalid.
     """

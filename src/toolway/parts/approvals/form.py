@@ -26,7 +26,7 @@ _ANSWER_FIELD: Final = "approve"
 
 
 class ArgumentReader:
-    """Describes call arguments for human readers.
+    """Describes call arguments to a human reader.
 
     `mask` hides secrets in a string. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
     of server bank`: the reader must know what is sent without reading it.
@@ -37,7 +37,7 @@ class ArgumentReader:
         self._name_secrets = name_secrets
 
     def describe(self, call: Call) -> list[ShownArgument]:
-        """Return all that will be sent in this call: each argument, other parameters of the request, and its `_meta`.
+        """Return everything this call will send: arguments, other request parameters, and its `_meta`.
 
         Keys of protocol and tracing are left out.
         """
@@ -59,14 +59,14 @@ class ArgumentReader:
 
 
 def size_of(arguments: Iterable[ShownArgument]) -> int:
-    """Return the number of bytes that someone must read."""
+    """Return how many bytes someone has to read."""
     return sum(
         len(text.encode("utf-8", "replace")) for each in arguments for text in (each.name, each.value, each.note)
     )
 
 
 def cut_arguments(arguments: Sequence[ShownArgument]) -> list[ShownArgument]:
-    """Return the arguments for a list or a form, cut if they are too long. The same values if nothing is cut."""
+    """Return the arguments for a list or form, cut if too long. Same object if nothing is cut."""
     shown: list[ShownArgument] = []
     left = MAX_ALL_CHARS
     for position, each in enumerate(arguments):
@@ -80,7 +80,7 @@ def cut_arguments(arguments: Sequence[ShownArgument]) -> list[ShownArgument]:
 
 
 def describe_effect(call: Call) -> str:
-    """Return a text about the effect of a call: its effect class, and if its server calls it destructive."""
+    """Describe a call's effect: its effect class, and whether its server calls it destructive."""
     tool = call.policy.tool
     hints = tool.annotations if tool is not None else {}
     said = "; its server says that it is destructive" if (hints or {}).get("destructiveHint") is True else ""
@@ -88,7 +88,7 @@ def describe_effect(call: Call) -> str:
 
 
 def build_question(call: Call, arguments: Iterable[ShownArgument], digest: str) -> Json:
-    """Return the params of the elicitation that asks the user of a client about a call."""
+    """Return the params of the elicitation that asks a client's user about a call."""
     lines = [
         "Approve this call?",
         f"Server: {call.server}",
@@ -106,13 +106,13 @@ def build_question(call: Call, arguments: Iterable[ShownArgument], digest: str) 
 
 
 def describe_line(argument: ShownArgument, between: str) -> str:
-    """Return one line about an argument, with the note about what is masked in it."""
+    """Return one line about an argument, with a note about what is masked in it."""
     note = f"  ← {argument.note}" if argument.note else ""
     return f"{argument.name}{between}{argument.value}{note}"
 
 
 def refusal_in(answer: Json | None) -> str:
-    """Return why an answer of a client does not approve the call; "" if it does.
+    """Return why a client's answer does not approve the call; "" if it does.
 
     Only `accept` with `approve: true` approves.
     """

@@ -112,7 +112,7 @@ class CallApprovals:
         self._checks.append(check)
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
-        """Use these rules for approvals from now on. Return True if they differ from the rules so far.
+        """Use these approval rules from now on. Return True if they changed.
 
         Raises `ConfigError` if a condition is invalid; the old rules then stay.
         """
@@ -143,9 +143,9 @@ class CallApprovals:
         return (*self._rules.find(server, name, destructive=destructive), *checked)
 
     def quick_check(self, rules: Sequence[ApproveRule | CheckedRule], caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True if the next call of a caller may skip the full check; None if none may.
+        """Return a function that says whether a caller's next call may skip the full check, or None.
 
-        Calls may skip it only if there is one rule for the tool, and its check says so.
+        Calls may only skip it if the tool has exactly one rule, and that rule's check agrees.
         """
         (first, *others) = rules
         return None if others or not isinstance(first, CheckedRule) else first.check.quick_check(first.rule, caller)
@@ -188,9 +188,9 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
 
     def _basis(self, binding: ApprovalBinding) -> str:
-        """Return a hash of a call, its tool definition and the rules for approvals.
+        """Return a hash of a call, its tool definition and the approval rules.
 
-        An answer counts only while all of them stay the same.
+        An answer is only valid while none of them changes.
         """
         rules = [(key, rule.by, rule.when) for key, rule in self._settings]
         return hashlib.sha256(msgspec.json.encode([binding.digest, binding.definition, rules])).hexdigest()
@@ -203,9 +203,9 @@ class CallApprovals:
         return None
 
     async def _is_met(self, condition: str, arguments: Json) -> bool:
-        """Return True if the condition of a rule is true for these arguments, or cannot be evaluated.
+        """Return True if a rule's condition is true for these arguments, or cannot be evaluated.
 
-        So an approval is required if it is not known whether the rule applies.
+        When in doubt, approval is required.
         """
         expressions = self._expressions
         if expressions is None:
@@ -221,7 +221,7 @@ class CallApprovals:
     # -- the user of the client ---------------------------------------------------------------------------------------
 
     def _ask_later(self, call: Call, binding: ApprovalBinding) -> ApprovalResult:
-        """Return the result `input_required`, which asks the user of a modern client to approve its call.
+        """Return the result `input_required`, which asks a modern client's user to approve the call.
 
         The client sends its sealed state back with the answer. Nothing else is stored about the question.
         """
@@ -232,7 +232,7 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
 
     async def _ask_now(self, call: Call, binding: ApprovalBinding) -> Json | None:
-        """Ask the user of a legacy client to approve its call, by a request on the stream of the call.
+        """Ask a legacy client's user to approve the call, on the call's stream.
 
         Return the answer; None if the client cannot be asked.
         """
@@ -262,7 +262,7 @@ class CallApprovals:
         return call
 
     async def _use_answer(self, call: Call, binding: ApprovalBinding, state: _State, answer: Json | None) -> Call:
-        """Return the call if the answer of a modern client approves it. Raises `CallError` if not.
+        """Return the call if a modern client's answer approves it. Raises `CallError` if not.
 
         The sealed state proves that the answer is for this call of this caller.
         """
@@ -270,7 +270,7 @@ class CallApprovals:
         return self._accept(call, binding, answer, state.nonce)
 
     async def _use_rest(self, call: Call, binding: ApprovalBinding, state: _State) -> Call:
-        """Continue an approved call after the client has sent the input that the server requested."""
+        """Continue an approved call after the client has sent the input that the server asked for."""
         await self._spend(call, binding, state)
         call.state.approved_by = state.by
         if state.upstream is None:
@@ -366,14 +366,14 @@ class CallApprovals:
         return sorted(found, key=lambda each: (each.state != "pending", each.asked_at))
 
     async def get_request(self, id_: str) -> ApprovalRequest:
-        """Return one request for approval. Raises `NotFound` if it is unknown or expired."""
+        """Return one approval request. Raises `NotFound` if unknown or expired."""
         for each in await self._read():
             if each.id == id_:
                 return each
         raise NotFound(f"unknown or expired request {id_[:40]!r}", hint="see what is waiting: toolway approvals ls")
 
     async def get_linked_request(self, link: str) -> ApprovalRequest:
-        """Return the request for approval that a link names. Raises `NotFound` if the link or request is not valid."""
+        """Return the approval request behind a link. Raises `NotFound` if either is invalid."""
         return await self.get_request(self._id_in(link))
 
     def _id_in(self, link: str) -> str:
@@ -467,7 +467,7 @@ def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """Content of the sealed request state that a client gets with a question or an input request, and sends back.
+    """Content of the sealed state that a client gets with a question and sends back.
 
     Kind `asked`: the gateway asked for an approval. Kind `rest`: the call was approved, and its server needs input.
     """

@@ -1,8 +1,8 @@
-"""Requests for approval, as they are stored, and the interface of their stores.
+"""Stored approval requests, and the interface of their stores.
 
-A store decides atomically: of two calls that use one approval at once, on any node, one gets it. A stored request is
-sealed with the key of the gateway. So a program that can write to the store can neither read arguments nor approve a
-call.
+A store decides atomically: if two calls use one approval at the same time, on any nodes, only one gets it. A stored
+request is sealed with the key of the gateway. So a program that can write to the store can neither read arguments nor
+approve a call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
 
 
 class ShownArgument(msgspec.Struct, frozen=True):
-    """Argument of a call as shown to the user before the call is approved."""
+    """A call argument as shown before the call is approved."""
 
     name: str
     value: str  # JSON text, all of it; secrets are masked
@@ -56,7 +56,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimOutcome(NamedTuple):
-    """Result of `ApprovalStore.claim`: the outcome, and the request for approval that it is about.
+    """Result of `ApprovalStore.claim`: the outcome, and the approval request it is about.
 
     `expired` are other requests, which expired without an answer.
     """
@@ -67,7 +67,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class ApprovalStore(Protocol):
-    """Store of requests for approval. Methods raise `StoreError` if the store is unusable; then no call is sent."""
+    """Stores approval requests. Methods raise `StoreError` if that fails; then no call is sent."""
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
         """Use up the administrator's approval of the call in `request`, if there is one; otherwise ask for it.
@@ -101,7 +101,7 @@ class ApprovalStore(Protocol):
 
 
 class StoreError(Exception):
-    """Raised when the store of the approvals cannot be read or written."""
+    """Raised when the approval store cannot be read or written."""
 
 
 def new_request_id() -> str:
@@ -115,7 +115,7 @@ def new_nonce() -> str:
 
 
 class RequestSealer:
-    """Encryption of requests for the store, and their decryption, with the key of the gateway."""
+    """Encrypts approval requests for the store, with the gateway's key."""
 
     def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
         self._sealer = Sealer(key, now, _MAX_SEALED_CHARS)
@@ -136,9 +136,9 @@ class RequestSealer:
 class ApprovalLinks:
     """Signed links to the dashboard page of one request for approval, for messages to administrators.
 
-    A link gives no rights: the page needs the session of an administrator, and a GET changes nothing. The signature
-    proves that this gateway wrote the link, for this request, and ends with the request. Any node of a cluster accepts
-    the links of all nodes.
+    A link grants no access: the page needs an administrator's session, and a GET changes nothing. The signature
+    proves that this gateway wrote the link for this request, and expires with the request. Cluster nodes accept each
+    other's links.
     """
 
     def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
@@ -151,7 +151,7 @@ class ApprovalLinks:
         return f"{gateway_url.rstrip('/')}/dashboard/approvals/{self._sealer.seal(_LINK_KIND, id_, seconds)}"
 
     def read(self, link: str) -> str | None:
-        """Return the id of the request in the last part of a link; None if the link is forged or has expired."""
+        """Return the request id in the last part of a link; None if the link is forged or expired."""
         found = self._sealer.open(_LINK_KIND, link)
         return found if isinstance(found, str) else None
 
@@ -159,7 +159,7 @@ class ApprovalLinks:
 def decide_claim(
     known: Sequence[ApprovalRequest], request: ApprovalRequest, pending: int, pending_of_caller: int
 ) -> ClaimOutcome:
-    """Return the outcome of a claim (`ApprovalStore.claim`): is the call approved, denied, or must it wait? Pure.
+    """Decide a claim (`ApprovalStore.claim`): is the call approved, denied, or must it wait? No I/O.
 
     `known` are the stored requests for the same call that have not expired. The store then writes the returned request
     if the outcome is `used` or `asked`.

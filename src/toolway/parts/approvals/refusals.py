@@ -8,7 +8,7 @@ from toolway.types import Call
 
 
 def too_long(call: Call, size: int) -> AccessDenied:
-    """Return the error of a call whose arguments are too long to be reviewed."""
+    """Return the error for a call whose arguments are too long to review."""
     return AccessDenied(
         f"the arguments of {call.server}.{call.name} are too long to review",
         server=call.server,
@@ -21,7 +21,7 @@ def too_long(call: Call, size: int) -> AccessDenied:
 
 
 def queue_full(call: Call) -> CallError:
-    """Return the error of a call that cannot be asked about, because too many wait."""
+    """Return the error for a call that needs approval while too many others are waiting."""
     return Overloaded(
         f"{call.server}.{call.name} needs approval, and too many calls are already waiting",
         server=call.server,
@@ -35,7 +35,7 @@ def queue_full(call: Call) -> CallError:
 
 
 def store_unavailable(exc: StoreError) -> ServerUnavailable:
-    """Return the error for an administrator if the requests cannot be read or written."""
+    """Return an administrator's error when approval requests cannot be read or written."""
     return ServerUnavailable(
         "approvals are unavailable",
         detail=str(exc)[:300],

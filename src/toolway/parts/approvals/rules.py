@@ -8,7 +8,7 @@
 }
 
 A key is `destructive` or a pattern of `server.tool`. The last pattern that matches a tool decides. The rule
-`destructive` applies too, unless that pattern says `none`; the stricter of both counts.
+`destructive` also applies, unless that pattern says `none`; the stricter one wins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_CONDITION_CHARS: Final = 4096
 
 
 class ApproveRule(msgspec.Struct, frozen=True):
-    """Rule of `toolway.approve`: who must approve calls of a tool, and when."""
+    """A rule in `toolway.approve`: who must approve a tool's calls, and when."""
 
     by: ApprovedBy  # client: the user of the calling client; admin: an administrator of the gateway; none
     when: str = ""  # CEL expression over `args`; "": every call
@@ -93,10 +93,10 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
 
 
 class ApproveRules:
-    """Compiled rules of `toolway.approve`, with a method that finds the rules for a tool. No I/O.
+    """Compiled rules of `toolway.approve`. No I/O.
 
-    The hints of a server can only add an approval, never remove one. So a tool without hints needs an approval only if
-    a pattern matches its name.
+    A server's hints can add a question but never skip one, so a tool without hints only needs approval if a pattern
+    matches its name.
     """
 
     def __init__(self, rules: Mapping[str, ApproveRule]) -> None:

@@ -1,4 +1,4 @@
-"""Approvals in one running gateway: opens the gate, and gives it the rules."""
+"""Approvals in a running gateway: opens the gate and gives it the rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolway.parts.approvals.store import DatabaseApprovalStore
 
 
 class ApprovalsRuntime(PartRuntime):
-    """Approvals of a gateway. `gate` is None if the gateway stores nothing: then no call can be asked about."""
+    """A gateway's approvals. `gate` is None if the gateway stores nothing, so it cannot ask."""
 
     def __init__(self, hub: HubCore, gate: CallApprovals | None) -> None:
         self.hub = hub
@@ -28,7 +28,7 @@ class ApprovalsRuntime(PartRuntime):
 
     @staticmethod
     def open(part: Part, context: PartContext) -> ApprovalsRuntime:
-        """Make the gate of a gateway, which stores requests in the database of the part."""
+        """Create a gateway's gate, which stores requests in the part's database."""
         hub, database, key = context.hub, context.open_database(part), context.derive_key(part)
         if database is None:
             return ApprovalsRuntime(hub, None)
@@ -41,7 +41,7 @@ class ApprovalsRuntime(PartRuntime):
 
     @staticmethod
     def with_gate(context: PartContext, gate: CallApprovals) -> ApprovalsRuntime:
-        """Let this gate decide about every call of a gateway."""
+        """Make this gate decide about every call of a gateway."""
         if context.api_keys is not None:
             gate.person_of = context.api_keys.person_of
         context.set_gate(gate)
@@ -84,7 +84,7 @@ def _rules_of(settings: Any) -> Mapping[str, ApproveRule]:
 
 
 def _links_of(links: ApprovalLinks, gateway_url: Callable[[], str]) -> Callable[[Alert], str]:
-    """Return the function that returns the URL of the page about an alert; "" if it is not about a request."""
+    """Return a function that returns an alert page's URL, or "" if the alert is not a request."""
 
     def link_of(alert: Alert) -> str:
         url = gateway_url() if alert.kind == WAITS else ""

@@ -1,4 +1,4 @@
-"""The setting `toolway.approve`: rules that say which calls someone must approve."""
+"""The setting `toolway.approve`: rules for which calls need approval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolway.parts.approvals.rules import ApproveRule, parse_approve
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True):
-    """Calls through a gateway that someone must approve."""
+    """Which calls through a gateway need approval."""
 
     approve: Mapping[str, ApproveRule] = {}  # `destructive` or server.tool → who approves
 

@@ -1,10 +1,10 @@
-"""Requests for approval in the database of the part, which all processes of a gateway share.
+"""Approval requests in the part's database, shared by all processes of the gateway.
 
-Every change is one transaction, and is stored before a call is sent. So of two calls that use one approval at once, on
-any node, one gets it; and an approval is used once, even if the gateway is killed.
+Every change is one transaction, and is stored before a call is sent. So if two calls use one approval at the same
+time, on any nodes, only one gets it, and an approval is used at most once even if the gateway is killed.
 
-In a cluster the table of requests is signed. Used answers of clients are not: who can delete rows in the database can
-replay an answer that a client itself gave.
+In a cluster the table of requests is signed. Used client answers are not signed: whoever can delete rows in the
+database can replay an answer that a client gave itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class DatabaseApprovalStore:
-    """Store of requests for approval in the database of the part (`ApprovalStore`). `now` returns wall time."""
+    """Stores approval requests in the part's database (`ApprovalStore`). `now` returns wall time."""
 
     def __init__(self, database: Database, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -136,14 +136,14 @@ class DatabaseApprovalStore:
         return self._open_rows(rows)
 
     def _select(self, db: Transaction, condition: str, **values: float) -> list[ApprovalRequest]:
-        """Return the requests that meet a condition, without those that were changed."""
+        """Return matching requests, without tampered ones."""
         return self._open_rows(db.select(REQUESTS, condition, **values))
 
     def _open_rows(self, rows: Mapping[str, Row]) -> list[ApprovalRequest]:
         return [found for id, row in rows.items() if (found := self._open(id, row)) is not None]
 
     def _open(self, id: str, row: Row) -> ApprovalRequest | None:
-        """Decrypt the request in a row; None, and a line in the log, if the row was not written by this gateway."""
+        """Decrypt the request in a row. Log and return None if this gateway did not write it."""
         found = self._sealer.open(row[-1])
         if found is None or (found.id, found.state) != (id, row[1]):
             _log.error("E-APPROVAL-STORE: a request for approval is ignored: %r was changed without the key", id)

@@ -1,4 +1,4 @@
-"""Calls that are waiting for approval at the running gateway, for `toolway approvals`."""
+"""Calls waiting for approval at the running gateway, for `toolway approvals`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT_DIGEST_CHARS: Final = 16
 
 
 class WaitingCall:
-    """One call: that waits for an answer, or was answered in the last 15 minutes."""
+    """A call that is waiting for an answer, or was answered in the last 15 minutes."""
 
     def __init__(self, gateway: GatewayClient, request: Json) -> None:
         self._gateway = gateway
@@ -31,7 +31,7 @@ class WaitingCall:
         return self._request
 
     def list_rows(self) -> list[tuple[str, ...]]:
-        """Return its row in the table of what waits."""
+        """Return the call's row in the table of waiting items."""
         request = self._request
         tool = f"{request['server']}.{request['tool']}"
         return [(self.id, request["state"], "call", tool, request["caller"], _describe_time(request))]
@@ -52,20 +52,20 @@ class WaitingCall:
 
 
 class WaitingCalls:
-    """Calls at the gateway where a command looks."""
+    """Waiting calls at the gateway that a command uses."""
 
     def __init__(self, context: CommandContext, place: InboxPlace) -> None:
         self._context = context
         self._gateway = place.gateway
 
     async def read(self) -> Json:
-        """Return what the gateway says: whether a rule asks, and all requests. Without a gateway, none do."""
+        """Return all requests, and whether any rule asks. Without a gateway, there are none."""
         if self._gateway is None:
             return {"enabled": False, "requests": []}
         return await self._gateway.request_admin("GET", "approvals")
 
     def items(self, found: Json) -> list[WaitingCall]:
-        """Return the requests in what `read` returned."""
+        """Return the requests in the result of `read`."""
         return [WaitingCall(self._gateway, each) for each in found["requests"]] if self._gateway is not None else []
 
     async def get(self, id: str) -> WaitingCall:

@@ -1,4 +1,4 @@
-"""Reading, checking and signing of the audit log, its storage in PostgreSQL, and what doctor and metrics say about it.
+"""Reading, verifying and signing the audit log, its PostgreSQL storage, doctor checks and metrics.
 
 The log is written by the package `toolway.audit`, which programs use without a gateway.
 """
@@ -18,9 +18,9 @@ _FILE = ("config",)
 
 
 class AuditLogs(Part):
-    """Everything about the audit log except the records of calls.
+    """Everything about the audit log except recording calls.
 
-    Its setting is not parsed here: a program may write a log, too, and `toolway.config` decides about its signer.
+    Its setting is not parsed here: programs may write a log too, and `toolway.config` checks its signer.
     """
 
     name = "audit"

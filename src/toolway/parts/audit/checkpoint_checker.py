@@ -1,4 +1,4 @@
-"""Comparison of an audit log with its checkpoints, while all of it is read."""
+"""Compares an audit log with its checkpoints while reading it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DISTANCE: Final = 50_000  # records between a checkpoint and the record that
 
 
 class CheckpointChecker:
-    """Compares an audit log with its checkpoints while `verify` reads the log.
+    """Compares an audit log with its checkpoints while `verify` reads it.
 
     Checkpoints are stored in records of the log itself, and in notes or other files.
     """
@@ -53,7 +53,7 @@ class CheckpointChecker:
         self.check_end(head)
 
     def check_end(self, head: ChainHead) -> None:
-        """Check the checkpoints from outside the log. Raises `TamperedLog` if one names a record after `head`."""
+        """Check the checkpoints kept outside the log. Raises `TamperedLog` if one is beyond `head`."""
         for each in self._noted[::-1]:
             self._check_signature(each, each.through)
             if each.through > head.seq:

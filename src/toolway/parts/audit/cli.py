@@ -155,7 +155,7 @@ def run_audit_verify(
 
 
 def _list_missing_keys(found: Iterable[VerifiedLog], *, has_key: bool, has_public_key: bool) -> list[str]:
-    """Return what could not be checked, because a key is missing."""
+    """Return what could not be checked because a key is missing."""
     missing = []
     if not has_key:
         missing.append("skipped the MAC check: no log key found (pass --key FILE)")
@@ -165,7 +165,7 @@ def _list_missing_keys(found: Iterable[VerifiedLog], *, has_key: bool, has_publi
 
 
 def unchecked_error(location: str, missing: list[str]) -> ConfigError:
-    """Return the error for a log that was read without the keys which prove that it is intact."""
+    """Return the error for a log that was read without the keys to prove it is intact."""
     return ConfigError(
         f"the audit log cannot be verified without its keys: {location}",
         detail="; ".join(missing),

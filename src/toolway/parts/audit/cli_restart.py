@@ -1,4 +1,4 @@
-"""`toolway audit restart`: an operator agrees that a lost or altered audit log is begun again."""
+"""`toolway audit restart`: replace a lost or altered audit log, with an administrator's consent."""
 
 from __future__ import annotations
 

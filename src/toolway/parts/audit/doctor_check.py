@@ -1,4 +1,4 @@
-"""What `toolway doctor` says about the audit log that the settings of a gateway name."""
+"""`toolway doctor` checks of the audit log in a gateway's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESTART: Final = "toolway audit restart"
 
 
 def check_file(gateway: GatewaySettings) -> Iterator[Check]:
-    """Check the log that a gateway with these settings would write: its place, and its newest records."""
+    """Check the audit log that these gateway settings would write: its location and newest records."""
     folder = gateway_state_folder(os.environ)
     if gateway.audit is None or folder is None:
         return  # no gateway could be started here at all

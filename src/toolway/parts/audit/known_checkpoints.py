@@ -1,4 +1,4 @@
-"""Signed checkpoints for `toolway audit verify`: public keys, checkpoints in the state folder and in a given file."""
+"""Signed checkpoints for `toolway audit verify`, with public keys, from the state folder or a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class LogCheckpoints:
-    """Public keys, and the known checkpoints (signed ends) of the audit logs that are verified."""
+    """Public keys and known checkpoints (signed ends) of the audit logs to verify."""
 
     def __init__(self, settings: AuditSettings, file: Path | None, keys: Sequence[Path]) -> None:
         """Load the public keys and the checkpoints. Raises `UsageError` if a given file cannot be used."""
@@ -36,7 +36,7 @@ class LogCheckpoints:
         return bool(self._keys)
 
     def checker(self, sink: AuditSink, macs: RecordMacs | None, *, is_only: bool) -> CheckpointChecker:
-        """Return the object that compares one audit log with its checkpoints, the signed ends of the log.
+        """Return an object that compares one audit log with its checkpoints.
 
         `is_only` means that all given checkpoints are of this log, even if it was renamed.
         """
@@ -44,11 +44,11 @@ class LogCheckpoints:
         return CheckpointChecker(self._keys, [*self._notes.read_for(sink, macs), *given])
 
     def check_missing(self, location: str) -> None:
-        """Raise `MissingLog` if `location` has no log, although a record of it was signed."""
+        """Raise `MissingLog` if `location` has no log although one was signed there."""
         CheckpointChecker(self._keys, [*self._notes.read(location), *self._given]).check_end(ChainHead())
 
     def check_names(self, locations: Iterable[str]) -> None:
-        """Raise `MissingLog` if a given checkpoint is of none of these logs, which are all that were found."""
+        """Raise `MissingLog` if a given checkpoint belongs to none of these logs."""
         names = {log_name(each) for each in locations}
         for each in self._given:
             if each.log not in names:

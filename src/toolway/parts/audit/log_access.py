@@ -1,4 +1,4 @@
-"""The logs that commands of `toolway audit` read: settings, keys, and what they say about an altered log."""
+"""Opens the logs that `toolway audit` commands read: settings, keys, and errors for altered logs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
 
 
 def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return the object that checks the MACs (keyed hashes) of the records; None if the key file does not exist.
+    """Return what checks the MACs (keyed hashes) of records; None if the key file does not exist.
 
     Raises `UsageError` if the file `key` cannot be read.
     """
@@ -105,7 +105,7 @@ def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
 
 
 def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
-    """Read the journal of the audit log: records that are not stored in the log yet.
+    """Read the audit log's journal: records that are not in the log yet.
 
     Read it before the log. None if the journal or its key is missing. Raises `SinkBroken` if the journal
     was changed.
@@ -118,7 +118,7 @@ def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalCo
 
 
 def with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings of the audit log with the key of the tenant, if that is set in the environment.
+    """Return the audit log's settings with the tenant's key, if the environment sets it.
 
     Cluster nodes use it instead of a key file.
     """

@@ -1,4 +1,4 @@
-"""Merkle tree of RFC 6962 over lines: root, inclusion proofs, and their check. Pure.
+"""Merkle tree over lines (RFC 6962): root, inclusion proofs, and checking them. No I/O.
 
     leaf    SHA-256(0x00 || line)
     node    SHA-256(0x01 || left || right); the left subtree has the largest power of two below the size
@@ -50,7 +50,7 @@ class MerkleTree:
 
 
 def prove_inclusion(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the inclusion proof of the leaf at `index`: the sibling hashes on its path to the root, lowest first.
+    """Return a leaf's inclusion proof: the sibling hashes on its path to the root, lowest first.
 
     Raises `IndexError` if the leaf does not exist.
     """

@@ -6,7 +6,7 @@ returns, independent of the server's default.
 
 The nodes of a cluster share a name, and each writes to one of its chains: `gateway`, `gateway#2`, … A chain has one
 writer, so writers never wait for each other, and each record follows one of the same process. A starting node takes the
-first chain without a writer. So it has at most as many chains as nodes at one time. The next node that starts
+first chain without a writer. So there are never more chains than nodes were running at once. The next node that starts
 recovers the chain of a node that died. A node can lose its chain to another node, if the server thinks that it is gone.
 It then starts a new chain, which records the one it continues.
 """

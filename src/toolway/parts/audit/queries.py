@@ -1,4 +1,4 @@
-"""Search in an audit log, and in the records of its journal that are not in it yet."""
+"""Searches an audit log, including journal records that are not in it yet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AuditQuery:
     until: str = ""  # an ISO time in UTC; records of this time and later do not match
 
     def starting(self, since: str) -> AuditQuery:
-        """Return a copy of this filter that matches only records from the time `since` on."""
+        """Return a copy of this filter that only matches records from `since` on."""
         return replace(self, since=since)
 
     def includes(self, kind: str, time: str) -> bool:
@@ -120,10 +120,10 @@ def read_journal(settings: AuditSettings) -> JournalContent | None:
 
 
 def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
-    """Return those records of the journal, read before as `found`, that are not in the audit log yet.
+    """Return the journal records in `found` that are not in the audit log yet.
 
     A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. The log is
-    read backward up to the newest record of the journal, or to the begin of the run.
+    read backward to the journal's newest record, or to the start of the run.
     """
     entries = dict(found.entries) if found is not None else {}
     if found is None or not entries:

@@ -1,13 +1,13 @@
-"""Begin an audit log again, after its files were lost or altered, because an operator agreed to it.
+"""Restarts an audit log after its files were lost or altered, with an administrator's consent.
 
-A gateway does not start with a log that lacks a signed record. `restart_log` moves its remaining files to a folder, and
-begins a new log:
+A gateway does not start if a signed record is missing from its log. `restart_log` moves the remaining files to a
+folder and starts a new log:
 
     1   log.restart      the last signed record of the earlier log, the operator, the reason, and the folder
     2   log.checkpoint   the signature of record 1
 
-The second record is also noted, so the new log cannot be removed unseen either. The notes of the earlier log are
-kept. A crash leaves either no log, which is still refused, or the whole new one.
+The second record is also noted elsewhere, so removing the new log would not go unnoticed. Notes about the earlier log
+are kept. A crash leaves either no log, which is still rejected, or the whole new one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from toolway.parts.audit.verify import refuse_replacement, verify_log
 
 
 class RestartedLog(NamedTuple):
-    """Result of `restart_log`: the end of the earlier log, the reason it was refused, and where its files are now."""
+    """Result of `restart_log`: where the earlier log ended, why it was rejected, and where its files are."""
 
     after: ChainHead
     found: str
@@ -54,7 +54,7 @@ class RestartedLog(NamedTuple):
 def restart_log(
     settings: AuditSettings, who: str, why: str, wall_clock: Callable[[], float] = time.time
 ) -> RestartedLog:
-    """Begin the audit log in files that the settings describe again. `who` and `why` are recorded in it.
+    """Start a new audit log in files. `who` and `why` are recorded in it.
 
     Raises `ConfigError` if the log is intact, never existed, is not in files, or cannot be signed, and `SinkInUse` if a
     gateway writes to it.
@@ -103,7 +103,7 @@ def restart_log(
 
 
 def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
-    """Verify a whole log in files as `toolway audit verify` does. Return why a gateway would refuse it.
+    """Verify a whole log like `toolway audit verify`. Return why a gateway would reject it.
 
     Raises `ConfigError` if the log is intact.
     """
@@ -129,14 +129,14 @@ def _verify(sink: AuditSink, macs: RecordMacs, checker: CheckpointChecker) -> No
 
 
 def _unused_folder(file: Path, now: float) -> Path:
-    """Return the path of a new folder for the files of the log before. Its name has the time, which may be taken."""
+    """Return the path of an unused folder for the earlier log's files, named after the time."""
     name = f"{file.name}.replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
     return next(each for each in map(file.with_name, names) if not each.exists())
 
 
 def _list_files(file: Path) -> Iterator[Path]:
-    """Yield the files that belong to a log: itself, those of SQLite, rotated ones, and its journal."""
+    """Yield the files of a log: the log itself, SQLite's, rotated ones, and its journal."""
     stem, suffix, name = re.escape(file.stem), re.escape(file.suffix), re.escape(file.name)
     pattern = re.compile(rf"{name}|{name}-wal|{name}-shm|{stem}-[0-9]{{12}}{suffix}|{name}\.journal-[0-9]{{8}}")
     yield from (each for each in sorted(file.parent.iterdir()) if pattern.fullmatch(each.name))

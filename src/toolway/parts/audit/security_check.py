@@ -1,4 +1,4 @@
-"""What `toolway doctor --security` says about the signatures of the audit log: its key, and its newest checkpoint."""
+"""`toolway doctor --security` checks of the audit log: its signing key and newest checkpoint."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class AuditFacts:
 
 
 def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
-    """Return the evidence that what was done is signed."""
+    """Return evidence that the audit log is signed."""
     return tuple(judge_audit(collect_audit(gateway)))
 
 
 def collect_audit(gateway: CheckedGateway) -> AuditFacts:
-    """Return the facts about the audit log of a gateway. It may block."""
+    """Collect the facts about a gateway's audit log. May block."""
     settings = gateway.settings.audit
     if settings is None:
         return AuditFacts()
@@ -83,7 +83,7 @@ def _for_cluster(settings: AuditSettings, environ: Mapping[str, str]) -> AuditSe
 
 
 def _try_key(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
-    """Test the signing key of the audit log: sign a message and verify it. Return the facts with the result.
+    """Test the audit log's signing key: sign a message and verify it. Return facts with the result.
 
     No key is created.
     """
@@ -105,9 +105,9 @@ def _try_key(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
 
 
 def _read_logs(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
-    """Add to `facts` what the audit log shows: number of records, newest signature, and signs of changes.
+    """Add what the audit log shows to `facts`: record count, newest signature, signs of tampering.
 
-    If there are several logs, return the facts about the one with the worst finding.
+    If there are several logs, return the facts for the one with the worst finding.
     """
     if settings.to != "postgresql" and not Path(settings.file).exists():
         noted = create_notes(settings).read(settings.file)
@@ -140,7 +140,7 @@ def _badness(facts: AuditFacts) -> tuple[bool, bool, bool, float]:
 def _read_log(
     facts: AuditFacts, sink: AuditSink, settings: AuditSettings, macs: RecordMacs | None, key: PublicKey | None
 ) -> AuditFacts:
-    """Check one audit log, from its end back to the last record that a checkpoint (signature) covers; return the facts.
+    """Check one audit log, from its end back to the last signed record; return the facts.
 
     Raises `TamperedLog` if records were changed or removed, or if the signature is wrong.
     """
@@ -186,7 +186,7 @@ def _read_checkpoint(row: StoredRecord, fields: RecordFields) -> Checkpoint:
 
 
 def _age(timestamp: str) -> float:
-    """Return the number of seconds since `timestamp`, a time in ISO format; 0 if it is empty."""
+    """Return the seconds since an ISO timestamp; 0 if it is empty."""
     return max(0.0, time.time() - datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0.0
 
 
@@ -194,7 +194,7 @@ def _age(timestamp: str) -> float:
 
 
 def judge_audit(found: AuditFacts) -> Iterator[Check]:
-    """Yield the evidence that what was done is signed."""
+    """Yield evidence that the audit log is signed."""
     if not found.enabled:
         yield Check("audit", "fail", "no audit log", "toolway.audit").with_fix(
             "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"

@@ -67,7 +67,7 @@ class CheckedExport(NamedTuple):
 
 
 class SelectedRecords:
-    """Records of one log that match a query, as lines, oldest first. Reading them also verifies the hash chain."""
+    """One log's records that match a query, as lines, oldest first. Reading also verifies the hash chain."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class SelectedRecords:
         unstored: Iterable[bytes] = (),
         verified: ChainHead | None = None,
     ) -> None:
-        """Create the selection of records of one log. `unstored` are journal records that are not in the log yet.
+        """Select records of one log. `unstored` are journal records that are not in the log yet.
 
         `verified` is the last record that the log had when the whole log was verified. It must still be there.
         """
@@ -90,7 +90,7 @@ class SelectedRecords:
         self._first = self._last = self.count = 0
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (time, line) of each audit record that matches the query, and verify the log on the way.
+        """Yield (time, line) of each matching audit record, verifying the log on the way.
 
         All records of the log are verified, also those that do not match. Raises `TamperedLog` if one was changed.
         """
@@ -116,7 +116,7 @@ class SelectedRecords:
                 yield found.time, b'%b,"unstored":true}' % record[:-1]
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts about this log for the last line of an export: name, number of records, range, chain end."""
+        """Return this log's facts for an export's last line: name, record count, range, chain end."""
         facts = {"log": log_name(self._sink.location), "records": self.count}
         if self._first:
             facts |= {"first": self._first, "last": self._last}
@@ -137,7 +137,7 @@ def write_export(
     describe: Callable[[int, str], dict[str, Any]],
     sign: Callable[[bytes], bytes],
 ) -> int:
-    """Write a signed export to `out`: the record lines, then the signed last line. Return the number of records.
+    """Write a signed export to `out`: the records, then the signed last line. Return the record count.
 
     `describe` gets the number of records and the root of the Merkle tree, and returns the fields of the last line.
     Raises the errors of `sign` and `lines`: then the output is incomplete, and must be removed.
@@ -222,7 +222,7 @@ class _Proof(msgspec.Struct, frozen=True):
 
 
 class _Ids(msgspec.Struct):
-    """Fields of a record by which `write_proofs` finds it: number, call id or hash."""
+    """The fields of a record that `write_proofs` matches: number, call id or hash."""
 
     seq: int = 0
     call: str = ""
@@ -231,7 +231,7 @@ class _Ids(msgspec.Struct):
 
 
 def write_proofs(file: IO[bytes], wanted: str) -> list[bytes]:
-    """Return a proof for each record of a signed export with this number, hash or call id.
+    """Return proofs for the records of a signed export with this number, hash or call id.
 
     Works without a key. Raises `AlteredExport` if the records do not have the root of the last line.
     """

@@ -35,7 +35,7 @@ class PrunedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """First record of a log that replaced an earlier log: the end of the earlier one, and the operator who agreed."""
+    """First record of a replacement log: where the earlier one ended, and who agreed."""
 
     after: ChainHead
     is_confirmed: bool  # by `toolway audit restart`
@@ -62,7 +62,7 @@ class VerifiedLog:
 
 
 def read_beginning(first: StoredRecord | None) -> Beginning | None:
-    """Return what the first record of a log says about the log before it; None if there was none."""
+    """Return what a log's first record says about the log before it; None if there was none."""
     fields = first.fields() if first is not None and first.seq == 1 else {}
     kind, after = fields.get("kind"), fields.get("after")
     if kind == LOG_RESTARTED:
@@ -119,7 +119,7 @@ def verify_log(
 
 
 def refuse_replacement(found: VerifiedLog, known: Container[ChainHead] = ()) -> None:
-    """Raise `TamperedLog` if this log replaced another one without the consent of an operator.
+    """Raise `TamperedLog` if this log replaced another one without an administrator's consent.
 
     `known` are records of other logs under the same name: one of them may be the log that this one continues.
     """
@@ -139,7 +139,7 @@ def _decode_beginning(row: StoredRecord) -> Beginning | None:
 
 
 def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
-    """Return True if the log has a record which says that all records up to `start` were removed because of their age.
+    """Return True if the log says that all records up to `start` were removed because of their age.
 
     Removal may be incomplete: the record may also name later records, which are still stored.
     """
@@ -148,7 +148,7 @@ def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
 
 
 def _join_pruned(pruned: Iterable[RecordSummary]) -> Iterator[PrunedRecords]:
-    """Yield one summary for consecutive `log.pruned` records (removals of old records) with the same retention rule."""
+    """Yield one summary per run of `log.pruned` records with the same retention rule."""
     for keep_days, group in groupby(pruned, key=lambda each: each.keep_days):
         steps = list(group)
         through = max(each.through or 0 for each in steps)
@@ -168,7 +168,7 @@ def verify_link(row: StoredRecord, before: ChainHead) -> ChainHead:
 
 
 class RecordSummary(msgspec.Struct):
-    """Fields of an audit record that checks and exports need, decoded without the other fields."""
+    """The fields of an audit record that checks and exports need."""
 
     kind: str = ""
     call: str = ""

@@ -1,4 +1,4 @@
-"""Verification of whole audit logs: records, MACs, checkpoints, and the logs that they say they continue."""
+"""Verifies whole audit logs: records, MACs, checkpoints, and the logs they continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report_unusable(output: Output, exc: AlteredLog) -> ExitCode:
 
 
 class WholeLogs:
-    """Verifies the audit log that the settings name, or the logs of all gateways that share its name."""
+    """Verifies the configured audit log, or the logs of all gateways that share its name."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WholeLogs:
         head: ChainHead | None = None,
         first: int | None = None,
     ) -> None:
-        """Load the key of the log: the file `key`, or the one in the settings.
+        """Load the log's key: the file `key`, or the one in the settings.
 
         `head` is a record that must be there, a log must begin with the record `first` or an earlier one. Raises
         `UsageError` if the file `key` cannot be read.
@@ -115,7 +115,7 @@ class WholeLogs:
 
 
 class _Heads:
-    """Records that must be in one of the logs: the given head, and those which a log says that it continues."""
+    """Records that must be in one of the logs: the given head, and heads of continued logs."""
 
     def __init__(self, given: ChainHead | None, logs: Sequence[AuditSink]) -> None:
         self._wanted = {given} if given is not None else set()
@@ -129,7 +129,7 @@ class _Heads:
         self.found: set[ChainHead] = set()
 
     def watch(self, rows: Iterator[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield the records of a log, and remember which of the wanted ones it has."""
+        """Yield a log's records, and remember which of the wanted ones it has."""
         numbers = {each.seq for each in self._wanted}
         for row in rows:
             if row.seq in numbers and ChainHead(row.seq, row.hash) in self._wanted:

@@ -1,6 +1,6 @@
 """Budgets of callers: how many calls or bytes a key or group may use per period.
 
-Each process leases units from a ledger in advance, so a usual call does not wait for the ledger.
+Each process leases units from a ledger in advance, so most calls do not wait for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Concurrent(KeyAttribute):
 
 
 class Budgets(Part):
-    """Budgets of API keys and groups, and the number of calls that a key may have in flight."""
+    """Budgets of API keys and groups, and how many calls a key may have in flight."""
 
     name = "budgets"
     code: ClassVar[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""`/admin/budgets`: the budgets of keys and groups, and how much of them is used."""
+"""`/admin/budgets`: the budgets of keys and groups, and how much is used."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Budgets of a gateway: charges each call to the budgets of its API key and its groups.
+"""Charges each call to the budgets of its API key and groups.
 
-A unit is one call or one byte. A process leases units from the ledger, the store of what was used, and a usual call
-takes leased units. If they are too few, the call waits for the ledger. Nothing is spent on credit, so a budget is never
-exceeded while the ledger can be used. If it cannot, the leased units are spent; then calls are refused, or pass for at
-most an hour (`"budgetsFail": "open"`).
+A unit is one call or one byte. A process leases units from the ledger, which stores what was used, and calls normally
+take leased units. If there are too few, the call waits for the ledger. Nothing is spent on credit, so a budget is
+never exceeded while the ledger works. If it does not, the leased units are used up first; after that, calls are
+rejected, or pass for at most an hour (`"budgetsFail": "open"`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BudgetExceeded(Exception):
 
 
 class LedgerUnavailable(Exception):
-    """Raised when it is unknown how much of a budget is used, because the ledger that stores it cannot be used."""
+    """Raised when a budget's usage is unknown because its ledger is unavailable."""
 
 
 class TooManyCalls(Exception):
@@ -57,7 +57,7 @@ class TooManyCalls(Exception):
 
 
 class CallBudgets:
-    """Budgets of all callers, as one process of a gateway charges them. `ledger` stores what all processes have used.
+    """All callers' budgets, as one process charges them. `ledger` stores what all processes used.
 
     `now` is monotonic; `node_count` returns how many processes there are.
     """
@@ -90,7 +90,7 @@ class CallBudgets:
         self._is_open_reported = False
 
     def set_rules(self, budgets: GroupBudgets, *, fails_open: bool) -> None:
-        """Use these budgets of groups from now on. Calls that were charged before still count."""
+        """Use these group budgets from now on. Calls already charged still count."""
         if budgets != self.rules.settings:
             self.rules = BudgetRules(budgets)
             self.has_rules = bool(self.rules)
@@ -99,7 +99,7 @@ class CallBudgets:
         self.fails_open = fails_open
 
     def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
-        """Return the budget accounts that are charged for a principal's call of the tool `target` (`server.tool`)."""
+        """Return the budget accounts to charge for a principal's call of `target` (`server.tool`)."""
         key = (principal.id, target)
         known = self._found.get(key)
         if known is not None and (known[0] is principal or known[0] == principal):
@@ -164,7 +164,7 @@ class CallBudgets:
             await self._wait_settled(short)
 
     def _pass_or_refuse(self, accounts: Sequence[BudgetAccount], now: float) -> None:
-        """Let a call pass while the ledger cannot be used, if the operator allows it, at most for an hour.
+        """Let a call pass for up to an hour while the ledger fails, if the settings allow it.
 
         Raises `LedgerUnavailable` if the call must not pass.
         """
@@ -179,7 +179,7 @@ class CallBudgets:
                 self._require(account, now).spend(1, now)
 
     def add_bytes(self, accounts: Sequence[BudgetAccount], size: int) -> None:
-        """Charge the size of a call's result to the accounts that count bytes, when the call has ended."""
+        """Charge a finished call's result size to accounts that count bytes."""
         now = self._now()
         for account in accounts:
             if account.budget.unit == "bytes":
@@ -189,7 +189,7 @@ class CallBudgets:
                     self._wake.set()
 
     def enter(self, principal: Principal) -> bool:
-        """Count a call of a principal as running, if its number of concurrent calls is limited.
+        """Count a principal's call as running, if concurrent calls are limited.
 
         Return False if no limit is set. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
         its share of the limit.
@@ -234,7 +234,7 @@ class CallBudgets:
     # -- ledger -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Return unspent leased units to the ledger, if it can be used, and close the ledger."""
+        """Return unspent units to the ledger, if possible, and close it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -248,7 +248,7 @@ class CallBudgets:
         await self._ledger.close()
 
     def _hold(self, account: BudgetAccount, now: float) -> HeldUnits | None:
-        """Return the leased units that this process holds for an account, created at first use.
+        """Return the units this process holds for an account, created on first use.
 
         None if this process has too many accounts.
         """
@@ -268,7 +268,7 @@ class CallBudgets:
         return found
 
     async def _wait_settled(self, short: Sequence[HeldUnits]) -> None:
-        """Wait until the ledger was asked for more units of the accounts in `short`, whose leased units are too few."""
+        """Wait until the ledger was asked for more units of the accounts in `short`."""
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -331,7 +331,7 @@ class CallBudgets:
             each.apply(leases[each.account.id], request, sent_at, now)
 
     def _report_open(self, *, is_open: bool) -> None:
-        """Report by an event when calls begin to pass uncharged because the ledger fails, and when that ends.
+        """Emit events when calls start to pass uncharged because the ledger fails, and when that ends.
 
         `budgets_open`: calls pass because budgets cannot be counted; `budgets_closed`: they are counted again, and the
         event has the number of calls that passed.

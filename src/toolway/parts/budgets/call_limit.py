@@ -1,4 +1,4 @@
-"""Budgets as a limit of the gateway: charges a call before it is sent, and says why one is refused."""
+"""Budgets as a gateway limit: charges calls before they are sent, and explains rejections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolway.parts.budgets.ledger import BudgetAccount
 
 
 class BudgetLimit:
-    """`CallLimit` by the budgets of a gateway."""
+    """`CallLimit` for a gateway's budgets."""
 
     def __init__(self, budgets: CallBudgets, throttle_log: ThrottleLog) -> None:
         self._budgets = budgets

@@ -1,4 +1,4 @@
-"""Units of one budget account that this process has leased. Pure: `now` is an argument, of a monotonic clock."""
+"""Leased units of one budget account in this process. No I/O: `now` is an argument (monotonic)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST: Final = {"calls": 20_000, "bytes": 64 * 1024 * 1024}
 
 
 class HeldUnits:
-    """Units that this process has leased for one budget account, and the last known state of that account."""
+    """The units this process has leased for one budget account, and the account's last known state."""
 
     __slots__ = (
         "_asked_at",
@@ -78,11 +78,11 @@ class HeldUnits:
         self._spent_since -= units
 
     def is_used_up(self, now: float) -> bool:
-        """Return True if the budget was used up when the ledger was last asked, and it is too early to ask again."""
+        """Return True if the budget was used up when last asked, and it is too early to ask again."""
         return now < self.over_until and now < self.retry_at
 
     def is_due(self, now: float) -> bool:
-        """Return True if a request to the ledger is due: for more units, about a debt, or to return unused units."""
+        """Return True if it is time to ask the ledger for units, report a debt, or return units."""
         if self.is_asking:
             return False
         if self.waiting or self.debt:
@@ -92,12 +92,12 @@ class HeldUnits:
         return self.units < self._low and not self.is_used_up(now)
 
     def is_removable(self, now: float) -> bool:
-        """Return True if this object can be dropped: it is idle, with no units or debt that the ledger must know."""
+        """Return True if this object can be dropped: idle, with no units or debt."""
         is_idle = now - self.used_at >= IDLE_AFTER_S and now >= self.retry_at
         return is_idle and not (self.is_asking or self.waiting or self.debt or (self.units and now < self.until))
 
     def next_request(self, now: float) -> LeaseRequest:
-        """Return the next request to the ledger: for units, or to return them. `apply` or `restore` must follow."""
+        """Return the next ledger request, for or returning units. `apply` or `restore` must follow."""
         self.is_asking = True
         debt, self.debt = self.debt, 0
         if not self.waiting and now - self.used_at >= IDLE_AFTER_S:
@@ -134,7 +134,7 @@ class HeldUnits:
             self.over_until = now
 
     def restore(self, request: LeaseRequest) -> None:
-        """Take back the debt that a failed request should have reported, so the next request reports it.
+        """Take back the debt of a failed request, so the next one reports it.
 
         Units that the request returned are lost: the ledger may have them.
         """

@@ -1,4 +1,4 @@
-"""Limits of one API key: its budgets, and the number of its calls in flight. Pure.
+"""One API key's limits: its budgets, and its number of calls in flight. No I/O.
 
 They are attributes of the key, stored as JSON. A principal has them as strings, so it can be compared and hashed.
 """
@@ -27,7 +27,7 @@ NO_LIMITS: Final = KeyLimits()
 
 
 def limits_of(principal: Principal) -> KeyLimits:
-    """Return the limits of the API key of a principal. Raises `ValueError` if what is stored is invalid."""
+    """Return a principal's API key limits. Raises `ValueError` if the stored ones are invalid."""
     if not principal.attributes:
         return NO_LIMITS
     found = dict(principal.attributes)
@@ -38,7 +38,7 @@ def limits_of(principal: Principal) -> KeyLimits:
 
 
 def read_budgets(value: Any) -> Any:
-    """Return budgets, as strings such as `5000/day` or as values, in their stored form. None if there are none."""
+    """Return budgets (strings such as `5000/day`, or values) in stored form; None if there are none."""
     if not isinstance(value, list | tuple):
         raise ValueError("budgets must be a list of strings such as 5000/day")
     return msgspec.to_builtins(check_budgets([_read_budget(each) for each in value])) or None

@@ -1,4 +1,4 @@
-"""Ledger of budgets: the store of how much of each budget was used in its current period.
+"""The budget ledger: stores how much of each budget was used in its current period.
 
 Units (calls or bytes) are leased: they count as used in the ledger before a call spends them. So all processes together
 never spend more than a budget, even if one is killed. Unused units are returned. A lease is on disk before its units
@@ -28,7 +28,7 @@ class LedgerError(Exception):
 
 
 class BudgetAccount(NamedTuple):
-    """One budget of an API key or a group, with the pattern of the tools whose calls it counts."""
+    """One budget of an API key or group, with the pattern of tools it applies to."""
 
     holder: str  # `key ID` or `group NAME`
     pattern: str  # of server.tool
@@ -36,12 +36,12 @@ class BudgetAccount(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id of the account in the ledger. It does not contain the amount, so a budget that is raised keeps its use."""
+        """Return the account's id in the ledger. It omits the amount, so raising a budget keeps its usage."""
         return f"{self.holder}|{self.pattern}|{self.budget.unit}/{self.budget.period}"
 
 
 class LeaseRequest(NamedTuple):
-    """Request to the ledger for `wanted` units of one account; it also reports spent units, or returns unused ones."""
+    """Asks the ledger for `wanted` units of one account; also reports spent or returns unused units."""
 
     account: BudgetAccount
     wanted: int
@@ -50,7 +50,7 @@ class LeaseRequest(NamedTuple):
 
 
 class BudgetLease(NamedTuple):
-    """Units of an account that the ledger granted to a process, and how much of the account is used."""
+    """Units that the ledger granted to a process, and how much of the account is used."""
 
     units: int
     used: int  # in this period, with these units
@@ -60,14 +60,14 @@ class BudgetLease(NamedTuple):
 
 
 class StoredUse(NamedTuple):
-    """Use of one budget account as the ledger stores it: the start of a period, and the units used in it."""
+    """Stored usage of one budget account: the start of its period, and the units used."""
 
     period: int
     used: int
 
 
 class BudgetLedger(Protocol):
-    """Store of how much of each budget is used. Methods raise `LedgerError` if it cannot be read or written."""
+    """Stores how much of each budget is used. Methods raise `LedgerError` if that fails."""
 
     async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
         """Reserve budget units of several accounts in one transaction. Return the leases by account id.
@@ -80,7 +80,7 @@ class BudgetLedger(Protocol):
 
 
 def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) -> tuple[BudgetLease, StoredUse]:
-    """Return the lease of units that the ledger grants for a request, and the use of the account to store then.
+    """Return the lease that the ledger grants for a request, and the usage to store.
 
     `stored` is the use before the request.
     """
@@ -150,7 +150,7 @@ class StoredLedger:
 
 
 def _stored_use(row: Row, request: LeaseRequest, now: float) -> StoredUse:
-    """Return the use of an account. If its row cannot be read, the account is used up until the end of the period.
+    """Return an account's usage. An unreadable row counts as used up until the period ends.
 
     The other accounts of the same transaction are not affected.
     """

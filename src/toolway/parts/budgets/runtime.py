@@ -1,4 +1,4 @@
-"""Budgets in one running gateway."""
+"""Budgets in a running gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_SETTINGS = BudgetSettings()
 
 
 class BudgetsRuntime(PartRuntime):
-    """Budgets of a gateway, with the store of how much of each was used. Without a store they are kept in memory."""
+    """A gateway's budgets and their ledger. Without a store, the ledger is in memory."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         database = context.open_database(part)

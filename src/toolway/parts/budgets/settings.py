@@ -6,7 +6,7 @@
 }
 
 A key such as `eng` is a group of the identity provider, or a toolset that API keys are limited to; `*` is every caller.
-The members of a group share its budgets. Periods begin at full minutes, hours, days and months of UTC. Pure.
+The members of a group share its budgets. Periods begin at full minutes, hours, days and months of UTC. No I/O.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ GroupBudgets: TypeAlias = Mapping[str, Mapping[str, tuple[CallBudget, ...]]]  # 
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
-    """Budgets of groups, and what happens while it is unknown how much of them is used."""
+    """Group budgets, and what happens while their usage is unknown."""
 
     budgets: GroupBudgets = msgspec.field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
     budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
@@ -146,7 +146,7 @@ class BudgetRules:
         return bool(self._patterns)
 
     def find(self, groups: Sequence[str], target: str) -> list[tuple[str, str, CallBudget]]:
-        """Return (group, pattern, budget) of each budget that counts a call of `target` by a member of `groups`."""
+        """Return (group, pattern, budget) for each budget that applies to a group member's call of `target`."""
         return [
             (group, pattern, budget)
             for group in (*groups, EVERY_CALLER)

@@ -1,4 +1,4 @@
-"""Detection of risky data flows: a caller that reads private data and untrusted content, and can send data out."""
+"""Detects risky data flows: a caller that reads private data and untrusted content, and can send data out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLI = "toolway.parts.flows.cli"
 
 
 class Flows(Part):
-    """Labels of tools, and what happens if the calls of one caller have all three."""
+    """Tool labels, and what happens when one caller's calls have all three."""
 
     name = "flows"
     needs = ("approvals",)  # its gate asks an administrator

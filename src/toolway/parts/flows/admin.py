@@ -1,4 +1,4 @@
-"""`/admin/flows`: labels of the tools that each caller called in the last half hour.
+"""`/admin/flows`: labels of the tools that each caller used in the last half hour.
 
 A label says what a call does: it reads private data, reads untrusted content, or sends data out.
 """
@@ -39,7 +39,7 @@ SCHEMAS: Final = {
 
 
 async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
+    """Return the flow mode, and each caller's last call with each label.
 
     A label says what a tool does: it reads private data, reads untrusted content, or sends data out.
     """
@@ -62,7 +62,7 @@ async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 
 
 def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Return, for each tool, its configured labels about data flows, and those that its name and hints suggest."""
+    """Return each tool's configured flow labels, and those suggested by its name and hints."""
     found, hub = [], runtime.hub
     for tool in hub.lists.catalog.tools():
         server = hub.servers.entries.get(tool.server)
@@ -76,7 +76,7 @@ def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 
 
 async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Clear the labels that are recorded for a caller's recent calls, so only its new calls count.
+    """Clear the labels of a caller's recent calls, so only new calls count.
 
     The caller is a caller id, `owner`, or the name of exactly one API key: anyone may choose any user name.
     Raises `NotFound` if no labels are recorded.

@@ -36,7 +36,7 @@ MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment a
 
 
 class CallFlows:
-    """Windows of all callers (the last call with each data-flow label), and the decision about each labeled call.
+    """Windows of all callers (the last call with each flow label), and the decision about each call.
 
     It is a `CallCheck` of the gate.
 
@@ -75,14 +75,14 @@ class CallFlows:
         return self.is_on and self.mode == "ask"
 
     def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
-        """Return the data-flow labels of a tool as an approval rule; () if it has none, or if flows are not checked."""
+        """Return a tool's flow labels as an approval rule; () if it has none, or if checks are off."""
         if not self.is_on:
             return ()
         labels = labels_of(self._servers().get(server), name, self.mode)
         return (FlowLabels(labels),) if labels else ()
 
     def quick_check(self, rule: FlowLabels, caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True if the labels of a caller were stored a moment ago.
+        """Return a function that says whether a caller's labels were just stored, or None.
 
         None if the tool can send data out: other processes may have added labels.
         """
@@ -91,7 +91,7 @@ class CallFlows:
     async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
         """Check a call by the labels of its tool. Return `ask` if an administrator must approve it first, else `pass`.
 
-        If it passes, its labels are added to the window of its caller. Raises `AccessDenied` if the call is refused,
+        If it passes, its labels are added to the caller's window. Raises `AccessDenied` if the call is rejected,
         `ServerUnavailable` if the window cannot be read or written.
         """
         now, found = self._now(), dict[str, LabelledCall]()
@@ -132,7 +132,7 @@ class CallFlows:
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
 
     async def load(self) -> Mapping[str, Window]:
-        """Return the last call with each label, by caller, within half an hour.
+        """Return each caller's last call with each label, within half an hour.
 
         Raises `ServerUnavailable` if the store fails.
         """
@@ -144,7 +144,7 @@ class CallFlows:
         return {caller: window for caller, each in found.items() if (window := current(each, now))}
 
     async def reset(self, caller: str) -> bool:
-        """Forget the labeled calls of a caller, so only its later calls count. Return False if it has none.
+        """Forget a caller's labeled calls, so only later calls count. Return False if there were none.
 
         Other processes of this gateway apply it within `REFRESH_S`.
         """
@@ -155,11 +155,11 @@ class CallFlows:
             raise _unavailable(exc) from exc
 
     async def close(self) -> None:
-        """Close the store of the callers' last labeled calls."""
+        """Close the store of labeled calls."""
         await self._store.close()
 
     def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
-        """Return True if these labels were stored for a caller a moment ago, so a read need not store them again.
+        """Return True if these labels were just stored for a caller, so a read need not store them again.
 
         Use it only for reads. A call that sends data out must be checked: other processes may have added labels.
         """
@@ -171,7 +171,7 @@ class CallFlows:
         self._stored[caller, labels] = now
 
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
-        """Change the stored window of a call's caller (its last labeled calls). Return True if it was stored.
+        """Change the stored window of a call's caller. Return True if it was stored.
 
         If the store fails, return False in the mode `note`, in which the call passes; otherwise raise
         `ServerUnavailable`.

@@ -1,4 +1,4 @@
-"""`toolway policy flows`: which callers have used private data, untrusted content and tools that send data out.
+"""`toolway policy flows`: who has used private data, untrusted content and outbound tools.
 
 A tool has the labels `private`, `untrusted` and `sink` for these. The three together may leak data.
 """
@@ -51,7 +51,7 @@ async def _open_gateway(context: CommandContext) -> GatewayClient:
 
 
 async def run_suggest(context: CommandContext) -> ExitCode:
-    """Print the proposed data-flow labels as config entries to copy."""
+    """Print suggested flow labels as config entries to copy."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "flows/suggestions")
     if output.as_json:
@@ -71,7 +71,7 @@ async def run_suggest(context: CommandContext) -> ExitCode:
 
 
 async def run_show(context: CommandContext, who: str) -> ExitCode:
-    """Print the data-flow labels that all callers, or one, have collected by their calls."""
+    """Print the flow labels that all callers, or one, have collected."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "flows")
     if who:
@@ -101,7 +101,7 @@ async def run_show(context: CommandContext, who: str) -> ExitCode:
 
 
 async def run_reset(context: CommandContext, who: str) -> ExitCode:
-    """Clear the data-flow labels that one caller has collected by its calls."""
+    """Clear the flow labels that one caller has collected."""
     found = await (await _open_gateway(context)).request_admin("DELETE", f"flows/{quote(who, safe='')}")
     if context.output.as_json:
         context.output.print_json(found)

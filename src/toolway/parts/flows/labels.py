@@ -1,8 +1,7 @@
-"""Labels of tools, and the check whether the calls of one caller within half an hour have all three labels. No I/O.
+"""Tool labels, and the check whether a caller's calls within half an hour have all three. No I/O.
 
-`private`: results contain data that strangers must not see. `untrusted`: results may contain untrusted content.
-`sink`: a call can send data to the outside. If a model has read private data and untrusted content, this content may
-make it send the data to the outside.
+`private`: results contain confidential data. `untrusted`: results may contain untrusted content. `sink`: a call can
+send data out. Once a model has read private data, untrusted content may trick it into sending that data out.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ WINDOW_S: Final = 1800.0
 
 
 class FlowLabels(NamedTuple):
-    """Data-flow labels of one tool. They are stored next to that tool's approval rules."""
+    """One tool's data-flow labels, stored next to its approval rules."""
 
     labels: frozenset[str]
 
     @property
     def is_read(self) -> bool:
-        """Return True if a call of this tool cannot send data to the outside."""
+        """Return True if calls of this tool cannot send data out."""
         return "sink" not in self.labels
 
 
 class LabelledCall(NamedTuple):
-    """Last call of a caller to a tool with a certain label: the tool and the time."""
+    """A caller's last call to a tool with a certain label: the tool and the time."""
 
     tool: str
     at: float
@@ -40,10 +39,9 @@ Window: TypeAlias = Mapping[str, LabelledCall]  # by label
 
 
 def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str]:
-    """Return the data-flow labels of a tool, as the operator set them.
+    """Return a tool's configured data-flow labels.
 
-    If the operator set none, the tool has no labels; but if the gateway denies dangerous flows (the mode `deny`), it
-    counts as untrusted.
+    Without any, the tool has no labels, except in the mode `deny`, where it counts as untrusted.
     """
     found: set[str] = set()
     if server is not None:
@@ -55,12 +53,12 @@ def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str
 
 
 def current(window: Window, now: float) -> dict[str, LabelledCall]:
-    """Return those calls of a caller's `window` (its last call per label) that are less than half an hour old."""
+    """Return the calls in a caller's `window` that are less than half an hour old."""
     return {label: each for label, each in window.items() if now - each.at < WINDOW_S}
 
 
 def meets(window: Window, labels: Collection[str]) -> bool:
-    """Return True if a call with `labels` and the earlier calls in `window` have all three labels together.
+    """Return True if `labels` and the earlier calls in `window` have all three labels together.
 
     If the window has all three already, only a call that can send data out (`sink`) counts.
     """
@@ -92,7 +90,7 @@ _KNOWN: Final = {
 
 
 def suggest_labels(server: str, tool: str, annotations: Mapping[str, object], command: str = "") -> list[str]:
-    """Suggest data-flow labels for a tool, from the names of the tool and its server and from the tool's hints."""
+    """Suggest flow labels for a tool, based on its name, its server's name, and its hints."""
     words = set(tool.lower().replace("-", "_").replace(".", "_").split("_"))
     found = {label for label, each in _WORDS.items() if words & set(each)}
     for name, labels in _KNOWN.items():

@@ -1,4 +1,4 @@
-"""Flows in one running gateway."""
+"""Flows in a running gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolway.parts.flows.store import FlowStore
 
 
 class FlowsRuntime(PartRuntime):
-    """Flows of a gateway. `flows` is None if it has no gate, or no store: then no call is checked."""
+    """A gateway's flows. `flows` is None without a gate or store; then no call is checked."""
 
     def __init__(self, hub: HubCore, flows: CallFlows | None) -> None:
         self.hub = hub
@@ -22,7 +22,7 @@ class FlowsRuntime(PartRuntime):
 
     @staticmethod
     def open(part: Part, context: PartContext) -> FlowsRuntime:
-        """Add the check of flows to the gate of a gateway."""
+        """Add the flow check to a gateway's gate."""
         hub, database = context.hub, context.open_database(part)
         if context.gate is None or database is None:
             return FlowsRuntime(hub, None)

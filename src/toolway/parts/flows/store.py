@@ -1,4 +1,4 @@
-"""Windows of callers, the last labeled calls of each, which all processes of a gateway share."""
+"""The callers' windows (their last labeled calls), shared by all processes of a gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
 class FlowStoreError(Exception):
-    """Raised when the stored windows of callers (their last labeled calls) cannot be read or written."""
+    """Raised when stored windows cannot be read or written."""
 
 
 def encode_window(window: Window) -> str:
@@ -28,9 +28,9 @@ def encode_window(window: Window) -> str:
 
 
 def decode_window(text: str) -> dict[str, LabelledCall]:
-    """Decode the stored window of a caller: its last call with each label. Raises `FlowStoreError` if it is invalid.
+    """Decode a caller's stored window. Raises `FlowStoreError` if it is invalid.
 
-    An invalid window is not read as empty, because a label would then be missing.
+    An invalid window is not treated as empty, because a label would then be missing.
     """
     try:
         return _WINDOW.decode(text)
@@ -39,7 +39,7 @@ def decode_window(text: str) -> dict[str, LabelledCall]:
 
 
 def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
-    """Decode the stored windows of callers for a list. A window that is invalid is reported, and left out.
+    """Decode stored windows for a list. Invalid ones are reported and left out.
 
     Calls of its caller that need the window are rejected until then (`decode_window`).
     """
@@ -54,13 +54,13 @@ def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
 
 
 class FlowStore:
-    """Store of the windows of callers: their last call with each label. Methods raise `FlowStoreError` if it fails."""
+    """Stores the callers' windows. Methods raise `FlowStoreError` if that fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def change(self, caller: str, change: Change, now: float) -> None:
-        """Replace the window of a caller (its last labeled calls) by the result of `change`, in one transaction.
+        """Replace a caller's window with the result of `change`, in one transaction.
 
         No other process reads or writes the window during this time.
         """
@@ -74,7 +74,7 @@ class FlowStore:
         await self._run(work)
 
     async def load(self, now: float) -> Mapping[str, Window]:
-        """Return the last labeled calls (window) of each caller that made one in the last half hour."""
+        """Return each caller's window for the last half hour."""
 
         def work(db: Transaction) -> Mapping[str, Window]:
             db.delete(WINDOWS, "at < :limit", limit=now - 2 * WINDOW_S)
@@ -84,7 +84,7 @@ class FlowStore:
         return await self._run(work)
 
     async def remove(self, caller: str) -> bool:
-        """Delete the stored window of a caller (its last labeled calls). Return False if there is none."""
+        """Delete a caller's stored window. Return False if there is none."""
         return await self._run(lambda db: db.delete(WINDOWS, "key = :caller", caller=caller)) > 0
 
     async def close(self) -> None:

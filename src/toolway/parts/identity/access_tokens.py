@@ -1,4 +1,4 @@
-"""Rules for access tokens (JWT, RFC 9068): which are for this gateway, and what they say. Pure: no I/O, no clock.
+"""Rules for access tokens (JWT, RFC 9068): whether they are for this gateway, and what they say.
 
 A token passes three steps. `parse_token` reads header and claims. `TokenRules.check` says whether it is an access token
 of the provider, for this gateway, and valid now. Then its signature is verified with a key of the provider
@@ -41,7 +41,7 @@ class InvalidToken(Exception):
 
 
 class ParsedToken(NamedTuple):
-    """Header and claims of a token whose signature was not verified yet. Nothing in it is proved."""
+    """Header and claims of a token whose signature is not verified yet. Nothing in it is proven."""
 
     algorithm: str
     key_id: str  # "" if the header has none
@@ -50,7 +50,7 @@ class ParsedToken(NamedTuple):
 
 
 class TokenIdentity(NamedTuple):
-    """Facts of a verified access token: who logged in, with which client, and until when."""
+    """What a verified access token says: who logged in, with which client, and until when."""
 
     subject: str
     name: str  # for display; it proves nothing, and two users may have the same
@@ -100,7 +100,7 @@ def _decode_part(part: str) -> Json:
 
 
 class TokenRules:
-    """Rules of the gateway for tokens of the identity provider: issuer, audience, algorithm, times and kind."""
+    """The gateway's rules for tokens: issuer, audience, algorithm, times and kind."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self._issuer = settings.issuer
@@ -109,7 +109,7 @@ class TokenRules:
         self._groups_claim = settings.groups_claim
 
     def check(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return the identity in an access token, if it is of the provider, for this gateway, and valid at `now`.
+        """Return the identity in an access token from the provider, for this gateway, valid at `now`.
 
         Raises `InvalidToken` if not. The caller must verify the signature too. Scopes are not compared here.
         """
@@ -126,7 +126,7 @@ class TokenRules:
         return self._identify(claims, expires_at)
 
     def check_assertion(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return the identity that an identity assertion states, if it is of the provider and valid at `now`.
+        """Return the identity in an identity assertion from the provider, valid at `now`.
 
         Raises `InvalidToken` if not. The caller must compare the audience and verify the signature too.
         """
@@ -138,7 +138,7 @@ class TokenRules:
         return self._identify(token.claims, self._check_times(token.claims, now))
 
     def check_introspected(self, claims: Json, now: float, until: float) -> TokenIdentity:
-        """Return the identity of an active opaque token, from the `claims` that the provider returned about it.
+        """Return the identity of an active opaque token, from the provider's `claims` about it.
 
         It is used until `until` at the latest, then the provider is asked again. Raises `InvalidToken` if the token is
         not for this gateway.
@@ -171,7 +171,7 @@ class TokenRules:
         )
 
     def is_for_us(self, audience: Any) -> bool:
-        """Return True if the claim `aud` is exactly the audience of this gateway, or a list that contains it."""
+        """Return True if the claim `aud` is this gateway's audience, or a list that contains it."""
         if isinstance(audience, str):
             return audience == self._audience
         return (
@@ -199,7 +199,7 @@ class TokenRules:
 
 
 def _check_kind(token: ParsedToken) -> None:
-    """Raise `InvalidToken` if a token is not an access token (an ID token, for example), or needs a key of its client.
+    """Return True if a token's claims say that it is an ID token, a refresh token, or unknown.
 
     Some providers (Keycloak, Entra) write `JWT` as the type of access tokens, or none (Okta). Such a token must have a
     claim that only access tokens have, and none that only ID tokens have.
@@ -273,7 +273,7 @@ def _read_client(claims: Json) -> str:
 
 
 def _read_mfa(claims: Json) -> bool:
-    """Return True if the claim `amr` of a token says that the login used several factors (RFC 8176)."""
+    """Return True if a token's `amr` claim says that the login used several factors (RFC 8176)."""
     methods = claims.get("amr")
     return isinstance(methods, list) and "mfa" in methods
 

@@ -1,7 +1,7 @@
-"""`/admin/sessions`: users who logged in, and the end of their logins.
+"""`/admin/sessions`: users who logged in, and logging them out.
 
-A gateway lists the users whose tokens it verified itself. Ended logins are stored with the API keys, so all
-workers and nodes refuse them.
+A gateway lists the users whose tokens it verified itself. Ended logins are stored with the API keys, so all workers
+and nodes reject them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
 
 
 async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
-    """End a user's logins: refuse all tokens that were issued to the user until now, and abort the user's requests.
+    """Log a user out: reject all tokens issued so far, and abort running requests.
 
     The user is named by id or subject, or by a name that only one user has. Raises `NotFound` if several users
     have this name.

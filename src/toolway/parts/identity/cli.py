@@ -66,7 +66,7 @@ async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCod
 
 
 async def run_users_logout(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
-    """Log a user out, at every node of the gateway."""
+    """Log a user out on every node of the gateway."""
     gateway = await _require_gateway(output, target_options)
     ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
     if output.as_json:

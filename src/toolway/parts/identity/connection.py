@@ -1,4 +1,4 @@
-"""Creation of the identity provider of a gateway from the settings, and its connection to the gateway."""
+"""Creates a gateway's identity provider from the settings, and connects it to the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def connect_configured(context: PartContext, settings: IdentitySettings) -> IdentityProvider | None:
-    """Connect the provider that the settings name, with the secrets that they refer to; None if they name none.
+    """Connect the configured identity provider, with its secrets; None if there is none.
 
     Raises `ConfigError` if a secret is missing, or a library.
     """
@@ -41,7 +41,7 @@ def connect_provider(
     secret: str = "",
     clients: Mapping[str, str] | None = None,
 ) -> IdentityProvider:
-    """Accept access tokens of an identity provider from now on, and return the provider, which is not started yet.
+    """Accept an identity provider's tokens from now on. Return the provider, not started yet.
 
     `fetch` replaces the function that fetches its documents, `ask` the one that asks it about opaque tokens. `secret`
     is the gateway's secret for such requests. `clients` are the secrets of clients that may exchange identity
@@ -70,7 +70,7 @@ def connect_provider(
 
 
 def create_provider(config: LoadedConfig) -> IdentityProvider | None:
-    """Return the provider of a gateway with this configuration, without its keys; None if it has no login.
+    """Return the provider for this configuration, without its keys; None without a login.
 
     Raises `ConfigError` if a library is missing.
     """

@@ -1,4 +1,4 @@
-"""Checks of the identity provider for `toolway doctor`: its documents, keys and clock, and one of its tokens."""
+"""`toolway doctor` checks of the identity provider: documents, keys, clock, and a token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKEN_CODE: Final = "E-LOGIN-TOKEN"
 
 
 async def check_credentials(config: LoadedConfig | None, read: Callable[[], str] | None) -> list[SubjectReport]:
-    """Return the report about the identity provider that a configuration names, if it names one.
+    """Return the report about the configured identity provider, if any.
 
     `read` returns the access token that the user wants to have checked; None if there is none. Raises `UsageError` if
     there is one, but no provider.
@@ -53,7 +53,7 @@ async def check_login(
     token: str = "",
     now: Callable[[], float] = time.time,
 ) -> SubjectReport:
-    """Return the report of the doctor about a gateway's identity provider: its documents, its keys and its clock.
+    """Return the doctor's report about an identity provider: its documents, keys and clock.
 
     With `token`, the report also says whether the gateway would accept this access token, and if not, why.
     """
@@ -142,7 +142,7 @@ def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, n
 
 
 def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: float) -> Check:
-    """Return the failed check of a refused token: `reason`, what the token contains, and what the gateway expects."""
+    """Return the failed check for a rejected token: why, what it contains, and what is expected."""
     try:
         parsed = parse_token(token)
     except InvalidToken:
@@ -152,7 +152,7 @@ def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: floa
 
 
 def _advice(settings: LoginSettings, parsed: ParsedToken, reason: str, now: float) -> tuple[str, str, str]:
-    """Return three strings about a refused token: what it contains, the remedy, and a line to copy ("" if none)."""
+    """Return three strings about a rejected token: its content, the remedy, and a line to copy."""
     claims = parsed.claims
     if "audience" in reason:
         found = claims.get("aud")
@@ -187,7 +187,7 @@ def _compare(name: str, found: Any, expected: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return the value of a token's claim for display: printable, on one line, without quotes and backslashes."""
+    """Return a claim's value for display: printable, on one line, without quotes and backslashes."""
     text = value if isinstance(value, str) else repr(value)
     return "".join(each for each in text if each.isprintable() and each not in '"\\')[:200]
 

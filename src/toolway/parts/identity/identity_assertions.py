@@ -1,4 +1,4 @@
-"""Enterprise-managed authorization: clients exchange identity assertions of the provider for tokens of the gateway.
+"""Enterprise-managed authorization: clients exchange identity assertions for gateway tokens.
 
 An assertion (ID-JAG) is a JWT that the company's provider issued to a client for one user and this gateway, without
 a browser. The gateway has one token endpoint for it, with one grant: `jwt-bearer` (RFC 7523). A token is a sealed
@@ -50,7 +50,7 @@ Answer = tuple[int, bytes, tuple[tuple[str, str], ...]]
 
 
 class GrantRefused(Exception):
-    """Raised when a request to the token endpoint is refused. `code` is an error code of RFC 6749."""
+    """Raised when a request to the token endpoint is rejected. `code` is an RFC 6749 error code."""
 
     def __init__(self, code: str, description: str, status: int = 400) -> None:
         super().__init__(description)
@@ -59,9 +59,9 @@ class GrantRefused(Exception):
 
 
 class AssertionGrants:
-    """Token endpoint of a gateway, where clients exchange identity assertions for tokens of the gateway.
+    """A gateway's token endpoint, where clients exchange identity assertions for tokens.
 
-    `clients` are the secrets of the clients that may do so, by client id.
+    `clients` has the secrets of allowed clients by client id.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class AssertionGrants:
     # -- the endpoint -------------------------------------------------------------------------------------------------
 
     def handles(self, request: HttpRequest) -> bool:
-        """Return True if this object serves the request: token endpoint, metadata document, or authorization URL."""
+        """Return True for requests to the token endpoint, metadata document, or authorization URL."""
         return (request.method, request.path) in (
             ("POST", TOKEN_PATH),
             ("GET", METADATA_PATH),
@@ -182,7 +182,7 @@ class AssertionGrants:
         return identity, claims
 
     def _use_once(self, claims: Json, expires_at: float) -> None:
-        """Record that an assertion is used, until it expires. Raises `GrantRefused` if it was used before."""
+        """Record an assertion as used until it expires. Raises `GrantRefused` if it was used before."""
         now = self._now()
         for used in [each for each, end in self._used.items() if end <= now]:
             del self._used[used]
@@ -210,7 +210,7 @@ class AssertionGrants:
 
 
 def is_own_token(token: str) -> bool:
-    """Return True if a bearer token has the form of the tokens that this token endpoint issues."""
+    """Return True if a bearer token looks like one that this endpoint issued."""
     return token.startswith(TOKEN_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Opaque access tokens: the identity provider is asked about each one (RFC 7662), and its answer is kept briefly.
+"""Opaque access tokens: the identity provider is asked about each (RFC 7662); answers are cached briefly.
 
 A token is accepted only if the answer says clearly that it is active. An error, a timeout, an answer that is not a JSON
 object, or one whose `active` is not exactly true or false, is not an answer: the client gets 503 and may try again.
@@ -33,7 +33,7 @@ Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class TokenAnswer(NamedTuple):
-    """Answer of the identity provider about one opaque token: its claims if it is active, or a failure."""
+    """The identity provider's answer about one opaque token: its claims if active, or a failure."""
 
     claims: Json | None  # of an active token; None if it is not active, or if there was no answer
     has_failed: bool
@@ -54,7 +54,7 @@ class Introspection:
         self.request_count = 0
 
     def find(self, digest: bytes) -> TokenAnswer | None:
-        """Return the cached answer about the token with the hash `digest`; None if the provider must be asked."""
+        """Return the cached answer about the token with hash `digest`; None if the provider must be asked."""
         found = self._answers.get(digest)
         return found if found is not None and self._now() < found.until else None
 

@@ -1,4 +1,4 @@
-"""Login with an identity provider: from a bearer token to the principal that it proves, and the errors of tokens.
+"""Login with an identity provider: from a bearer token to its principal, and token errors.
 
 The gateway is an OAuth 2.1 resource server. It has no login page, no passwords and no table of users: a client gets a
 token from the provider (RFC 9728 metadata says which one), and the gateway verifies it. A token is verified once and
@@ -50,7 +50,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class Person(NamedTuple):
-    """A user's last known login: principal, and facts of the last token."""
+    """A user's last known login: principal, and details of the last token."""
 
     principal: Principal
     identity: TokenIdentity
@@ -66,7 +66,7 @@ class VerifiedToken(NamedTuple):
 
 
 class IdentityProvider:
-    """Verifier of the access tokens of one identity provider, for one gateway (`CredentialVerifier`).
+    """Verifies the access tokens of one identity provider, for one gateway (`CredentialVerifier`).
 
     `access` maps groups to tool patterns. `on_changed` is called if tokens that were accepted may have other rights
     now. `ended_logins` returns when an administrator ended users' logins, by their principal ids. `ask` asks
@@ -121,7 +121,7 @@ class IdentityProvider:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to fetch the keys of the provider regularly, in the background; the gateway does not wait for them."""
+        """Start fetching the provider's keys regularly in the background; the gateway does not wait."""
         self._running = asyncio.get_running_loop().create_task(self.keys.run())
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class IdentityProvider:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     def authenticate(self, token: str) -> ProvenIdentity:
-        """Return the principal of a bearer token and the end of its validity.
+        """Return a bearer token's principal and expiry.
 
         Raises `VerificationPending` if the provider is being asked, and `RequestDenied` otherwise: 401 if the token is
         not valid, 403 if it lacks a scope, 503 if the provider did not answer.
@@ -199,7 +199,7 @@ class IdentityProvider:
         self._subject_tokens[id_] = new if is_longer or known is None else known
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token that the user `caller` logged in with; None if none is kept or valid any more."""
+        """Return the token that the user `caller` logged in with; None if missing or expired."""
         found = self._subject_tokens.get(caller)
         if found is None:
             return None
@@ -209,14 +209,14 @@ class IdentityProvider:
         return found
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if the user `caller` has no valid login: an administrator ended it, or none is known here."""
+        """Return True if the user `caller` has no valid login: logged out, or unknown here."""
         person = self._people.get(caller)
         return person is None or self.is_token_ended(caller, person.identity.issued_at)
 
     def opens_gateway(self, token: str) -> bool:
-        """Return True if this gateway could accept a token as a login: then no server may get it.
+        """Return True if this gateway might accept a token as a login, so no server may get it.
 
-        Of an opaque token that was never used here, this is not known.
+        For an opaque token that was never used here, this is unknown.
         """
         if _digest(token) in self._tokens or is_own_token(token):
             return True
@@ -239,7 +239,7 @@ class IdentityProvider:
         return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
 
     def _identify(self, token: str, digest: bytes) -> tuple[TokenIdentity, float]:
-        """Return the identity that a bearer token proves, and the time until which the proof counts.
+        """Return the identity behind a bearer token, and until when the proof is valid.
 
         Raises `InvalidToken`, `RequestDenied` or `VerificationPending` if it proves none (yet).
         """
@@ -299,7 +299,7 @@ class IdentityProvider:
         )
 
     def _remember(self, identity: TokenIdentity) -> Principal:
-        """Record the login of the user whom a verified token names, and return the user's principal.
+        """Record a verified token's login, and return the user's principal.
 
         A principal that has not changed is the same object as before, because cached plans of calls compare it by
         identity.
@@ -320,7 +320,7 @@ class IdentityProvider:
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
 
     def _principal_of(self, identity: TokenIdentity) -> Principal:
-        """Return a user's principal: its id is made from issuer and subject, its rights from the user's groups."""
+        """Return a user's principal: id from issuer and subject, rights from the user's groups."""
         id_ = self.principal_id(identity.subject)
         is_admin = any(group in self.settings.admins for group in identity.groups)
         access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
@@ -363,7 +363,7 @@ class IdentityProvider:
         return bool(self._tool_scopes)
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that a user's token lacks for a call of a tool, named `server.tool`."""
+        """Return the OAuth scopes that a user's token lacks to call `server.tool`."""
         if not self._tool_scopes or not principal.is_person:
             return ()
         required = self._required.get(tool)
@@ -423,7 +423,7 @@ class IdentityProvider:
     # -- requests without a principal ---------------------------------------------------------------------------------
 
     def document(self, request: HttpRequest) -> bytes | None:
-        """Return the metadata which say where to get a token for this gateway (RFC 9728), if a request is for them."""
+        """Return the metadata that say where to get a token (RFC 9728), if a request is for them."""
         return self.metadata if request.path in self.metadata_paths and request.method == "GET" else None
 
     def is_exchange(self, request: HttpRequest) -> bool:
@@ -441,14 +441,14 @@ class IdentityProvider:
     # -- errors for clients -------------------------------------------------------------------------------------------
 
     def challenge(self, **parameters: str) -> tuple[str, str]:
-        """Return the header `WWW-Authenticate`, which says where a client gets a token (RFC 6750, RFC 9728)."""
+        """Return the `WWW-Authenticate` header, which says where to get a token (RFC 6750, RFC 9728)."""
         facts = {"realm": "toolway", **parameters, "resource_metadata": self.metadata_url}
         if self.settings.scopes and "scope" not in facts:
             facts["scope"] = " ".join(self.settings.scopes)
         return "www-authenticate", "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def deny_token(self, reason: str) -> RequestDenied:
-        """Return the error for a token that is not accepted. `reason` is sent to the client, in the header as well."""
+        """Return the error for a rejected token. The client sees `reason`, in the header too."""
         challenge = self.challenge(error="invalid_token", error_description=reason)
         return RequestDenied(401, reason, "log in again at the identity provider", (challenge,))
 
@@ -474,10 +474,10 @@ def create_fetch(
     now: Callable[[], float] = time.time,
     on_clock: Callable[[float], None] | None = None,
 ) -> Fetch:
-    """Return the function that fetches documents of the provider, only from addresses that are allowed.
+    """Return the function that fetches the provider's documents, from allowed addresses only.
 
-    The URLs in the settings are the operator's: they may name a private address. If the clock of the provider differs
-    so much that valid tokens would be refused, the log says so. `on_clock` is called with the difference instead.
+    URLs in the settings are trusted, so they may name a private address. If the provider's clock is so far off that
+    valid tokens would be rejected, the log says so. `on_clock` is called with the difference instead.
     """
 
     async def fetch(url: str) -> bytes:
@@ -511,7 +511,7 @@ def clock_offset(date: str, now: float) -> float:
 
 
 def clock_error(offset: float) -> ConfigError:
-    """Return the error about a clock of the provider that is `offset` seconds ahead."""
+    """Return the error for a provider clock that is `offset` seconds ahead."""
     return ConfigError(
         "the clocks of the gateway and the identity provider differ too much",
         detail=f"by {abs(offset):.0f} s; valid tokens may be rejected, and expired ones accepted",
@@ -523,7 +523,7 @@ def clock_error(offset: float) -> ConfigError:
 def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
     """Return a resource's metadata URL (RFC 9728), and the paths where the gateway serves them.
 
-    One of the paths is without the path of the resource, because some clients request only that one.
+    One path omits the resource's path, because some clients only request that one.
     """
     parts = urlsplit(resource)
     path = parts.path.rstrip("/")
@@ -538,5 +538,5 @@ def _host_header(url: str) -> str:
 
 
 def _plain(scopes: Iterable[str]) -> Iterable[str]:
-    """Return those scopes that can be written into a header without escapes."""
+    """Return the scopes that can be written into a header without escaping."""
     return (scope for scope in scopes if scope.isascii() and scope.isprintable() and not {'"', "\\"} & set(scope))

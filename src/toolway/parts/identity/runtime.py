@@ -1,7 +1,7 @@
-"""User login at one running gateway: connects the provider, and gives it changed settings.
+"""User login at a running gateway: connects the provider and updates its settings.
 
-The login settings are fixed at the start; the groups of `toolway.access` may change on each reload. A gateway
-without a login loads nothing of it.
+The login settings are fixed at the start; the groups of `toolway.access` may change on each reload. A gateway without
+a login loads none of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class IdentityRuntime(PartRuntime):
         self._applied: IdentitySettings | None = None  # used once the servers of the same configuration are
 
     def start(self, settings: Any) -> None:
-        """Use the first settings. The provider follows in `prepare`: its secrets may be in a keychain."""
+        """Use the first settings. The provider follows in `prepare`, because a keychain may hold its secrets."""
         self._settings = self._applied = settings
 
     async def prepare(self) -> None:
@@ -54,7 +54,7 @@ class IdentityRuntime(PartRuntime):
         self._applied = settings
 
     def on_servers_changed(self) -> None:
-        """Use the settings that were applied: the groups of `toolway.access`. All tokens are then verified again."""
+        """Use the new groups of `toolway.access`. All tokens are then verified again."""
         before, self._settings = self._settings, self._applied
         if _login_of(before) != _login_of(self._settings):
             _log.warning("login settings changed in the file: restart the gateway to apply them")

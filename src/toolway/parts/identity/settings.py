@@ -50,7 +50,7 @@ _KNOWN_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IntrospectionSettings:
-    """Access of the gateway to the introspection endpoint of the provider (RFC 7662), for opaque tokens."""
+    """The gateway's access to the provider's introspection endpoint (RFC 7662), for opaque tokens."""
 
     url: str = ""  # URL of the endpoint
     client_id: str = ""  # client id of the gateway at the provider. In a file: clientId

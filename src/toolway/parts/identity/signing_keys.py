@@ -1,8 +1,8 @@
-"""Public keys of an identity provider: found through its metadata, fetched as a JWKS, and kept while it is down.
+"""An identity provider's public keys: found through its metadata, fetched, and kept if it goes down.
 
-Old keys stay in use until a fetch succeeds: a provider that is down, or that answers with anything else than keys,
-shuts no one out for `KEYS_LIFETIME_S`. An unknown key id leads to at most one fetch in `UNKNOWN_KEY_INTERVAL_S`, for
-all requests together, because every client can invent key ids.
+Old keys stay in use until a fetch succeeds, so a provider that is down, or answers with anything but keys, locks
+nobody out for `KEYS_LIFETIME_S`. An unknown key id leads to at most one fetch in `UNKNOWN_KEY_INTERVAL_S`, for all
+requests together, because every client can invent key ids.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SigningKey(NamedTuple):
     identity: str  # the public members of the key, to compare keys
 
     def verify(self, token: str, algorithm: str) -> None:
-        """Verify the signature of a compact JWT. Raises `InvalidToken` if it is not of this key."""
+        """Verify a compact JWT's signature. Raises `InvalidToken` if this key did not sign it."""
         from joserfc.errors import JoseError
         from joserfc.jws import JWSRegistry
 
@@ -85,7 +85,7 @@ class SigningKeys:
         return any(id_ == key_id for id_, _ in self._keys)
 
     def has_all_of(self, other: SigningKeys) -> bool:
-        """Return True if this set contains every key of `other`, under the same id."""
+        """Return True if this set contains every key of `other` under the same id."""
         return all(
             name in self._keys and self._keys[name].identity == key.identity for name, key in other._keys.items()
         )
@@ -175,7 +175,7 @@ def require_joserfc() -> None:
 
 
 class ProviderKeys:
-    """Public keys of the configured identity provider: fetches them, and returns those that may be used now.
+    """The identity provider's public keys: fetches them, and returns those valid now.
 
     `on_changed` is called if a key was withdrawn: tokens that it signed are not valid any more. `on_problem` is called
     with the reason if the keys cannot be fetched, and with "" when they can be fetched again; `logs` writes it to the
@@ -228,7 +228,7 @@ class ProviderKeys:
         return task
 
     def is_absent(self, key_id: str) -> bool:
-        """Return True if the keys were recently fetched because of this key id, and the provider has no such key."""
+        """Return True if keys were just fetched because of this id, and the provider does not have it."""
         return key_id in self._absent and self._now() < self._next_unknown
 
     @property
@@ -280,7 +280,7 @@ class ProviderKeys:
             self._on_changed()
 
     async def _discover(self) -> str:
-        """Return the URL of the keys from the metadata of the provider (OpenID Connect, else RFC 8414).
+        """Return the keys' URL from the provider's metadata (OpenID Connect, else RFC 8414).
 
         Raises `AuthError` or `ValueError` if the metadata is missing or belongs to another issuer.
         """
@@ -311,7 +311,7 @@ def _fetch_error(issuer: str, reason: str) -> ConfigError:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if a text of the provider is plain enough to be shown and copied into the configuration."""
+    """Return True if the provider's text is safe to show and to copy into a config file."""
     return text.isascii() and text.isprintable() and len(text) <= 200 and not {'"', "\\"} & set(text)
 
 

@@ -1,6 +1,6 @@
 """Definitions of tools that changed since they were pinned: how an administrator sees and accepts them.
 
-What servers send is compared with its pins by `toolway.catalog`, in the path of each list and call.
+`toolway.catalog` compares what servers send with the pins, on every list and call.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def pins_accept(
 
 
 class _FilePins:
-    """Pinned definitions in the state folder of a gateway that is not running."""
+    """Pinned definitions in the state folder, when no gateway is running."""
 
     def __init__(self, file: PinFile) -> None:
         self._file = file
@@ -96,7 +96,7 @@ class _FilePins:
 
 
 class _GatewayPins:
-    """Pinned definitions of a running gateway, or of its cluster."""
+    """Pinned definitions of a running gateway or its cluster."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway

@@ -1,4 +1,4 @@
-"""What `toolway doctor --security` says about pins: how changes are treated, and which definitions changed."""
+"""`toolway doctor --security` checks of pins: how changes are treated, and which tools changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolway.part_api import Check, CheckedGateway
 
 @dataclass(frozen=True, slots=True)
 class PinnedServer:
-    """An enabled server: its pinned definitions, and what deviates from them."""
+    """An enabled server: its pinned definitions, and deviations from them."""
 
     name: str
     is_known: bool = True  # False: it has no pins
@@ -29,7 +29,7 @@ class PinnedServer:
 
 @dataclass(frozen=True, slots=True)
 class PinFacts:
-    """Treatment of changed definitions, and the pins of all servers."""
+    """How changed definitions are treated, and the pins of all servers."""
 
     mode: str = "warn"
     setting: str = ""  # toolway.gateway.pins; "": not set
@@ -40,12 +40,12 @@ class PinFacts:
 
 
 def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
-    """Return the evidence that no tool changed since it was pinned or approved."""
+    """Return evidence that no tool changed since it was pinned or accepted."""
     return tuple(judge_pins(collect_pins(gateway)))
 
 
 def collect_pins(gateway: CheckedGateway) -> PinFacts:
-    """Return the facts about the pins of a gateway. It may block."""
+    """Collect the facts about a gateway's pins. May block."""
     settings = gateway.settings
     file = PinFile(gateway.folder / PIN_FILE_NAME)
     facts = PinFacts(
@@ -77,7 +77,7 @@ def _read(name: str, server: Server, stored: Mapping[str, ServerPins]) -> Pinned
 
 
 def judge_pins(pins: PinFacts) -> Iterator[Check]:
-    """Yield the evidence that the facts give."""
+    """Yield the evidence in these facts."""
     yield _mode(pins)
     if pins.problem:
         yield Check("pins", "skip", "the pins could not be read", pins.problem, code="E-PINS-FILE")

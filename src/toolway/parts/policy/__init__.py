@@ -1,4 +1,4 @@
-"""Authorization by Cedar policies: parses and compiles them, and decides what each caller may see and call."""
+"""Authorization by Cedar policies: decides what each caller may see and call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLI = "toolway.parts.policy.cli"
 
 
 class AccessPolicies(Part):
-    """Policies of a gateway, in a separate file, which is loaded again when it changes."""
+    """A gateway's policies, in a separate file that is reloaded when it changes."""
 
     name = "policy"
     code: ClassVar[Mapping[str, str]] = {

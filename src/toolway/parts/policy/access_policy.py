@@ -1,8 +1,7 @@
-"""Policy of a gateway: the items that each principal may see and call, with all decisions cached.
+"""A gateway's policy: which items each principal may see and call, with cached decisions.
 
-An item is a tool, prompt or resource. `ItemPermission` has the decisions for one caller, or for several callers between
-which the policies do not distinguish. A view of an endpoint gets from it which items to show, and the dispatcher if a
-call may be sent. Both use the same cached decisions, so a list and a call agree.
+An item is a tool, prompt or resource. `ItemPermission` has the decisions for one caller, or several that the policies
+do not distinguish. An endpoint's view and the dispatcher use the same cached decisions, so lists and calls agree.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _CLOSED: Final = AccessDecision(False, (), "cannot read the policy of this gatew
 
 
 class AccessPolicy:
-    """Loaded policies of a gateway. A reload creates a new object.
+    """A gateway's loaded policies. A reload creates a new object.
 
-    Without an `engine`, everything is denied: a policy is configured, but none could ever be loaded here.
+    Without an `engine`, everything is denied: a policy is configured but could not be loaded.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class AccessPolicy:
         return int(self._now() // 3600) % 24
 
     def access_for(self, principal: Principal) -> ItemPermission:
-        """Return the object with the decisions about a principal. Principals that no policy distinguishes share one."""
+        """Return the decisions about a principal. Principals that no policy distinguishes share one object."""
         found = self._permissions.get(principal)
         if found is None:
             found = self.permission_of(caller_of(principal))
@@ -69,7 +68,7 @@ class AccessPolicy:
         return found
 
     def permission_of(self, caller: Caller) -> ItemPermission:
-        """Return the object with the decisions about a caller, given the facts about it that policies may read."""
+        """Return the decisions about a caller, given the facts that policies may read."""
         subject = self.engine.subject_of(caller) if self.engine is not None else None
         found = self._by_subject.get(subject)
         if found is None:
@@ -151,7 +150,7 @@ class ItemPermission:
         return False
 
     async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
-        """Make the decisions about many items in a thread, so the event loop is not blocked."""
+        """Decide about many items in a thread, to keep the event loop responsive."""
         chosen = list(items)
 
         def decide() -> None:
@@ -161,7 +160,7 @@ class ItemPermission:
         await asyncio.to_thread(decide)
 
     def may_include(self, server: str) -> bool:
-        """Return True if a policy may permit any item of a server to this caller; False if no policy can."""
+        """Return False if no policy can permit anything of a server to this caller."""
         found = self._servers.get(server)
         if found is None:
             engine = self.policy.engine
@@ -185,11 +184,11 @@ class ItemPermission:
         return verdict is Verdict.ALLOW
 
     def decide_call(self, tool: Item, arguments: Mapping[str, Any]) -> AccessDecision:
-        """Return the decision about a call with these arguments, and the policies that made it."""
+        """Return the decision about a call with these arguments, and the policies behind it."""
         return self._decide("tools", tool, arguments)
 
     def decide(self, kind: ListKind, item: Item) -> AccessDecision:
-        """Return the decision about an item as if it were called without arguments, and the policies that made it."""
+        """Return the decision about an item called without arguments, and the policies behind it."""
         return self._decide(kind, item, {})
 
     def allows_read(self, server: str, uri: str) -> bool:

@@ -1,8 +1,7 @@
-"""Analysis of Cedar policies in their JSON form: which names and facts they read. Pure.
+"""Analyzes Cedar policies in JSON form: which names and facts they read. No I/O.
 
-A fact is an attribute such as `resource.name`. A decision can only depend on what the policies read. So two users who
-differ in nothing that a policy reads get the same decision, and one decision is cached for both. The same is true for
-tools.
+A fact is an attribute such as `resource.name`. A decision can only depend on facts that the policies read, so users
+or tools that do not differ in those share one cached decision.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _VARIABLES: Final = ("principal", "resource", "context")
 
 
 class UnsupportedPolicy(ValueError):
-    """Raised when a policy is written in a form that cannot be analysed; the text says how to write it."""
+    """Raised when a policy cannot be analyzed. The message says how to rewrite it."""
 
 
 class ArgumentRead(NamedTuple):
@@ -66,7 +65,7 @@ class PolicySetUse:
 
     @staticmethod
     def of(policies: list[Policy]) -> PolicySetUse:
-        """Return the use of a set of policies: all entity names and attributes that at least one of them reads."""
+        """Return everything that at least one of these policies reads."""
         names: dict[str, set[str]] = {}
         facts: set[str] = set()
         for policy in policies:
@@ -107,7 +106,7 @@ def analyse(definition: Json) -> PolicyUse:
 
 
 def relax(policy: Policy) -> Json:
-    """Return a policy as a permit without its conditions on arguments, to test if it may apply to a call.
+    """Return a policy as a permit without argument conditions, to test whether it may apply.
 
     It applies to all requests to which the policy applies, whatever their arguments are, and perhaps to more.
     """
@@ -120,7 +119,7 @@ def relax(policy: Policy) -> Json:
 
 
 def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[str, str]]) -> bool:
-    """Return True if `scope`, the part of a policy for principal, action or resource, includes an entity.
+    """Return True if a policy's `scope` for principal, action or resource includes an entity.
 
     The entity is given by type and id. `parents` are the groups or the server to which it belongs.
     """
@@ -141,7 +140,7 @@ def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[st
 
 
 def may_reach_server(scope: Json, server: str) -> bool:
-    """Return True if `scope`, the part of a policy for its resource, may include any item of a server."""
+    """Return True if a policy's `scope` for its resource may include anything of a server."""
     op = scope["op"]
     if op in ("==", "in"):
         named = [scope["entity"]] if "entity" in scope else scope["entities"]
@@ -203,7 +202,7 @@ def _reads(node: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
 
 
 def _path_of(node: Any) -> tuple[str, ...] | None:
-    """Return the attribute path of an expression such as `context.args.a` or `context.args has a`. None for any other.
+    """Return the attribute path of an expression such as `context.args.a`, or None.
 
     Raises `UnsupportedPolicy` if it reads an attribute of something else than a variable.
     """
@@ -257,7 +256,7 @@ def _number(entry: tuple[str, Any]) -> int:
 
 
 def _first_lines(text: str) -> list[int]:
-    """Return the line numbers where policies begin: with `permit` or `forbid` outside quoted strings."""
+    """Return the line numbers where policies begin (`permit` or `forbid` outside quoted strings)."""
     lines = []
     for number, line in enumerate(_without_texts(text).split("\n"), 1):
         words = line.replace("(", " ( ").split()
@@ -266,7 +265,7 @@ def _first_lines(text: str) -> list[int]:
 
 
 def _without_texts(text: str) -> str:
-    """Return the text of a policy file without comments and quoted strings; line breaks stay."""
+    """Return a policy file's text without comments and quoted strings, keeping line breaks."""
     kept, place = [], 0
     while place < len(text):
         if text.startswith("//", place):

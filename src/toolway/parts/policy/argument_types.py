@@ -1,8 +1,8 @@
-"""Types of the arguments of tools for Cedar, from their JSON Schemas; and values of arguments for Cedar. Pure.
+"""Tool argument types for Cedar, from JSON Schemas, and argument values for Cedar. No I/O.
 
-Cedar has no null, no floats and no integers over 64 bits. A null is left out. A number that may have a fraction is
-passed as text. If an argument is an integer over 64 bits, a value that its schema does not allow, or has no single type
-in the schema, the call is denied: a condition about it could not be evaluated.
+Cedar has no null, floats or integers over 64 bits. Nulls are left out, and numbers that may have a fraction are
+passed as strings. A call is denied if an argument is an integer over 64 bits, violates its schema, or has no single
+type there, because conditions about it could not be evaluated.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ArgumentTypes: TypeAlias = "tuple[Field, ...]"
 
 
 class UnfitArgument(ValueError):
-    """Raised when an argument that a policy reads has a value that Cedar, or the schema of its tool, does not allow."""
+    """Raised when an argument that a policy reads does not fit Cedar or its tool's schema."""
 
 
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
-    """Return the Cedar types of those arguments in a tool's input schema that policies read (`names`).
+    """Return the Cedar types of the tool arguments that policies read (`names`).
 
     An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool, or
     finds no value (`has`). `check_reads` denies calls that have one.
@@ -59,7 +59,7 @@ def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
 
 
 def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Iterable[ArgumentRead]) -> None:
-    """Raise `UnfitArgument` if a call has a value that a policy reads, but that cannot be passed to Cedar.
+    """Raise `UnfitArgument` if a policy reads a value that cannot be passed to Cedar.
 
     Such a value has no single type in the tool's schema. The server would get it, and a `forbid` that tests for it
     (`has`) would not apply.
@@ -80,7 +80,7 @@ def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Itera
 
 
 def _check_whole(value: Any, type_: CedarType, path: str) -> None:
-    """Raise `UnfitArgument` if a part of a value has no type in the tool's schema.
+    """Raise `UnfitArgument` if part of a value has no type in the tool's schema.
 
     Cedar would not get that part, so a policy would compare less than the server gets.
     """
@@ -115,7 +115,7 @@ def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> Arg
 
 
 def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, bool]:
-    """Return the Cedar type of a JSON Schema, and True if it allows null.
+    """Return a JSON Schema's Cedar type (None if not a single one), and whether it allows null.
 
     The type is None if it is not a single one.
     """

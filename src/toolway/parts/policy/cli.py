@@ -1,4 +1,4 @@
-"""`toolway policy`: check the policy file of the gateway, explain its decisions, test it, and write a first one."""
+"""`toolway policy`: check the gateway's policy file, explain decisions, test it, or write a first one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def policy_new(
 
 
 async def run_policy_check(context: CommandContext, file: Path | None, wait: float | None) -> ExitCode:
-    """Print the mistakes in the policy file: unknown names, policies without a tool, tools that no caller may call."""
+    """Print mistakes in the policy file: unknown names, unused policies, tools that nobody may call."""
     loaded = _load(context, file)
     tools, servers = await _list_tools(context, wait)
     found = review(loaded.engine, tools, servers)
@@ -126,7 +126,7 @@ def _print_review(context: CommandContext, loaded: LoadedPolicy, found: Review, 
 async def run_policy_why(
     context: CommandContext, row: dict[str, Any], file: Path | None, wait: float | None
 ) -> ExitCode:
-    """Print the decision about one call, and the policies that made it.
+    """Print the decision about one call, and the policies behind it.
 
     The exit code is 0 for allowed and for denied.
     """
@@ -172,7 +172,7 @@ def _reason(decision: AccessDecision) -> str:
 
 
 async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float | None) -> ExitCode:
-    """Print the rows of a test table for which the decision of the policies is not the expected one."""
+    """Print the test rows where the policies decide differently than expected."""
     from toolway.workflows.reader import parse_yaml
 
     loaded = _load(context, file)
@@ -209,7 +209,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
 
 
 def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
-    """Write a new policy file from the preset with this name."""
+    """Write a new policy file from this preset."""
     if preset == "access":
         access = _load_config(context).gateway.access
         if not access:
@@ -260,7 +260,7 @@ def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
 
 
 async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list[Tool], list[str]]:
-    """Return the tools of all servers, and the names of the servers, from the running gateway.
+    """Return all servers' tools, and the server names, from the running gateway.
 
     Without a gateway, cached lists are used, and servers without one are started.
     """
@@ -280,7 +280,7 @@ async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list
 
 
 def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
-    """Return True if the setting `toolway.access` allows the person of a test case to use the tool of the case.
+    """Return True if `toolway.access` allows a test case's user to use its tool.
 
     None without that setting, if the caller is not a user, or if the action is `read`.
     """

@@ -11,7 +11,7 @@ from toolway.parts.policy.settings import policy_file_of
 
 
 def check_policy(gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
-    """Return the report about the policy file that a configuration names: can a gateway load it?"""
+    """Return the report about the configured policy file: can a gateway load it?"""
     path = policy_path(policy_file_of(gateway), config_file)
     try:
         count = len(load_policy(path).engine.policies)

@@ -1,8 +1,8 @@
-"""A compiled set of Cedar policies: decides about a caller and an item. Synchronous, and safe to use in threads.
+"""A compiled set of Cedar policies: decides about a caller and an item. Synchronous, thread-safe.
 
-An item is a tool, prompt or resource. A decision is made in two steps. The first step does not know the arguments of a
-call: its result is yes, no, or that a policy must read the arguments. Lists show the items that it does not deny. The
-second step reads the arguments, for each call.
+An item is a tool, prompt or resource. A decision is made in two steps. The first one works without a call's
+arguments: the result is yes, no, or that a policy must read the arguments. Lists show everything it does not deny.
+The second one reads each call's arguments.
 
 The only module that loads the Cedar library.
 """
@@ -47,7 +47,7 @@ POLICY_CODE: Final = "E-POLICY"
 
 
 class Verdict(enum.Enum):
-    """Result of the first step of a decision, which is made without the arguments of a call."""
+    """Result of a decision's first step, made without a call's arguments."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -68,7 +68,7 @@ class PolicyProblem(NamedTuple):
 
 
 class InvalidPolicies(ValueError):
-    """Raised when a text is not a valid set of policies."""
+    """Raised when a string is not a valid set of policies."""
 
     def __init__(self, problems: Sequence[PolicyProblem]) -> None:
         super().__init__("; ".join(map(str, problems[:3])))
@@ -76,7 +76,7 @@ class InvalidPolicies(ValueError):
 
 
 class AccessDecision(NamedTuple):
-    """Decision if one call is allowed, with the policies that made it."""
+    """Decision whether one call is allowed, and the policies behind it."""
 
     allowed: bool
     policies: tuple[str, ...] = ()  # labels
@@ -84,7 +84,7 @@ class AccessDecision(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """Result of the first step of a decision, made without arguments of a call, and data for the second step."""
+    """A decision's first step, and data for the second."""
 
     verdict: Verdict
     decision: AccessDecision
@@ -93,7 +93,7 @@ class FirstStep(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Policies whose principal, action and resource include a caller and an item, as sets of the Cedar library."""
+    """The policies whose principal, action and resource match a caller and an item."""
 
     policies: tuple[str, ...]  # ids
     all: Any
@@ -152,7 +152,7 @@ class PolicyEngine:
     def first_step(
         self, subject: Subject, hour: int, item: ItemFacts, name: str = "", *, keep: bool = True
     ) -> FirstStep:
-        """Return the first step of a decision about a caller and an item, which works without call arguments.
+        """Return the first step of a decision, which works without call arguments.
 
         `name` is the name of the item, for reports. With `keep`, the step is cached. Do not cache items whose names
         clients choose: they would fill the cache.
@@ -197,7 +197,7 @@ class PolicyEngine:
     def decide(
         self, subject: Subject, hour: int, item: ItemFacts, arguments: Mapping[str, Any], name: str = ""
     ) -> AccessDecision:
-        """Return the decision about one call with its arguments. `name` is the name of the item, for reports."""
+        """Return the decision about one call with its arguments. `name` is the item's name, for reports."""
         step = self.first_step(subject, hour, item, name)
         if step.verdict is not Verdict.READ_ARGUMENTS:
             return step.decision
@@ -209,7 +209,7 @@ class PolicyEngine:
         return self._ask(self._select(subject, item).all, _request(subject, hour, item, values), step.entities)
 
     def _select(self, subject: Subject, item: ItemFacts) -> Selection:
-        """Return the policies whose principal, action and resource include a caller and an item.
+        """Return the policies whose principal, action and resource match a caller and an item.
 
         No other policy can apply to them.
         """
@@ -255,7 +255,7 @@ class PolicyEngine:
         return found
 
     def may_include(self, subject: Subject, server: str) -> bool:
-        """Return True if a policy may permit any item of a server to a caller; False if no policy can.
+        """Return False if no policy can permit anything of a server to a caller.
 
         The items that the server has are not needed for it.
         """
@@ -276,7 +276,7 @@ class PolicyEngine:
     # -- validation ---------------------------------------------------------------------------------------------------
 
     def find_problem(self, policy: Policy, types: ArgumentTypes, tool: str) -> str | None:
-        """Return why a policy is not valid for a tool whose arguments have these types; None if it is valid."""
+        """Return why a policy is not valid for a tool with these argument types, or None."""
         key = (policy.id, types)
         found = self._valid.get(key)
         if found is None:
@@ -304,7 +304,7 @@ class PolicyEngine:
         ]
 
     def text_of(self, policy: Policy) -> str:
-        """Return a policy as text, in the standard form of Cedar."""
+        """Return a policy as text, in Cedar's standard form."""
         return str(self._cedar.policies_from_json_str(_document({policy.id: policy.definition})))
 
     def _check_all(self) -> None:
@@ -343,7 +343,7 @@ class PolicyEngine:
         return self._build(definitions)
 
     def reasons(self, policies: Any, subject: Subject, hour: int, item: ItemFacts) -> list[str]:
-        """Return the labels of the policies in a set, made by `build_permits`, that apply to a caller and an item."""
+        """Return the labels of the policies from `build_permits` that apply to a caller and an item."""
         found = self._cedar.is_authorized(
             _request(subject, hour, item, {}), policies, json.dumps(to_entities(subject, item, self.use.facts))
         )

@@ -1,7 +1,7 @@
-"""Callers and items as entities of Cedar, reduced to what the policies read. Pure.
+"""Callers and items as Cedar entities, reduced to what the policies read. No I/O.
 
 An item is a tool, prompt or resource. A name or attribute that no policy reads is replaced by a placeholder. So users
-in the same groups, and tools between which no policy distinguishes, share one cached decision.
+in the same groups, and tools that no policy distinguishes, share one cached decision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldH
 
 
 class Caller(NamedTuple):
-    """Facts about an authenticated caller that policies may read."""
+    """What policies may read about an authenticated caller."""
 
     id: str  # User::"…"
     kind: str = "person"  # person, key or local
@@ -34,7 +34,7 @@ class Caller(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Those facts about a caller that the policies read; all other facts are left out."""
+    """The part of a caller's facts that the policies read."""
 
     id: str
     kind: str
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class ItemFacts(NamedTuple):
-    """Those facts about a tool, prompt or resource that the policies read; all other facts are left out."""
+    """The part of an item's facts that the policies read."""
 
     type: str  # Tool, Prompt or Resource
     id: str
@@ -55,7 +55,7 @@ class ItemFacts(NamedTuple):
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Return the facts about a principal for policies. A user is named by the subject at the identity provider."""
+    """Return the facts about a principal for policies. Users are identified by their subject."""
     if principal.is_person:
         subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
@@ -73,7 +73,7 @@ def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa
 
 
 class Reducer:
-    """Reduction of callers and items to the facts that policies read, so equal ones share one cached decision."""
+    """Reduces callers and items to what policies read, so equal ones share a cached decision."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use

@@ -1,4 +1,4 @@
-"""Policy files: reads and validates them, including with the schemas of the tools that they are about."""
+"""Reads policy files and validates them, including against the schemas of the tools they cover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMED: Final = 3  # problems in one error
 
 
 class LoadedPolicy(NamedTuple):
-    """Policies of a file, compiled and ready to use."""
+    """A file's policies, compiled and ready to use."""
 
     engine: PolicyEngine
     file: str
@@ -24,7 +24,7 @@ class LoadedPolicy(NamedTuple):
 
 
 def policy_path(setting: str, config_file: str) -> Path:
-    """Return the path of a policy file. A relative one is relative to the configuration file."""
+    """Return the path of a policy file, relative to the configuration file."""
     folder = Path(config_file).absolute().parent if config_file else Path.cwd()
     return folder / Path(setting).expanduser()
 
@@ -57,7 +57,7 @@ def parse_policy(text: str, file: str) -> PolicyEngine:
 
 
 def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
-    """Return the error about a policy file with problems."""
+    """Return the error for a policy file with problems."""
     found = list(problems)
     more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     return ConfigError(
@@ -71,7 +71,7 @@ def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
 
 
 def find_unfit(engine: PolicyEngine, tools: Iterable[Item]) -> list[PolicyProblem]:
-    """Return the problems of policies whose conditions on arguments do not fit the schema of a tool.
+    """Return the policies whose argument conditions do not fit a tool's schema.
 
     Each policy is compared with the tools to which it can apply.
     """

@@ -1,8 +1,7 @@
-"""Policy file of a running gateway (`toolway.policy`): loaded at the start, and again if it changes.
+"""A running gateway's policy file (`toolway.policy`): loaded at startup, and again when it changes.
 
-If the file is invalid at the start, the process ends. If it becomes invalid later, the policies that were loaded before
-stay in use, and the operator is informed. If a policy is configured while the gateway runs and cannot be read,
-everything is denied.
+If the file is invalid at startup, the process ends. If it becomes invalid later, the previous policies stay in use
+and an alert is raised. If a policy is configured while the gateway runs and cannot be read, everything is denied.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class PolicyService(PartRuntime):
-    """Loader of the policy file of a gateway: holds the policy in use, and loads the file again if it changes.
+    """Loads a gateway's policy file, and reloads it when it changes.
 
     The Cedar library is loaded only if a policy is configured.
     """
@@ -55,7 +54,7 @@ class PolicyService(PartRuntime):
         return self._policy
 
     def start(self, settings: Any) -> None:
-        """Load the policy file at the start of the gateway.
+        """Load the policy file when the gateway starts.
 
         Raises `ConfigError` if it is unusable: the start must then fail.
         """
@@ -103,7 +102,7 @@ class PolicyService(PartRuntime):
             self._check_hour()
 
     async def _reload(self) -> None:
-        """Load the policy file again. If it is unusable, the policies that were loaded before stay in use.
+        """Reload the policy file. If it is unusable, the previous policies stay in use.
 
         If there are none, everything is denied.
         """
@@ -142,7 +141,7 @@ class PolicyService(PartRuntime):
         self.problem = ""
 
     def _close(self) -> None:
-        """Deny everything, because a policy is configured, but none could ever be loaded."""
+        """Deny everything, because a policy is configured but could never be loaded."""
         self._loaded, self._policy = None, AccessPolicy(None, self._hub.emit)
         self._permissions.on_changed()
 
@@ -162,7 +161,7 @@ class PolicyService(PartRuntime):
             self._emit("unfit", "; ".join(map(str, new[:3])))
 
     def _check_hour(self) -> None:
-        """Call `on_changed` if a policy reads the hour and a new hour has begun, so clients list again."""
+        """Call `on_changed` when a policy reads the hour and it changed, so clients list again."""
         policy = self._policy
         if policy is not None and policy.reads_hour and policy.hour != self._hour:
             if self._hour >= 0:

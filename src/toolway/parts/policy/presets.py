@@ -1,4 +1,4 @@
-"""Policy files to start from: presets, and the rules of `toolway.access` written in Cedar. Pure."""
+"""Policy files to start from: presets, and `toolway.access` rules written in Cedar. No I/O."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a string literal of Cedar. Raises `ConfigError` if it has unprintable characters.
+    """Return text as a Cedar string literal. Raises `ConfigError` if it has unprintable characters.
 
     For all other characters, Cedar and JSON have the same escapes.
     """

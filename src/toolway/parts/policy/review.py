@@ -1,4 +1,4 @@
-"""Checks of a policy file for `toolway policy`: unknown names, tools that no policy permits, and tables of tests."""
+"""Checks for `toolway policy`: unknown names, tools that no policy permits, and test tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CASE_KEYS: Final = frozenset({"user", "groups", "admin", "client", "mfa", "hour
 
 
 class UnknownName(NamedTuple):
-    """Name in a policy file that no configured server or tool has."""
+    """A name in a policy file that no configured server or tool has."""
 
     policy: str
     line: int
@@ -42,7 +42,7 @@ class Review(NamedTuple):
 
 
 class PolicyTest(NamedTuple):
-    """One row of a table of policy tests: a call, and if it should be allowed."""
+    """One row of a policy test table: a call, and whether it should be allowed."""
 
     caller: Caller
     action: str
@@ -53,7 +53,7 @@ class PolicyTest(NamedTuple):
 
 
 def review(engine: PolicyEngine, tools: Sequence[Item], servers: Iterable[str]) -> Review:
-    """Check a policy file with the tools of all servers: unknown names, tools without a permit, unused policies."""
+    """Check a policy file against all tools: unknown names, tools nobody may call, unused policies."""
     known_servers, names = set(servers), {f"{each.server}.{each.name}" for each in tools}
     unknown = [
         found
@@ -83,7 +83,7 @@ _NAMING: Final = {"Tool", "Server"}
 
 
 def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessDecision, list[Policy]]:
-    """Return the decision about the call of a test, and the policies that made it."""
+    """Return the decision about a test's call, and the policies behind it."""
     facts = engine.reduce.item(_TYPES[case.action][0], item)
     name = f"{item.server}.{item.name}"
     decision = engine.decide(engine.subject_of(case.caller), case.hour, facts, case.arguments, name)
@@ -139,7 +139,7 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
 
 
 def _open_scope(policy: Policy) -> Json:
-    """Return a policy as a permit for every caller that keeps only the conditions on the resource.
+    """Return a policy as a permit for every caller, keeping only conditions on the resource.
 
     It is used to find the items to which the policy can apply, independent of callers and arguments.
     """

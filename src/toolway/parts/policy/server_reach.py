@@ -1,8 +1,8 @@
-"""Decision whether policies can permit anything of a server to a caller, before any item of the server is known. Pure.
+"""Decides whether policies can permit anything of a server, before its items are known. No I/O.
 
 Conditions are evaluated with what is known: the caller, the server and the type of the items. Everything else is
-unknown, and so may be an expression that uses it. If Cedar fails in a part that is unknown here, the request is denied,
-so a server that is hidden here has no permitted item in any case.
+unknown, and so may be expressions that use it. If Cedar would fail in an unknown part, the request would be denied,
+so a server hidden here never has a permitted item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 200  # of nested expressions; deeper ones are unknown
 
 
 class Entity(NamedTuple):
-    """Entity that a condition names, or the caller."""
+    """An entity in a condition, or the caller."""
 
     type: str
     id: str
@@ -34,7 +34,7 @@ class AnyItem(NamedTuple):
 
 
 def may_include(policies: Iterable[Policy], subject: Subject, server: str) -> bool:
-    """Return True if these policies may permit any item of a server to a caller; False if they cannot."""
+    """Return False if these policies cannot permit anything of a server to a caller."""
     groups = frozenset(("Group", each) for each in subject.groups)
     chosen = [each for each in policies if scope_reaches(each.definition["principal"], "User", subject.id, groups)]
     return any(_may_permit(chosen, subject, AnyItem(type_, server)) for type_ in ACTIONS)
@@ -72,7 +72,7 @@ def _applies(conditions: Iterable[Json], subject: Subject, item: AnyItem) -> Any
 
 
 class _Known:
-    """Evaluation of expressions about a caller and the items of a server."""
+    """Evaluates expressions about a caller and a server's items."""
 
     def __init__(self, subject: Subject, item: AnyItem) -> None:
         self._subject = subject

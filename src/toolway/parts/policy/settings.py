@@ -28,6 +28,6 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Po
 
 
 def policy_file_of(gateway: GatewaySettings) -> str:
-    """Return the policy file that the settings of a gateway name; "" if they name none."""
+    """Return the policy file in a gateway's settings, or ""."""
     found: PolicySettings | None = gateway.parts.get("policy")
     return found.policy if found is not None else ""

@@ -1,4 +1,4 @@
-"""Durable workflows of a gateway: executes their runs, offers them as tools, and shows and answers runs.
+"""Durable workflows of a gateway: executes their runs, and offers them as tools.
 
 The engine is the package `toolway.workflows`, which programs use without a gateway.
 """
@@ -21,9 +21,10 @@ _RUNS = ("gateway", "token", "ca")  # --journal names the runs of this machine
 
 
 class GatewayWorkflows(Part):
-    """Workflows of a gateway, in files that the configuration names.
+    """A gateway's workflows, in files listed in the configuration.
 
-    Their setting is not parsed here: each workflow must be approved before it runs, and `toolway.config` decides that.
+    Their setting is not parsed here, because each workflow must be trusted before it runs, which `toolway.config`
+    decides.
     """
 
     name = "workflows"

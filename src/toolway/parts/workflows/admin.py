@@ -46,7 +46,7 @@ class RunsAdmin:
         self._mask = mask
 
     async def list_runs(self, query: str) -> Json:
-        """Return the newest runs that match the query; runs that ask a user come first."""
+        """Return the newest runs that match the query, those waiting for a user first."""
         fields = parse_query_fields(query)
         limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
         engine = self._get_engine()
@@ -59,7 +59,7 @@ class RunsAdmin:
         return {"enabled": True, "runs": rows[:limit], "workflows": sorted({each.workflow for each in found})}
 
     async def get_run(self, id: str) -> Json:
-        """Return a run with its steps in the order of time, its messages and the actions that are possible."""
+        """Return a run with its steps in time order, its messages and the possible actions."""
         with _raising_admin_errors():
             record, entries, messages = await self._engine().read(id)
         return self.describe(record, entries, messages)
@@ -82,7 +82,7 @@ class RunsAdmin:
         }
 
     async def approve(self, id: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny what a workflow run asks for."""
+        """Approve or deny what a workflow run is waiting for."""
         if not isinstance(body.get("yes"), bool):
             raise ValueError("yes must be true or false")
         return await self._answer(id, body, {"yes": body["yes"], "note": str(body.get("note") or "")[:500]}, principal)
@@ -94,7 +94,7 @@ class RunsAdmin:
         return await self._answer(id, body, {"data": body["data"]}, principal)
 
     async def settle(self, id: str, body: Json, principal: Principal) -> Json:
-        """Store whether a call with an unknown outcome ran, as an administrator says, so the run can continue."""
+        """Record whether a call with an unknown outcome ran, so the run can continue."""
         happened = body.get("happened")
         if not isinstance(happened, bool):
             raise ValueError("happened must be true or false")
@@ -113,7 +113,7 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def resume(self, id: str, body: Json, principal: Principal) -> Json:
-        """Let a workflow run in the state "stuck" or "damaged" continue where it stopped."""
+        """Resume a stuck or damaged workflow run where it stopped."""
         with _raising_admin_errors():
             await self._engine().resume(id, by=principal.caller_id)
         return {"run": id, "stored": True}
@@ -140,7 +140,7 @@ class RunsAdmin:
     # -- JSON
 
     def row(self, record: RunRecord, names: dict[str, str]) -> Json:
-        """Return a workflow run as a row for lists of runs. `names` has the names of API keys."""
+        """Return a workflow run as a row for lists. `names` has the names of API keys."""
         questions = [
             {"step": each["path"], "kind": each["kind"], "title": each["title"], "until": each.get("until")}
             for each in record.asks
@@ -208,7 +208,7 @@ def _step_of(body: Json) -> str | None:
 
 @contextmanager
 def _raising_admin_errors() -> Iterator[None]:
-    """Turn errors of the workflow engine into errors that `/admin` reports with an HTTP status."""
+    """Turn workflow engine errors into errors that `/admin` reports with an HTTP status."""
     try:
         yield
     except NotFound:

@@ -231,7 +231,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
 async def _follow(
     context: CommandContext, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None
 ) -> ExitCode:
-    """Show the progress of a run until it ends or needs an answer; print its output or its questions."""
+    """Show a run's progress until it ends or needs an answer; print its output or questions."""
     from toolway.workflows.run_questions import wait_until_asked
 
     output = context.output
@@ -353,7 +353,7 @@ async def _cancel(context: CommandContext, id: str, undo: bool, journal: str | N
 async def _open_hub(
     context: CommandContext, definition: Definition, record: RunRecord | None = None
 ) -> AsyncIterator[Hub]:
-    """Open a hub with the configured servers, for a stored run with those that it was started with.
+    """Open a hub with the configured servers, or those a stored run was started with.
 
     Those that the workflow uses start at once, the rest at their first call.
     """

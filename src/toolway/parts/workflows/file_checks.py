@@ -1,4 +1,4 @@
-"""Workflow files of a configuration outside a running gateway: for the doctor, and for the nodes of a cluster."""
+"""Checks workflow files outside a running gateway: for the doctor, and for cluster nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
 
 
 def find_issues(config: LoadedConfig, *, only_approved: bool) -> Sequence[ConfigIssue]:
-    """Return what is wrong with the workflows of a configuration: all, or those that are approved."""
+    """Return problems with a configuration's workflows: all of them, or only trusted ones."""
     captured = config.capture_workflows() if only_approved else capture_workflows(config.gateway.workflows)
     return read_workflows(captured)[1]
 

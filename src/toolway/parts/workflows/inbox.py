@@ -1,4 +1,4 @@
-"""Runs with a question that someone has to approve: at a gateway, or in a journal of this machine.
+"""Runs waiting for your approval, at a gateway or in a journal on this machine.
 
 An agent run is a workflow run: the agents part has its own class for its runs, based on this one.
 """
@@ -30,7 +30,7 @@ RunKind: TypeAlias = Literal["workflow", "agent"]  # a command shows its runs
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A run of a workflow or of an agent, and the questions in it that wait for a yes or a no."""
+    """A workflow or agent run, and its questions that wait for a yes or no."""
 
     id: str
     kind: RunKind
@@ -47,7 +47,7 @@ class WaitingRun:
         return {**fields, "gateway": self.gateway.url if self.gateway else None, "questions": list(self.questions)}
 
     def list_rows(self) -> list[tuple[str, ...]]:
-        """Return a row of the table of requests for each question."""
+        """Return a row for each question in the table of waiting items."""
         return [
             (self.id, each["state"], self.kind, each["title"], self.caller or "owner", _time_left(each["until"]))
             for each in self.questions
@@ -79,7 +79,7 @@ class WaitingRun:
             output.info(f"see the whole run: {command}{place}", "dim")
 
     async def answer(self, context: CommandContext, step: str | None, body: Json) -> ExitCode:
-        """Send a yes or a no to the gateway, or into the journal, and print what it causes."""
+        """Send a yes or no to the gateway or the journal, and print what happens."""
         if self.gateway is None:
             return await answer_run(context, self.id, step, body, self.journal)
         return await act_on_remote_run(context.output, self.gateway, self.id, "approve", step, body, kind=self.kind)
@@ -136,11 +136,11 @@ class RunInbox:
         return [self._local_run(record, entries, messages) for record, entries, messages in loaded]
 
     def name_of(self, record: RunRecord) -> str:
-        """Return the name under which a user knows a run."""
+        """Return the name that users know a run by."""
         return record.workflow
 
     def call_fields(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json:
-        """Return tool, effect and arguments of the call that a run wants to make at `step`; {} for another question."""
+        """Return tool, effect and arguments of the call that a run wants to make, or {}."""
         return {}
 
     def _local_run(self, record: RunRecord, entries: Sequence[Entry], messages: Sequence[RunMessage]) -> WaitingRun:
@@ -171,7 +171,7 @@ class RunInbox:
 
 
 def _has_journal() -> bool:
-    """Return True if there is a default journal on this machine: asking for its runs must not create one."""
+    """Return True if this machine has a default journal, which looking for runs must not create."""
     try:
         return journal_file(None).exists()
     except ToolwayError:

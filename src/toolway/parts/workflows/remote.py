@@ -1,4 +1,4 @@
-"""Workflow runs of a running gateway, for `toolway workflow … --gateway URL`: from its `/admin/runs`."""
+"""A running gateway's workflow runs, for `toolway workflow … --gateway URL`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolway.types import Json
 
 
 async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:
-    """Print the newest workflow runs of a gateway, first the ones that wait for a user's answer."""
+    """Print a gateway's newest workflow runs, those waiting for an answer first."""
     query = urlencode({"limit": lines, **({"state": state} if state else {})})
     found = await gateway.request_admin("GET", f"runs?{query}")
     if output.as_json:
@@ -36,7 +36,7 @@ def _questions(run: Json) -> str:
 
 
 async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> ExitCode:
-    """Print the steps of a run, and the commands that are possible now, each with its effect."""
+    """Print a run's steps, and the possible commands, each with its effect."""
     run = await _load(gateway, id)
     if output.as_json:
         output.print_json(run)

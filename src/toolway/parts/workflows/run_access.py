@@ -10,10 +10,10 @@ from toolway.types import Json
 
 
 class GatewayRunAccess:
-    """Access rights of workflow runs in a gateway: a run may call what the principal that started it may call now.
+    """Access rights of a gateway's workflow runs: whatever their starter may call now.
 
-    `find_person` returns a user's principal as of the last login at this gateway. Without one, the runs of the
-    user call nothing.
+    `find_person` returns a user's principal from the last login at this gateway. Without one, that user's runs cannot
+    call anything.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class GatewayRunAccess:
         )
 
     def may_see(self, caller: str, tool: str) -> bool:
-        """Return True if the caller of a run may see a tool: so may the model of an agent run."""
+        """Return True if a run's caller, and so an agent run's model, may see a tool."""
         principal = self._find_principal(caller)
         return principal is not None and self._may_see(principal, tool)
 
     def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer questions of runs."""
+        """Return the names under which a caller may answer runs' questions."""
         principal = self._find_principal(caller)
         return principal.roles if principal is not None else ()
 

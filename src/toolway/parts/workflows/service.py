@@ -1,8 +1,8 @@
-"""Workflows of a gateway: executes their runs and offers them as tools of the server `workflows`.
+"""A gateway's workflows: executes their runs and offers them as tools of the server `workflows`.
 
-The configuration brings the contents of the workflows that are approved; no workflow file is opened here. A workflow
-that cannot be used is reported and costs the other workflows and servers nothing. If the journal cannot be opened,
-because another gateway uses it, opening is tried again until it succeeds.
+The configuration contains the trusted workflows; no workflow file is opened here. An unusable workflow is reported
+and does not affect other workflows or servers. If the journal cannot be opened because another gateway uses it, we
+retry until it works.
 
 In a cluster, each node has the server `workflows` in its own process. All nodes share the definitions, which are part
 of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs. The
@@ -47,21 +47,21 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class AgentSource(Protocol):
-    """Source of the agents that share journal and server with the workflows: another part, which needs this one."""
+    """Provides agents, which share journal and server with the workflows: another part, which needs this one."""
 
     def code(self, hub: Hub, may_see: Callable[[str, str], bool]) -> PythonWorkflow:
-        """Return the workflow that executes agents. `may_see` says which tools the caller of a run may see."""
+        """Return the workflow that runs agents. `may_see` says which tools a run's caller may see."""
         ...
 
     async def load(
         self, config: LoadedConfig, taken: Collection[str]
     ) -> tuple[Mapping[str, ConfiguredAgent], list[ConfigIssue]]:
-        """Return the agents that a configuration offers as tools, and its problems. The names `taken` are not free."""
+        """Return the agents a configuration offers as tools, and problems. Names in `taken` are not free."""
         ...
 
 
 class WorkflowService(PartRuntime):
-    """Workflows of one gateway: files, engine and server. Without configured files it does nothing."""
+    """One gateway's workflows: files, engine and server. Does nothing without configured files."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self.hub = context.hub
@@ -115,7 +115,7 @@ class WorkflowService(PartRuntime):
         return self._is_configured or bool(self._agents)
 
     async def load(self, config: LoadedConfig) -> None:
-        """Read the definitions of all workflows; if there are any, begin to open the journal of runs in the background.
+        """Read all workflow definitions. If there are any, start opening the run journal in the background.
 
         Workflows that need review are not in `config`. None of its servers may be called `workflows`.
         """
@@ -141,7 +141,7 @@ class WorkflowService(PartRuntime):
             self._opening = asyncio.create_task(self._open())
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Read the definitions of workflows, open the journal and add the server `workflows`, when the gateway starts.
+        """Start workflows with the gateway: read definitions, open the journal, add the server `workflows`.
 
         Runs that a crash interrupted are continued. If the journal cannot be opened soon, that continues in the
         background.
@@ -151,7 +151,7 @@ class WorkflowService(PartRuntime):
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
 
     async def _open(self) -> None:
-        """Open the journal, retried until it succeeds, and add the server `workflows` to the hub."""
+        """Open the journal, retrying until it works, and add the server `workflows` to the hub."""
         from toolway.hub.hub import Hub
         from toolway.workflows.engine import Workflows
         from toolway.workflows.mcp_tools import KEY_META_KEY, WorkflowServer
@@ -183,7 +183,7 @@ class WorkflowService(PartRuntime):
             await self._schedule()
 
     def _open_journal(self) -> Path | RunJournal:
-        """Return the journal of runs: the one that all nodes of a cluster share, or the file of this gateway.
+        """Return the run journal: the cluster's shared one, or this gateway's file.
 
         Raises `ConfigError` if the database of the cluster is not PostgreSQL.
         """
@@ -199,7 +199,7 @@ class WorkflowService(PartRuntime):
         return self._context.place.is_first_worker
 
     async def _schedule(self) -> None:
-        """Create the next run of each workflow that has a schedule, with the rights of the gateway itself.
+        """Create the next run of each scheduled workflow, with the gateway's own rights.
 
         If the journal of runs cannot be used now, this is tried again later.
         """
@@ -215,7 +215,7 @@ class WorkflowService(PartRuntime):
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     async def _watch_questions(self, engine: Workflows) -> None:
-        """Report, once each, the runs that have waited for a user longer than the alert settings allow."""
+        """Report runs, once each, that waited for a user longer than the alert settings allow."""
         asks_after = self._context.alerts.asks_after
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time
@@ -240,7 +240,7 @@ class WorkflowService(PartRuntime):
                     self.hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def drain(self) -> None:
-        """Answer at once the calls that wait for a run, and start no new runs, because the gateway shuts down."""
+        """Answer calls that wait for a run, and start no new runs, because the gateway is shutting down."""
         if self._server is not None:
             self._server.stop_waiting()
         if self.engine is not None:
