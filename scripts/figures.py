@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # for `bench`, which is not installed
 
 from bench import verdicts  # noqa: E402 # a package of the repository, found by the path above
 from toolway.config.clients import CLIENTS  # noqa: E402 # after the path
-from toolway.gateway.mcp.meta_tools import META_TOOLS  # noqa: E402 # after the path
+from toolway.parts.search.meta_tools import META_TOOLS  # noqa: E402 # after the path
 
 _AGENT = "docs/explanation/tool-search.md"
 README, HOME = ROOT / "README.md", ROOT / "docs" / "index.md"

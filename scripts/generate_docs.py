@@ -71,7 +71,7 @@ def pages() -> dict[Path, str]:
             "server": "\n\n".join((config(SCHEMA, "Server", rest=True), config(HTTP_APIS, rest=True))),
             "gateway": config(SETTINGS, "GatewaySettings", "ToolsetSettings"),
             "login": config(LOGIN, "LoginSettings", "IntrospectionSettings"),
-            "search": config(SETTINGS, "SearchSettings"),
+            "search": config(PARTS / "search" / "settings.py", "SearchSettings"),
             "parts": part_settings(),
             "addresses": config(NETWORK_POLICY, "NetworkPolicy"),
             "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),

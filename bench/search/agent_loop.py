@@ -36,11 +36,12 @@ from typing import Any, Final
 
 from toolway import Hub, ToolResult
 from toolway.config.server_entry import parse_entry
-from toolway.config.settings import SearchSettings
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.hub.core import HubCore
+from toolway.parts.search.runtime import SearchRuntime
+from toolway.parts.search.settings import SearchSettings
 from toolway.search.tokens import CHARS_PER_TOKEN
 from toolway.search.words import split_name, split_stems
 from toolway.testing import FakeHttp
@@ -149,7 +150,7 @@ class MeaningJudge:
     """A small local model in the part of the model: compares vectors of MiniLM."""
 
     def __init__(self) -> None:
-        from toolway.search.minilm import MiniLm
+        from toolway.parts.search.minilm import MiniLm
 
         self._model = MiniLm()
         self._known: dict[str, Any] = {}
@@ -351,12 +352,13 @@ async def gateway_before(servers: Servers, settings: SearchSettings, folder: Pat
             await stack.enter_async_context(fake)
             entries[name] = parse_entry({"url": fake.url})
         hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), catalog_storage=None))
-        hub.apply_search_settings(settings)
         gateway = Gateway(hub, b"k" * 32, FileApiKeyStore(folder / "keys.json", TOKEN))
+        search = gateway.parts.runtime("search", SearchRuntime)
+        search.apply(settings)
         port = await gateway.listen("127.0.0.1", 0)
         await hub.servers.wait_ready(timeout=120)
         await hub.lists.waits.wait_known(list(entries), "tools", 120)
-        await _wait_embedded(hub)
+        await _wait_embedded(hub, search)
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -365,12 +367,12 @@ async def gateway_before(servers: Servers, settings: SearchSettings, folder: Pat
             await gateway.drain(now, 0, 0)
 
 
-async def _wait_embedded(hub: HubCore) -> None:
-    if hub.search_model:
-        from toolway.search.vectors import ModelVectors
+async def _wait_embedded(hub: HubCore, search: SearchRuntime) -> None:
+    if search.settings.model:
+        from toolway.parts.search.vectors import ModelVectors
 
         await hub.tool_search.search_async("begin")
-        source = hub.search_vectors
+        source = search.vectors
         if not isinstance(source, ModelVectors):
             raise SystemExit(f"no search by meaning: {source.problem if source is not None else 'no model'}")
         async with asyncio.timeout(600):

@@ -101,8 +101,9 @@ def rank_minilm(chosen: SearchSet) -> Ids:
         importlib.import_module(package)
     if not resources.files("toolway_search_minilm").joinpath("model.onnx").is_file():
         raise ImportError("the model is missing: make search-score ARGS=model")
-    from toolway.search.minilm import MiniLm
-    from toolway.search.vectors import ModelVectors, NoVectorStore
+    from toolway.parts.search.minilm import MiniLm
+    from toolway.parts.search.vector_store import NoVectorStore
+    from toolway.parts.search.vectors import ModelVectors
 
     async def run() -> Ids:
         searched = Searched(chosen.tools, chosen.about)

@@ -40,8 +40,9 @@ class StoredLikeness:
 
 async def measure() -> list[list[int]]:
     """Return the likeness of each query and tool by the model."""
-    from toolway.search.minilm import MiniLm
-    from toolway.search.vectors import ModelVectors, NoVectorStore
+    from toolway.parts.search.minilm import MiniLm
+    from toolway.parts.search.vector_store import NoVectorStore
+    from toolway.parts.search.vectors import ModelVectors
 
     chosen = load_sets()["golden"]
     searched = Searched(chosen.tools, chosen.about)

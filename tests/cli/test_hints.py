@@ -35,7 +35,6 @@ PROSE = {
     "src/toolway/audit/signing.py": "audit",
     "src/toolway/audit/checkpoints.py": "audit",
     "src/toolway/audit/journal.py": "audit",
-    "src/toolway/search/vector_file.py": "vectors",
     "src/toolway/cluster/keys.py": "tenant purpose",
     "src/toolway/cli/file_changes.py": "never",
     "src/toolway/cli/commands/config.py": "never",

@@ -19,6 +19,7 @@ from toolway.gateway.mcp.errors import SHUTTING_DOWN
 from toolway.gateway.mcp.flights import ClientFlights, HeadPlan
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.hub.flight import Flights
+from toolway.parts.search.runtime import SearchRuntime
 from toolway.protocol.constants import INVALID_PARAMS
 from toolway.testing import FakeHttp, fake_server
 
@@ -165,7 +166,8 @@ async def test_call_tool_call_is_a_flight_of_the_named_tool(tmp_path: Path, monk
         async def call(name: object, arguments: object, meta_tool: str = "call_tool") -> Any:
             return await raw.call(meta_tool, {"name": name, "arguments": arguments}, capabilities={})
 
-        tools, counts = ways.lab.gateway.search_tools, ways.lab.gateway.search_tools.log.counts
+        tools = ways.lab.gateway.parts.runtime("search", SearchRuntime).tools
+        counts = tools.log.counts
         for server in SERVERS:
             found = await raw.call("search_tools", {"query": "sum of two numbers", "server": server}, capabilities={})
             assert f"{server}__add(" in found.result["content"][0]["text"]
@@ -208,7 +210,7 @@ async def test_long_call_tool_call_is_taken_over_and_learned(tmp_path: Path) -> 
     async with open_ways(tmp_path) as ways, ways.lab.raw("search") as raw:
         await ways.warm_up("http__counter", call="warm", nonce="warm")
         await raw.call("search_tools", {"query": "counter", "server": "http"}, capabilities={})
-        log = ways.lab.gateway.search_tools.log
+        log = ways.lab.gateway.parts.runtime("search", SearchRuntime).tools.log
         assert log.open_query(LOCAL_ADMIN.id, ("http", "counter")) == "counter"
         await raw.call("call_tool", {"name": "http__add", "arguments": {"a": 1, "b": 2}}, capabilities={})
         before = ways.flights.taken_over

@@ -21,7 +21,6 @@ SECRETS_COMMANDS: Final = {
 }
 
 TOOLS_COMMANDS: Final = {
-    "cost": CommandSpec("Show how many tokens your tools cost.", "tools:cost"),
     "codegen": CommandSpec("Write a typed Python client for a server.", "catalogs.lists:codegen"),
 }
 
@@ -81,7 +80,6 @@ _COMMANDS: Final = {
     "tools": CommandSpec(
         "List tools, or show the arguments of one.", "tools:tools", subcommands=TOOLS_COMMANDS, takes_words=True
     ),
-    "search": CommandSpec("Find the right tool for a task.", "tools:search"),
     "call": CommandSpec("Call a tool.", "tools:call"),
     "prompts": CommandSpec("List prompts, or show one.", "catalogs.lists:prompts"),
     "resources": CommandSpec("List resources, or read one.", "catalogs.lists:resources"),

@@ -87,7 +87,6 @@ from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.catalog.pins import PinMode
-    from toolway.cluster.db.vectors import DbVectorStore
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
     from toolway.part_api.database import Database
@@ -141,7 +140,6 @@ class ClusterNode:
             wrap_transport=self.router.wrap_transport,
             forwarding_info=forwarding_info_for,
             per_caller_in_cluster=self.router.is_per_caller,
-            open_vector_store=self._open_vector_store if options.worker is None else None,
         )
         self.gateway_hooks = GatewayAttachment(
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
@@ -177,11 +175,6 @@ class ClusterNode:
     @property
     def sessions(self) -> SharedSessions | None:
         return self.gateway_hooks.sessions
-
-    def _open_vector_store(self, identity: str) -> DbVectorStore:
-        from toolway.cluster.db.vectors import DbVectorStore
-
-        return DbVectorStore(self.engine, self.options.tenant, self.integrity, identity)
 
     def open_part_store(self, part: Part) -> Any:
         """Return a part's store in the cluster database, opened by its `cluster_store`, or None.

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from toolway.config.dotenv import DotenvVariables
 from toolway.config.schema import ConfigIssue
-from toolway.config.secret_refs import SecretRef, SecretTemplate, split_secret_refs
+from toolway.config.secret_refs import SecretRef, SecretTemplate, has_secret, split_secret_refs
 from toolway.config.variables import UnsetVariable, expand_to_pieces
 from toolway.errors import ConfigError
 
@@ -65,6 +65,18 @@ class FieldReader:
         if not isinstance(value, str):
             raise field_error(key, "text", value)
         return self.expand_text(key, value)
+
+    def get_plain_text(self, key: str) -> str:
+        """Return a text that cannot refer to a secret; "" if it is missing. Raises `ConfigError` if it does."""
+        value = self.get_text(key) or ""
+        if has_secret(value):
+            raise ConfigError(
+                f"{key} cannot refer to a secret",
+                detail="secrets only work in server entries",
+                hint="use ${VARIABLE}",
+                code=CONFIG_KEY_CODE,
+            )
+        return value
 
     def get_texts(self, key: str) -> tuple[str, ...]:
         value = self._pop(key)
@@ -234,6 +246,15 @@ def parse_duration(key: str, value: Any) -> float:
         hint='use milliseconds (20000), or a string with a unit ("500ms", "20s", "2m")',
         code=CONFIG_KEY_CODE,
     )
+
+
+def require_object(key: str, value: Any) -> Mapping[str, Any]:
+    """Return the object under a key; an empty one if it is missing. Raises `ConfigError` if it is something else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise field_error(key, "an object", value)
+    return value
 
 
 def field_error(key: str, expected: str, value: Any) -> ConfigError:

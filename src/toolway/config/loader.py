@@ -28,7 +28,6 @@ from toolway.config.server_entry import TIMEOUT_KEYS, parse_entry, parse_entry_w
 from toolway.config.settings import (
     GatewaySettings,
     convert_group_list,
-    find_missing_model,
     find_unknown_keys,
     locate_workflows,
     parse_gateway,
@@ -417,15 +416,13 @@ class _ConfigParser:
             msgspec.structs.replace(issue, file=self._file, line=line) for issue in find_unknown_keys(self._block)
         ]
         self.issues += [
-            msgspec.structs.replace(issue, file=self._file, line=line) for issue in find_missing_model(settings.search)
-        ]
-        self.issues += [
             msgspec.structs.replace(issue, file=self._file, line=line)
             for part in registry.in_use()
             if part.name in settings.parts
             for issue in part.warnings(settings.parts[part.name])
         ]
         if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
+            unset = {name: key.replace("toolway.parts.", "toolway.", 1) for name, key in unset.items()}
             issue = ConfigIssue.from_error(unset_variables_error(unset))
             line = self._document.lines.get((TOOLWAY_BLOCK,))
             self.issues.append(msgspec.structs.replace(issue, severity="warning", file=self._file, line=line))

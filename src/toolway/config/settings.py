@@ -23,7 +23,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
@@ -35,10 +35,11 @@ from toolway.config.field_reader import (
     field_error,
     parse_optional_block,
     renamed_hint,
+    require_object,
     shorten_key,
 )
 from toolway.config.schema import ConfigIssue, Server, check_server_name
-from toolway.config.secret_refs import SecretTemplate, find_unset_variables, has_secret
+from toolway.config.secret_refs import find_unset_variables
 from toolway.errors import ConfigError
 from toolway.network.listed_urls import parse_model_url
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
@@ -61,7 +62,7 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block that are not of a part.
 BLOCK_KEYS: Final = (
-    *("addresses", "agents", "alerts", "audit", "gateway", "modelUrls", "search"),
+    *("addresses", "agents", "alerts", "audit", "gateway", "modelUrls"),
     *("telemetry", "timeout", "toolsets", "workflows"),
 )
 #: Keys of the block `gateway` that are not of a part.
@@ -70,13 +71,6 @@ _GATEWAY_KEYS: Final = (
     *("invisibleCharacters", "dropNulls", "pins", "ignoredChanges", "reload", "lock", "minAge"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
-LOCAL_SEARCH_MODEL: Final = "minilm"
-_MODEL_PACKAGES: Final = {
-    "numpy": "numpy",
-    "onnxruntime": "onnxruntime",
-    "toolway_search_minilm": "toolway-search-minilm",
-}
-MAX_SEARCH_DIMENSIONS: Final = 4096
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
 _RESERVED_NAMES: Final = ("server", "search")
 
@@ -179,22 +173,6 @@ class TelemetrySettings(msgspec.Struct, frozen=True):
     log: LogFormat = "text"  # log lines as plain text, or as JSON for programs
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSettings:
-    """Settings of the tool search: learning from calls, and an embedding model.
-
-    An endpoint receives the names and descriptions of all tools, and every query: choose one that may know them.
-    """
-
-    learn: bool = True  # learn from calls: if a search led to a tool, similar searches rank it higher
-    model: str = (
-        ""  # also search by meaning: "minilm" on this machine, or a model of the endpoint; default: words alone
-    )
-    endpoint: str = ""  # URL of an OpenAI-compatible /embeddings service; it receives descriptions and queries
-    key: str = field(default="", repr=False)  # API key of the endpoint: ${keyring:NAME}, ${file:PATH} or ${VARIABLE}
-    dimensions: int | None = None  # length of the endpoint's vectors; default: the endpoint decides
-
-
 class ToolsetSettings(msgspec.Struct, frozen=True):
     """Named selection of tools with its own endpoint, /mcp/<name>."""
 
@@ -229,7 +207,6 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     audit: AuditSettings | None = None  # audit log; None: no audit log
     alerts: AlertSettings | None = None  # alerts that need an administrator; None: no files, no webhook
     telemetry: TelemetrySettings = msgspec.field(default_factory=TelemetrySettings)  # metrics, traces and logs
-    search: SearchSettings = msgspec.field(default_factory=SearchSettings)  # tool search
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions to offer as tools
     agents: Mapping[str, ConfiguredAgent] = {}  # agents to offer as tools, by name
     model_urls: tuple[str, ...] = ()  # more addresses that may receive a provider's API key. In a file: modelUrls
@@ -273,7 +250,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     if not isinstance(block, Mapping):
         raise field_error("toolway", "an object", block)
     _reject_misspelt_keys(block)
-    fields = FieldReader(_require_object("toolway.gateway", block.get("gateway")), variables)
+    fields = FieldReader(require_object("toolway.gateway", block.get("gateway")), variables)
     port = fields.get_int("port", DEFAULT_GATEWAY_PORT)
     if port > 65535:
         raise field_error("toolway.gateway.port", "a port", port)
@@ -300,12 +277,11 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
         toolsets={
             _check_toolset_name(name): _parse_toolset(name, value, variables)
-            for name, value in _require_object("toolway.toolsets", block.get("toolsets")).items()
+            for name, value in require_object("toolway.toolsets", block.get("toolsets")).items()
         },
         audit=parse_audit(block.get("audit"), variables),
         alerts=parse_alerts(block.get("alerts"), variables),
         telemetry=parse_telemetry(block.get("telemetry"), variables),
-        search=parse_search(block.get("search"), variables),
         workflows=_parse_workflows(block.get("workflows"), variables),
         agents=_parse_agents(block.get("agents"), variables),
         model_urls=_parse_model_urls(block, variables),
@@ -343,7 +319,7 @@ def _network_error(network: str) -> ConfigError:
 
 
 def _parse_url(fields: FieldReader) -> str:
-    url = _get_plain_text(fields, "url")
+    url = fields.get_plain_text("url")
     if not url:
         return ""
     try:
@@ -506,7 +482,7 @@ def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
 
 
 def _parse_ignored_changes(fields: FieldReader, variables: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
-    rules = _require_object("toolway.gateway.ignoredChanges", fields.remaining.pop("ignoredChanges", None))
+    rules = require_object("toolway.gateway.ignoredChanges", fields.remaining.pop("ignoredChanges", None))
     for pattern in rules:
         if "." not in pattern:
             raise field_error("a pattern in toolway.gateway.ignoredChanges", "server.tool, such as weather.*", pattern)
@@ -527,7 +503,7 @@ def _parse_volumes(fields: FieldReader) -> tuple[str, ...]:
 
 
 def _parse_toolset(name: str, value: Any, variables: Mapping[str, str]) -> ToolsetSettings:
-    block = _require_object(f"toolway.toolsets.{name}", value)
+    block = require_object(f"toolway.toolsets.{name}", value)
     fields = FieldReader(block, variables)
     toolset = ToolsetSettings(
         fields.get_texts("tools"),
@@ -602,14 +578,6 @@ def _check_toolset_name(name: str) -> str:
     return check_server_name(name)
 
 
-def _require_object(key: str, value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise field_error(key, "an object", value)
-    return value
-
-
 # -- audit log and alerts ---------------------------------------------------------------------------------------------
 
 
@@ -626,17 +594,17 @@ def parse_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | Non
 def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
     settings = AuditSettings(
         to=fields.get_choice("to", AUDIT_LOG_KINDS, "sqlite"),
-        file=os.path.expanduser(_get_plain_text(fields, "file")),
-        address=_get_plain_text(fields, "address"),
-        name=_get_plain_text(fields, "name") or "gateway",
+        file=os.path.expanduser(fields.get_plain_text("file")),
+        address=fields.get_plain_text("address"),
+        name=fields.get_plain_text("name") or "gateway",
         retention=fields.get_int("keepDays", 90) * SECONDS_PER_DAY,
         arguments=fields.get_bool("arguments", False),
         redact=fields.get_texts("redact"),
         max_text_chars=min(fields.get_int("maxTextChars", 2048), 2048),
         checkpoints=fields.get_bool("checkpoints", True),
-        checkpoint_webhook=_get_plain_text(fields, "checkpointWebhook"),
-        signer=_get_plain_text(fields, "signer"),
-        signer_key=os.path.expanduser(_get_plain_text(fields, "signerKey")),
+        checkpoint_webhook=fields.get_plain_text("checkpointWebhook"),
+        signer=fields.get_plain_text("signer"),
+        signer_key=os.path.expanduser(fields.get_plain_text("signerKey")),
     )
     fields.reject_unknown(
         "toolway.audit",
@@ -691,8 +659,8 @@ def parse_alerts(block: Any, variables: Mapping[str, str]) -> AlertSettings | No
 
 def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
     settings = AlertSettings(
-        folder=os.path.expanduser(_get_plain_text(fields, "folder")),
-        webhook=_get_plain_text(fields, "webhook"),
+        folder=os.path.expanduser(fields.get_plain_text("folder")),
+        webhook=fields.get_plain_text("webhook"),
         headers=fields.get_text_map("headers"),
         asks_after=fields.get_duration("asksAfter", 600.0),
     )
@@ -700,89 +668,6 @@ def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
     if settings.webhook and not settings.webhook.startswith(("https://", "http://")):
         raise ConfigError("toolway.alerts.webhook is not a URL", hint="use https://…", code=CONFIG_KEY_CODE)
     return settings
-
-
-def _get_plain_text(fields: FieldReader, key: str) -> str:
-    value = fields.get_text(key) or ""
-    if has_secret(value):
-        raise ConfigError(
-            f"{key} cannot refer to a secret",
-            detail="secrets only work in server entries",
-            hint="use ${VARIABLE}",
-            code=CONFIG_KEY_CODE,
-        )
-    return value
-
-
-# -- search -----------------------------------------------------------------------------------------------------------
-
-
-def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
-    """Return the settings of the tool search under `toolway.search`; the defaults if it is missing.
-
-    Raises `ConfigError` if a setting is invalid or unknown.
-    """
-    fields = FieldReader(_require_object("toolway.search", value), variables)
-    settings = SearchSettings(
-        learn=fields.get_bool("learn", True),
-        model=_get_plain_text(fields, "model"),
-        endpoint=_get_plain_text(fields, "endpoint"),
-        key=fields.get_text("key") or "",
-        dimensions=fields.get_int("dimensions", 0, minimum=1) or None,
-    )
-    fields.reject_unknown("toolway.search", "learn, model, endpoint, key and dimensions")
-    if problem := _search_problem(settings):
-        raise ConfigError(f"toolway.search: {problem[0]}", hint=problem[1], code=CONFIG_KEY_CODE)
-    return settings
-
-
-def find_missing_model(settings: SearchSettings) -> list[ConfigIssue]:
-    """Return a warning if the search by meaning is configured, and its packages are not installed here."""
-    if settings.endpoint or settings.model != LOCAL_SEARCH_MODEL:
-        return []
-    from importlib.util import find_spec
-
-    missing = [package for module, package in _MODEL_PACKAGES.items() if find_spec(module) is None]
-    if not missing:
-        return []
-    verb = "is" if len(missing) == 1 else "are"
-    return [
-        ConfigIssue(
-            "",
-            f"toolway.search: {', '.join(missing)} {verb} not installed, so tools are found by words alone",
-            f"the model {LOCAL_SEARCH_MODEL} needs {'it' if len(missing) == 1 else 'them'}",
-            "pip install 'toolway[search]' toolway-search-minilm",
-            CONFIG_KEY_CODE,
-            "warning",
-        )
-    ]
-
-
-def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:
-    """Return what is wrong with the embedding model or endpoint of the search settings, and a hint; else None."""
-    if isinstance(settings.key, SecretTemplate) and any(each.kind == "command" for each in settings.key.references):
-        return "the key cannot be the output of a command", "use ${keyring:NAME}, ${file:PATH} or ${VARIABLE}"
-    if not settings.endpoint:
-        if settings.key or settings.dimensions is not None:
-            return "key and dimensions need an endpoint", 'add "endpoint": "https://…/v1/embeddings"'
-        if settings.model not in ("", LOCAL_SEARCH_MODEL):
-            return "the model is not on this machine", f'set "model": "{LOCAL_SEARCH_MODEL}", or add "endpoint"'
-        return None
-    if not settings.model:
-        return "an endpoint needs a model", 'add "model": "…"'
-    if (settings.dimensions or 1) > MAX_SEARCH_DIMENSIONS:
-        return f"dimensions must be at most {MAX_SEARCH_DIMENSIONS}", ""
-    scheme, host = settings.endpoint.split(":")[0], host_of(settings.endpoint)
-    if host and (scheme == "https" or (scheme == "http" and (is_private_host(host) or _is_private_address(host)))):
-        return None
-    return "the endpoint must begin with https://", "http:// is possible only for a private address, such as 127.0.0.1"
-
-
-def _is_private_address(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_private
-    except ValueError:
-        return False
 
 
 # -- telemetry --------------------------------------------------------------------------------------------------------

@@ -100,7 +100,6 @@ class WorkerReport(NamedTuple):
     running: Mapping[str, int]  # running calls by server
     messages: Mapping[str, Sequence[int]]  # messages sent and received by server
     parts: Mapping[str, Json]  # what parts report (`PartRuntime.worker_report`), by name of the part
-    searches: tuple[int, int, int, Mapping[str, int]]  # that fit, that found nothing, refused calls, calls by meta-tool
 
 
 NO_CLUSTER: Final = ClusterHooks()

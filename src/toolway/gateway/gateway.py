@@ -22,7 +22,6 @@ from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, 
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin
 from toolway.gateway.admin.routes import AdminEndpoint, AdminHandlers, KeysAdmin
-from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
@@ -36,7 +35,6 @@ from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
 from toolway.gateway.mcp.modern import Discovery, ModernEndpoint
 from toolway.gateway.mcp.pending_input import PendingCalls
 from toolway.gateway.mcp.responses import RpcResult
-from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.stdio import StdioClient
 from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
@@ -105,8 +103,6 @@ class Gateway:
             control.config_history.held_servers if control.config_history is not None else tuple,
             self._dispatcher.lists.wait_for_starting,
         )
-        self.search_tools = SearchTools(hub, meta_tools)
-        meta_tools.provide(self.search_tools)
         self._discovery = Discovery(hub.servers)
         self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
@@ -144,13 +140,11 @@ class Gateway:
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
-        search = SearchAdmin(hub, self.search_tools, settings.toolsets, cluster)
         admin = AdminEndpoint(
             AdminHandlers(
                 ServersAdmin(hub.servers, hub.emit, self.activity, control.config_history, settings.admission, cluster),
                 calls,
                 overview,
-                search,
                 KeysAdmin(hub.emit, api_keys) if api_keys is not None else None,
             ),
             hub.mask,
@@ -165,7 +159,7 @@ class Gateway:
             self.legacy_sse,
             admin,
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
-            MetricsEndpoint(hub, metrics, self._stats, search, self.parts.read_gauges, cluster)
+            MetricsEndpoint(hub, metrics, self._stats, self.parts.read_gauges, cluster)
             if metrics is not None
             else None,
         )
@@ -198,7 +192,6 @@ class Gateway:
         self._node_flights = NodeFlights(hub.calls, self._dispatcher)
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)
-            api_keys.on_revoked(self.search_tools.log.forget)
         self._started_at = time.time()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, reuse_port: bool = False) -> int:

@@ -6,13 +6,9 @@ Used by `Hub` and by the gateway. `HubCore` builds the parts in `__init__` and s
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +22,7 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.locations import own_folders
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
-from toolway.config.settings import AuditSettings, SearchSettings, alert_settings_from
+from toolway.config.settings import AuditSettings, alert_settings_from
 from toolway.events import Alert, Event
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.calls import HubCalls
@@ -43,7 +39,6 @@ from toolway.hub.source import (
     ConfigSource,
     default_runtime_dir,
     open_catalog_storage,
-    open_vector_store,
 )
 from toolway.hub.upstream_context import HubUpstreamContext
 from toolway.hub.upstreams import UpstreamManager
@@ -63,8 +58,6 @@ if TYPE_CHECKING:
     from toolway.audit.log import AuditLog
     from toolway.audit.middleware import AuditMiddleware
     from toolway.audit.writer import AuditWriter
-    from toolway.search.history_file import HistoryKeeper
-    from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
     from toolway.upstream.upstream import Upstream
 
@@ -137,14 +130,9 @@ class HubCore:
             library=library,
         )
         self._build_reporting(reporting)
-        self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
         #: called with the tool search when it is created, on first use
         self.on_tool_search: Callable[[ToolSearch], None] = lambda search: None
-        self._search_vectors: Vectors | None = None
-        self._closing_vectors: set[asyncio.Task[None]] = set()
-        self._search_history_path: Path | None = None
-        self._history_keeper: HistoryKeeper | None = None
 
     def _build_upstreams(
         self,
@@ -245,11 +233,6 @@ class HubCore:
 
         A process that does not end by itself is killed.
         """
-        self._drop_search_vectors()
-        await asyncio.gather(*self._closing_vectors, return_exceptions=True)
-        if self._history_keeper is not None:
-            await self._history_keeper.close()
-            self._history_keeper = None
         await self._upstreams.close()
         self.calls.flights.close()
         await self._auth.close()
@@ -326,11 +309,8 @@ class HubCore:
             self._tool_search = ToolSearch(
                 self.lists.catalog,
                 self._server_facts,
-                learn=self._search_settings.learn,
                 hash_definition=lambda tool: self.policies.tool_policy(tool).definition_hash,
             )
-            self._open_search_vectors()
-            self._keep_search_history()
             self.on_tool_search(self._tool_search)
         return self._tool_search
 
@@ -342,66 +322,6 @@ class HubCore:
         if self._tool_search is None:
             await asyncio.to_thread(importlib.import_module, "toolway.search.tool_search")
         return self.tool_search
-
-    def store_search_history(self, path: Path) -> None:
-        """Store what tool search learns from calls in `path`, so it survives a restart.
-
-        The file is deleted if learning is turned off in the settings.
-        """
-        if not self._search_settings.learn:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-        self._search_history_path = path
-        if self._tool_search is not None:
-            self._keep_search_history()
-
-    def _keep_search_history(self) -> None:
-        if self._search_history_path is not None and self._history_keeper is None:
-            from toolway.search.history_file import HistoryKeeper
-
-            assert self._tool_search is not None
-            self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
-
-    def apply_search_settings(self, settings: SearchSettings) -> None:
-        """Use these tool search settings from now on."""
-        previous, self._search_settings = self._search_settings, settings
-        if self._tool_search is not None:
-            self._tool_search.set_learning(settings.learn)
-            if dataclasses.replace(previous, learn=settings.learn) != settings:
-                self._open_search_vectors()
-
-    @property
-    def search_vectors(self) -> Vectors | None:
-        """Return this hub's embedding search; None if not configured, or not used yet."""
-        return self._search_vectors
-
-    @property
-    def search_model(self) -> str:
-        """Return the name of the search's embedding model; "" if it ranks by words alone."""
-        return self._search_settings.model
-
-    def _open_search_vectors(self) -> None:
-        """Give tool search the embedding model or endpoint in the settings, replacing the previous one."""
-        from toolway.search.meaning import open_vectors
-
-        assert self._tool_search is not None
-        settings, environment = self._search_settings, self._environment
-
-        async def get_key() -> str:
-            return await self.resolve_setting(settings.key, "search.key")
-
-        self._drop_search_vectors()
-        open_store = environment.open_vector_store or partial(open_vector_store, environment.environ)
-        self._search_vectors = open_vectors(settings, self.servers.config.network_policy, get_key, open_store)
-        self._tool_search.set_vectors(self._search_vectors)
-
-    def _drop_search_vectors(self) -> None:
-        """Close this hub's embedding search in the background."""
-        if self._search_vectors is not None:
-            task = asyncio.get_running_loop().create_task(self._search_vectors.close())
-            self._closing_vectors.add(task)
-            task.add_done_callback(self._closing_vectors.discard)
-            self._search_vectors = None
 
     def _server_facts(self) -> Mapping[str, ServerFacts]:
         """Return what tool search needs to know about each server: description, failure, unreviewed tools."""

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,9 +21,6 @@ from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.status import describe_time
 from toolway.upstream.transport import Transport
 from toolway.upstream.transports import create_transport
-
-if TYPE_CHECKING:
-    from toolway.search.vectors import VectorStore
 
 TransportFactory = Callable[[str, Server, Spawner, Mapping[str, str], Authorizer | None], Transport]
 #: (server name, caller id of a per-caller connection or "", factory of the local transport) → transport to use instead
@@ -50,7 +47,6 @@ class HubEnvironment(msgspec.Struct, frozen=True):
     per_caller_in_cluster: Callable[[str], bool] | None = (
         None  # in a cluster: True if a remote server separates callers
     )
-    open_vector_store: Callable[[str], VectorStore] | None = None  # in a cluster: by the identity of a search model
     environ: Mapping[str, str] = msgspec.field(default_factory=lambda: os.environ)
     cores: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations

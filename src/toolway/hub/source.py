@@ -31,7 +31,6 @@ from toolway.upstream.transport import InProcessServer
 
 if TYPE_CHECKING:
     from toolway.config.loader import LoadedConfig
-    from toolway.search.vectors import VectorStore
 
 ConfigSource: TypeAlias = (
     "str | os.PathLike[str] | Mapping[str, ServerLike] | Sequence[Mapping[str, Any]] | LoadedConfig | None"
@@ -193,20 +192,6 @@ def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogSto
     """
     state = gateway_state_folder(environ)
     return FileCatalogStorage(folder, state / "lists.key") if state is not None else None
-
-
-def open_vector_store(environ: Mapping[str, str], identity: str) -> VectorStore:
-    """Open the store for a search model's vectors, in this user's cache folder.
-
-    Without a home directory, the store keeps nothing.
-    """
-    from toolway.search.vector_file import FileVectorStore
-    from toolway.search.vectors import NoVectorStore
-
-    cache, state = default_cache_folder(environ), gateway_state_folder(environ)
-    if cache is None or state is None:
-        return NoVectorStore()
-    return FileVectorStore(cache / "vectors", state / "lists.key", identity)
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:

@@ -172,7 +172,7 @@ class Part:
 
     def warnings(self, settings: Any) -> Sequence[ConfigIssue]:
         """Return what is wrong with its settings on this machine, although they can be used."""
-        return ()
+        return found(settings) if (found := self._find("warnings")) else ()
 
     def implied(self, settings: Any) -> Implied:
         """Return what the settings mean for the whole gateway."""

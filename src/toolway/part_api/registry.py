@@ -26,6 +26,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "approvals": "toolway.parts.approvals:Approvals",
     "flows": "toolway.parts.flows:Flows",
     "workflows": "toolway.parts.workflows:GatewayWorkflows",
+    "search": "toolway.parts.search:GatewaySearch",
     "agents": "toolway.parts.agents:GatewayAgents",
     "audit": "toolway.parts.audit:AuditLogs",
     "pins": "toolway.parts.pins:PinnedDefinitions",

@@ -155,9 +155,7 @@ class GatewayProcess:
         if self._cluster_node is not None:
             self._cluster_node.router.in_process = self._parts.server_names  # each node has them
         self._tool_filters = _create_tool_filters(settings)
-        self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
-        self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._loopback_url = ""  # URL of this gateway if only this machine can reach it
         if self._cluster_node is not None and self._shares_config:
             self._cluster_node.use_pins(self.hub, self._pin_mode, self._ignored_parts)
@@ -382,16 +380,6 @@ class GatewayProcess:
         summary = summarize_servers(self.hub.servers.status().values())
         if summary:
             _log.info("%s", summary)
-        self._advise_search()
-
-    def _advise_search(self) -> None:
-        """Log a suggestion to use tool search, if all tool definitions together cost many tokens."""
-        from toolway.search.tokens import estimate_tool_tokens, search_advice
-
-        tools = self.hub.lists.catalog.tools()
-        advice = search_advice(len(tools), estimate_tool_tokens(tools))
-        if advice:
-            _log.warning("%s: toolway connect CLIENT --print --search", advice)
 
     async def run_stdio(self, endpoint: str = "") -> None:
         """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives.
@@ -496,7 +484,6 @@ class GatewayProcess:
         self._parts.on_servers_changed()
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
-        self.hub.apply_search_settings(loaded.gateway.search)
         pins_before, pins_now = (self._find_rules(each).pin_mode for each in (previous, loaded.gateway))
         if (pins_before, previous.ignored_changes) != (pins_now, loaded.gateway.ignored_changes):
             self.hub.lists.apply_pin_mode()

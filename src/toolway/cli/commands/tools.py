@@ -1,4 +1,4 @@
-"""`toolway tools`, `tools cost`, `search` and `call`: list, search and call tools.
+"""`toolway tools` and `call`: list and call tools.
 
 Lists are read from the cache of earlier runs. Only servers without a cached list are started.
 """
@@ -27,7 +27,6 @@ from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
 from toolway.cli.params import Headers, Refresh, Wait
-from toolway.cli.search import run_cost, run_missed, run_search
 from toolway.cli.targets import (
     DOWN_STATES,
     exit_code_for_statuses,
@@ -98,38 +97,6 @@ def tools(
         return _fetch_and_print(context, target, " ".join(words[1:]), server, wait, True, tokens, words[0])
     _require_no_headers(header)
     return run_tools(context, words, server, wait=wait, refresh=refresh, tokens=tokens)
-
-
-def search(
-    context: CommandContext,
-    task: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK…]", help="The task in a few words.", show_default=False)
-    ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(
-            "--server", "-s", metavar="NAME", help="Search this server.", autocompletion=completion.complete_servers
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50, help="Number of results.")] = 5,
-    why: Annotated[
-        int | None, typer.Option("--why", metavar="N", min=1, max=50, help="Explain the score of result N.")
-    ] = None,
-    missed: Annotated[
-        bool, typer.Option("--missed", help="List what models searched for, if they called none of the found tools.")
-    ] = False,
-    refresh: Refresh = False,
-    wait: Wait = None,
-) -> CommandResult:
-    """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
-    if missed:
-        return run_missed(context)
-    return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
-
-
-def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = None) -> CommandResult:
-    """Show what the tools of each endpoint and each server cost a model, in tokens of OpenAI (o200k_base)."""
-    return run_cost(context, refresh=refresh, wait=wait)
 
 
 def call(

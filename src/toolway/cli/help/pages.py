@@ -44,7 +44,7 @@ More:    toolway help --all    toolway help COMMAND    toolway explain CODE
 _SECTIONS: Final = {
     "Set up": (*("init", "add", "new", "clients import", "clients export", "clients sync", "connect", "completion"),),
     "Servers": ("ls", "show", "edit", "rm", "enable", "disable", "restart", "login", "logout", "secrets"),
-    "Tools": ("tools", "tools cost", "tools codegen", "search", "call", "prompts", "resources"),
+    "Tools": ("tools", "tools codegen", "call", "prompts", "resources"),
     "Trust": ("trust", "trust lock", "trust update", "trust sandbox"),
     "Gateway": (
         *("serve", "ui", "top", "calls", "calls show", "calls replay", "keys"),

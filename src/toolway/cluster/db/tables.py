@@ -301,19 +301,6 @@ class SessionRow(Base):
     until: Mapped[float] = mapped_column(index=True)  # the session cannot be resumed after this time
 
 
-class ToolVectorRow(Base):
-    """A tool definition's embedding, for tool search."""
-
-    __tablename__ = "tool_vectors"
-
-    tenant: Mapped[str] = mapped_column(primary_key=True)
-    model: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the model's identity
-    id: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the text
-    vector: Mapped[bytes]  # 16-bit floats
-    mac: Mapped[str]  # of all columns (`integrity.py`)
-    saved_at: Mapped[float]
-
-
 class PinsRow(Base):
     """One server's pinned definitions, and deviations from them."""
 

@@ -146,7 +146,6 @@ class WorkerGroup:
         calls = activity.calls
         new = calls.find_newest(limit=min(max(0, calls.count - calls_before), MAX_REPORTED_CALLS))
         events = [event for _, event in activity.events.after(event_before) if event["kind"] in _REPORTED_EVENTS]
-        counts = gateway.search_tools.log.counts
         status = self._hub.servers.status()
         return {
             "metrics": gateway.metrics.store.to_json(),
@@ -155,7 +154,6 @@ class WorkerGroup:
             "running": Counter(call.server for call in self._hub.calls.running()),
             "messages": {name: [each.messages_sent, each.messages_received] for name, each in status.items()},
             "parts": gateway.parts.own_reports(),
-            "searches": [counts.fits, counts.nothing, counts.refused, counts.calls],
             "count": calls.count,
             "calls": [msgspec.to_builtins(each) for each in reversed(new)],
             "events": events,
@@ -270,7 +268,6 @@ class WorkerGroup:
 
 
 def _to_report(reply: Json) -> WorkerReport:
-    searches = reply.get("searches") or [0, 0, 0, {}]
     return WorkerReport(
         MetricsStore.from_json(reply["metrics"]),
         (int(reply["stalls"][0]), float(reply["stalls"][1])),
@@ -278,7 +275,6 @@ def _to_report(reply: Json) -> WorkerReport:
         reply.get("running") or {},
         reply.get("messages") or {},
         reply.get("parts") or {},
-        (int(searches[0]), int(searches[1]), int(searches[2]), searches[3]),
     )
 
 

@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
-from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.principals import METRICS_SCOPE, Principal
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
@@ -38,14 +36,12 @@ class MetricsEndpoint:
         hub: HubCore,
         metrics: Metrics,
         gateway_stats: Callable[[], Json],
-        search: SearchAdmin,
         gauges_of_parts: Callable[[], Awaitable[Sequence[Gauge]]],
         cluster: ClusterHooks = NO_CLUSTER,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
         self._gateway_stats = gateway_stats
-        self._search = search
         self._cluster = cluster
         self._gauges_of_parts = gauges_of_parts
 
@@ -72,10 +68,9 @@ class MetricsEndpoint:
         )
 
         self._metrics.store.prune(frozenset(self._hub.servers.entries))
-        tokens = await self._search.get_tokens()
         snapshot = self._metrics.snapshot()
         self._cluster.on_metrics_shown()
-        gauges = [*self._gauges(GaugeValue), *self._search_gauges(GaugeValue, tokens)]
+        gauges = list(self._gauges(GaugeValue))
         of_parts = await self._gauges_of_parts()
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept, of_parts)
 
@@ -100,19 +95,6 @@ class MetricsEndpoint:
         for (server, tool), facts in list(self._hub.servers.breaker_status().items())[:MAX_BREAKERS]:
             yield gauge("toolway_breaker_open", {"server": server, "tool": tool}, _BREAKER_VALUES[facts.state])
         yield from self._gateway_gauges(gauge)
-
-    def _search_gauges(self, gauge: type[GaugeValue], tokens: Json) -> Iterator[GaugeValue]:
-        searches = self._search.list_searches()
-        for outcome in ("fits", "nothing"):
-            yield gauge("toolway_searches", {"outcome": outcome}, searches[outcome])
-        for name in (READ_TOOL, CALL_TOOL):
-            yield gauge("toolway_search_calls", {"meta_tool": name}, searches["calls"].get(name, 0))
-        yield gauge("toolway_search_calls_refused", {}, searches["refused"])
-        yield gauge("toolway_searches_unmet", {}, len(searches["unmet"]))
-        for endpoint in tokens["endpoints"]:
-            yield gauge("toolway_endpoint_tokens", {"endpoint": endpoint["path"]}, endpoint["tokens"])
-        for server in tokens["servers"]:
-            yield gauge("toolway_server_tokens", {"server": server["server"]}, server["tokens"])
 
     def _load_gauges(self, gauge: type[GaugeValue], server: str) -> Iterator[GaugeValue]:
         labels, slots = {"server": server}, self._hub.servers.upstreams.limiters.get(server)

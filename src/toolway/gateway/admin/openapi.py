@@ -160,15 +160,6 @@ _TOOL_ROW: Final = _object(
         "destructive": _BOOLEAN,
     }
 )
-_FOUND_TOOL: Final = _object(
-    {
-        "server": _STRING,
-        "tool": _STRING,
-        "description": _STRING,
-        "score": _NUMBER,
-        "reasons": _array(_object({"kind": _STRING, "text": _STRING, "fields": _STRINGS, "weight": _NUMBER})),
-    }
-)
 _TOOL: Final = _object(
     {
         "name": _STRING,
@@ -279,7 +270,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "version": _STRING,
             "pid": _INTEGER,
             "paths": _STRINGS,
-            "search": _object({"model": _STRING, "problem": _STRING, "embedded": _INTEGER, "tools": _INTEGER}),
         }
     ),
     "Description": _ANY_OBJECT,
@@ -347,34 +337,6 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "ToolDetail": _object({"raw": _ANY_OBJECT}, _TOOL_ROW),
     "EndpointList": _object(
         {"all": _object({"path": _STRING, "tools": _INTEGER}), "toolsets": _array(_TOOLSET), "servers": _STRINGS}
-    ),
-    "SearchAnswer": _object(
-        {
-            "fits": _BOOLEAN,
-            "total_tools": _INTEGER,
-            "total_servers": _INTEGER,
-            "problem": _STRING,
-            "tools": _array(_FOUND_TOOL),
-        }
-    ),
-    "SearchList": _object(
-        {
-            "fits": _INTEGER,
-            "nothing": _INTEGER,
-            "refused": _INTEGER,
-            "calls": _ANY_OBJECT,
-            "unmet": _array(
-                _object({"query": _STRING, "times": _INTEGER, "at": _NUMBER, "fits": _BOOLEAN, "found": _STRINGS})
-            ),
-        }
-    ),
-    "TokenList": _object(
-        {
-            "endpoints": _array(_object({"path": _STRING, "tools": _INTEGER, "tokens": _INTEGER, "search": _BOOLEAN})),
-            "servers": _array(_object({"server": _STRING, "tools": _INTEGER, "tokens": _INTEGER})),
-            "advice": _STRING,
-            "tokenizer": _STRING,
-        }
     ),
     # keys
     "KeyList": _object({"keys": _array(_KEY)}),

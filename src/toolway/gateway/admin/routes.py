@@ -22,7 +22,6 @@ from toolway.events import AccessEvent, Event
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
-from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
@@ -191,24 +190,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET", "/admin/tool-list", "All tools, shortened, with sizes", "ToolRows", lambda a, r: a.overview.list_tools()
-    ),
-    Route(
-        "GET",
-        "/admin/search",
-        "Tools that match a query, with scores and reasons",
-        "SearchAnswer",
-        lambda a, r: a.search.search(r.query),
-        query=SEARCH_QUERY,
-    ),
-    Route(
-        "GET",
-        "/admin/searches",
-        "Searches of clients, and those that led to no call",
-        "SearchList",
-        lambda a, r: a.search.list_searches(),
-    ),
-    Route(
-        "GET", "/admin/tokens", "Tokens of each endpoint and server", "TokenList", lambda a, r: a.search.get_tokens()
     ),
     Route("GET", "/admin/toolsets", "MCP endpoints", "EndpointList", lambda a, r: a.overview.list_endpoints()),
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -412,7 +393,6 @@ class AdminHandlers(NamedTuple):
     servers: ServersAdmin
     calls: CallsAdmin
     overview: OverviewAdmin
-    search: SearchAdmin
     keys: KeysAdmin | None
 
 
@@ -428,7 +408,7 @@ class AdminEndpoint:
         cluster: ClusterHooks,
         parts: PartSet,
     ) -> None:
-        self.servers, self.calls, self.overview, self.search, self._keys = handlers
+        self.servers, self.calls, self.overview, self._keys = handlers
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub_mask = mask
         self._gateway_stats = gateway_stats
@@ -488,7 +468,6 @@ class AdminEndpoint:
             "version": __version__,
             "pid": os.getpid(),
             "paths": self.table.paths,
-            "search": self.search.get_status(),
         }
         return {**self._gateway_stats(), **facts, **self._parts.status()}
 

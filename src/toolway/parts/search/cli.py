@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
 
+import typer
+
 from toolway.catalog.catalog import Catalog
+from toolway.cli import completion
 from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age
+from toolway.cli.params import Refresh, Wait
 from toolway.cli.targets import (
     file_without_gateway,
     find_gateway,
@@ -25,7 +30,7 @@ from toolway.cli.targets import (
     require_gateway,
     wait_for_tools,
 )
-from toolway.gateway.mcp.meta_tools import META_TOOLS, first_sentence
+from toolway.parts.search.meta_tools import META_TOOLS, first_sentence
 from toolway.search.tokens import TOKENIZER, TOKENS_LABEL, estimate_tokens, estimate_tool_tokens, search_advice
 from toolway.search.tool_search import ToolSearch
 from toolway.types import Json
@@ -36,6 +41,38 @@ if TYPE_CHECKING:
     from toolway.search.results import SearchAnswer
 
 MISSED_FOUND: Final = 3  # tools that are shown of a search without a call
+
+
+def search(
+    context: CommandContext,
+    task: Annotated[
+        list[str] | None, typer.Argument(metavar="[TASK…]", help="The task in a few words.", show_default=False)
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server", "-s", metavar="NAME", help="Search this server.", autocompletion=completion.complete_servers
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50, help="Number of results.")] = 5,
+    why: Annotated[
+        int | None, typer.Option("--why", metavar="N", min=1, max=50, help="Explain the score of result N.")
+    ] = None,
+    missed: Annotated[
+        bool, typer.Option("--missed", help="List what models searched for, if they called none of the found tools.")
+    ] = False,
+    refresh: Refresh = False,
+    wait: Wait = None,
+) -> CommandResult:
+    """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
+    if missed:
+        return run_missed(context)
+    return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
+
+
+def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = None) -> CommandResult:
+    """Show what the tools of each endpoint and each server cost a model, in tokens of OpenAI (o200k_base)."""
+    return run_cost(context, refresh=refresh, wait=wait)
 
 
 async def run_search(

@@ -16,12 +16,12 @@ import pytest
 np = pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (toolway[search]): no model is run")
 
-from toolway.search.minilm import MINILM, MiniLm, ModelFiles  # noqa: E402
-from toolway.search.vectors import EmbeddingError  # noqa: E402
+from toolway.parts.search.minilm import MINILM, MiniLm, ModelFiles  # noqa: E402
+from toolway.parts.search.vector_store import EmbeddingError  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 
-PACKAGE = Path(__file__).parents[2] / "packages" / "toolway-search-minilm"
+PACKAGE = Path(__file__).parents[3] / "packages" / "toolway-search-minilm"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "mail", "issue", "weather", "send", "create", "get", ":"]
 WIDTH, WIDE, HEADS, LAYERS = 24, 48, 3, 2
 LARGE_CHANNEL, LARGE_NEURON = 5, 7
@@ -258,7 +258,7 @@ async def test_event_loop_runs_while_model_runs(small):
 _LOAD = """
 import asyncio, os, sys
 from pathlib import Path
-from toolway.search.minilm import MiniLm, ModelFiles
+from toolway.parts.search.minilm import MiniLm, ModelFiles
 files = ModelFiles(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])
 async def main():
     embedder = MiniLm(Path(sys.argv[1]), files)

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from toolway.catalog.catalog import Tool
-from toolway.config.settings import SearchSettings
 from toolway.network import NetworkPolicy
+from toolway.parts.search.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from toolway.search.vectors import Embedder, VectorStore
+    from toolway.parts.search.vector_store import VectorStore
+    from toolway.parts.search.vectors import Embedder
 
 
 class Vectors(Protocol):
@@ -61,7 +62,7 @@ def open_vectors(
     if not settings.model:
         return None
     try:
-        from toolway.search.vectors import ModelVectors
+        from toolway.parts.search.vectors import ModelVectors
     except ImportError:
         return UnavailableVectors("numpy is not installed: install toolway[search]")
     try:
@@ -75,9 +76,9 @@ def _create_embedder(
     settings: SearchSettings, network_policy: NetworkPolicy, get_key: Callable[[], Awaitable[str]]
 ) -> Embedder:
     if settings.endpoint:
-        from toolway.search.endpoint import EmbeddingEndpoint
+        from toolway.parts.search.endpoint import EmbeddingEndpoint
 
         return EmbeddingEndpoint(settings.endpoint, settings.model, get_key, settings.dimensions, network_policy)
-    from toolway.search.minilm import MiniLm
+    from toolway.parts.search.minilm import MiniLm
 
     return MiniLm()

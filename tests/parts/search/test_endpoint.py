@@ -13,11 +13,12 @@ import pytest
 
 np = pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
 
-from tests.search.test_vectors import make_tools  # noqa: E402
+from tests.parts.search.stores import file_store  # noqa: E402
+from tests.parts.search.test_vectors import make_tools  # noqa: E402
 from toolway.network import PUBLIC_ONLY, NetworkPolicy  # noqa: E402
-from toolway.search.endpoint import PAUSES_S, Breaker, EmbeddingEndpoint  # noqa: E402
-from toolway.search.vector_file import FileVectorStore  # noqa: E402
-from toolway.search.vectors import EmbeddingError, ModelVectors  # noqa: E402
+from toolway.parts.search.endpoint import PAUSES_S, Breaker, EmbeddingEndpoint  # noqa: E402
+from toolway.parts.search.vector_store import EmbeddingError  # noqa: E402
+from toolway.parts.search.vectors import ModelVectors  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 
@@ -219,9 +220,7 @@ async def test_tools_are_sent_in_batches_once_and_stored(service, tmp_path):
     tools = make_tools(*(f"tool_{number}" for number in range(150)))
     for expected in ([64, 64, 22], []):
         embedder = endpoint(service)
-        source = ModelVectors(
-            embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30
-        )
+        source = ModelVectors(embedder, file_store(tmp_path, embedder.identity), query_timeout=30)
         await source.prepare([], tools)
         await source.wait_complete()
         assert [len(body["input"]) for _, body in service.requests] == expected
@@ -236,9 +235,7 @@ async def test_model_of_other_dimensions_ignores_stored_vectors(service, tmp_pat
     tools = make_tools("send_mail", "create_issue")
     for dimensions in (4, 6):
         embedder = endpoint(service, dimensions=dimensions)
-        source = ModelVectors(
-            embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30
-        )
+        source = ModelVectors(embedder, file_store(tmp_path, embedder.identity), query_timeout=30)
         await source.prepare(["mail"], tools)
         await source.wait_complete()
         assert source.score("mail", tools) is not None
@@ -254,9 +251,7 @@ async def test_failing_tool_batches_leave_search_by_words(service, tmp_path):
     async def never(seconds: float) -> None:
         await asyncio.Event().wait()
 
-    source = ModelVectors(
-        embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30, sleep=never
-    )
+    source = ModelVectors(embedder, file_store(tmp_path, embedder.identity), query_timeout=30, sleep=never)
     tools = make_tools("send_mail", "create_issue")
     await source.prepare(["mail"], tools)
     assert source.score("mail", tools) is None

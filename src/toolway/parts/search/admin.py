@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
-from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
-from toolway.gateway.mcp.meta_tools import META_TOOLS, first_sentence
-from toolway.gateway.mcp.search_tools import SearchTools
+from toolway.gateway.admin.routes import Route
+from toolway.gateway.admin.schema import ANY_OBJECT, BOOLEAN, INTEGER, NUMBER, STRING, STRINGS, array_of, object_of
 from toolway.gateway.tool_filter import ALL_TOOLS, SEARCH_ALL_TOOLS, ToolFilter
 from toolway.hub.core import HubCore
+from toolway.parts.search.meta_tools import META_TOOLS, first_sentence
+from toolway.parts.search.search_log import SearchLog
 from toolway.types import Json
 
 MAX_RESULTS: Final = 50
@@ -27,19 +28,22 @@ SEARCH_QUERY: Final = {
 
 
 class SearchAdmin:
-    """Handlers of `/admin/search`, `/admin/searches` and `/admin/tokens`."""
+    """Handlers of `/admin/search`, `/admin/searches` and `/admin/tokens`.
+
+    `worker_reports` returns what other workers have counted (`report_counts`).
+    """
 
     def __init__(
         self,
         hub: HubCore,
-        search_tools: SearchTools,
+        log: SearchLog,
         toolsets: Callable[[], Mapping[str, ToolFilter]],
-        cluster: ClusterHooks = NO_CLUSTER,
+        worker_reports: Callable[[], Sequence[Json]],
     ) -> None:
         self._hub = hub
-        self._cluster = cluster
-        self._search_tools = search_tools
+        self._log = log
         self._toolsets = toolsets
+        self._worker_reports = worker_reports
         self._sizes: dict[tuple[str, str], tuple[Tool, int]] = {}  # characters of each definition, of this tool object
 
     async def search(self, query: str) -> Json:
@@ -76,28 +80,14 @@ class SearchAdmin:
             ],
         }
 
-    def get_status(self) -> Json:
-        """Return the state of embedding search: model, problem, embedded tools.
-
-        The model is "" if this search is off.
-        """
-        vectors = self._hub.search_vectors
-        embedded, tools = vectors.embedded if vectors is not None else (0, 0)
-        problem = vectors.problem if vectors is not None else ""
-        return {"model": self._hub.search_model, "problem": problem, "embedded": embedded, "tools": tools}
-
     def list_searches(self) -> Json:
         """Return tool search counters, and the queries that led to no call."""
-        log = self._search_tools.log
-        counts = log.counts
-        others = [report.searches for report in self._cluster.worker_reports()]
-        calls = Counter(counts.calls)
-        for other in others:
-            calls.update(other[3])
+        reports = [self.report_counts(), *self._worker_reports()]
+        calls = Counter[str]()
+        for report in reports:
+            calls.update(report["calls"])
         return {
-            "fits": counts.fits + sum(other[0] for other in others),
-            "nothing": counts.nothing + sum(other[1] for other in others),
-            "refused": counts.refused + sum(other[2] for other in others),
+            **{name: sum(report[name] for report in reports) for name in ("fits", "nothing", "refused")},
             "calls": dict(calls),
             "unmet": [
                 {
@@ -107,9 +97,14 @@ class SearchAdmin:
                     "fits": each.fits,
                     "found": list(each.found),
                 }
-                for each in log.unmet()
+                for each in self._log.unmet()
             ],
         }
+
+    def report_counts(self) -> Json:
+        """Return the counters of this process alone."""
+        counts = self._log.counts
+        return {"fits": counts.fits, "nothing": counts.nothing, "refused": counts.refused, "calls": dict(counts.calls)}
 
     async def get_tokens(self) -> Json:
         """Return how many tools each endpoint lists, and how many tokens their definitions cost a model."""
@@ -165,3 +160,72 @@ class SearchAdmin:
 def _lists(tool_filter: ToolFilter, name: tuple[str, str]) -> bool:
     full_name = ".".join(name)
     return full_name in tool_filter and tool_filter.lists(full_name)
+
+
+SCHEMAS: Final = {
+    "SearchStatus": object_of({"model": STRING, "problem": STRING, "embedded": INTEGER, "tools": INTEGER}),
+    "SearchAnswer": object_of(
+        {
+            "fits": BOOLEAN,
+            "total_tools": INTEGER,
+            "total_servers": INTEGER,
+            "problem": STRING,
+            "tools": array_of(
+                object_of(
+                    {
+                        "server": STRING,
+                        "tool": STRING,
+                        "description": STRING,
+                        "score": NUMBER,
+                        "reasons": array_of(
+                            object_of({"kind": STRING, "text": STRING, "fields": STRINGS, "weight": NUMBER})
+                        ),
+                    }
+                )
+            ),
+        }
+    ),
+    "SearchList": object_of(
+        {
+            "fits": INTEGER,
+            "nothing": INTEGER,
+            "refused": INTEGER,
+            "calls": ANY_OBJECT,
+            "unmet": array_of(
+                object_of({"query": STRING, "times": INTEGER, "at": NUMBER, "fits": BOOLEAN, "found": STRINGS})
+            ),
+        }
+    ),
+    "TokenList": object_of(
+        {
+            "endpoints": array_of(object_of({"path": STRING, "tools": INTEGER, "tokens": INTEGER, "search": BOOLEAN})),
+            "servers": array_of(object_of({"server": STRING, "tools": INTEGER, "tokens": INTEGER})),
+            "advice": STRING,
+            "tokenizer": STRING,
+        }
+    ),
+}
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/admin/search",
+        "Tools that match a query, with scores and reasons",
+        "SearchAnswer",
+        lambda runtime, request: runtime.admin.search(request.query),
+        query=SEARCH_QUERY,
+    ),
+    Route(
+        "GET",
+        "/admin/searches",
+        "Searches of clients, and those that led to no call",
+        "SearchList",
+        lambda runtime, request: runtime.admin.list_searches(),
+    ),
+    Route(
+        "GET",
+        "/admin/tokens",
+        "Tokens of each endpoint and server",
+        "TokenList",
+        lambda runtime, request: runtime.admin.get_tokens(),
+    ),
+)

@@ -1,6 +1,6 @@
 """Scores of tools by the meaning of a query: vectors of an embedding model, kept in memory and in a store.
 
-    source = ModelVectors(embedder, FileVectorStore(folder, key_file, embedder.identity))
+    source = ModelVectors(embedder, TableVectorStore(database, key, embedder.identity))
     search.set_vectors(source)
 
 Theory of operation
@@ -23,7 +23,7 @@ import hashlib
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolway.catalog.catalog import Tool
+from toolway.parts.search.vector_store import EmbeddingError, VectorStore
 from toolway.search.words import split_name
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -50,10 +51,6 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\n+")
 _log = logging.getLogger("toolway.search")
 
 
-class EmbeddingError(Exception):
-    """Failure of an embedder. Its text says why, without secrets."""
-
-
 class Embedder(Protocol):
     """Interface of an embedding model: turns strings into vectors of length 1."""
 
@@ -65,27 +62,6 @@ class Embedder(Protocol):
         """Return one vector per string. Raises `EmbeddingError`, even for taking longer than `timeout` seconds."""
 
     async def close(self) -> None: ...
-
-
-class VectorStore(Protocol):
-    """Storage of the vectors of one model by the hash of their text: bytes of 16-bit floats."""
-
-    async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
-
-    async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Store embedding vectors, each under the hash of the text that it is for.
-
-        If the store is full, vectors of `wanted`, the strings in use, are kept first.
-        """
-
-
-class NoVectorStore:
-    """Vector store that keeps nothing: for a hub without a cache folder."""
-
-    async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        return {}
-
-    async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None: ...
 
 
 class _Table(NamedTuple):

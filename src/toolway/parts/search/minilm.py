@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from toolway.search.vectors import EmbeddingError, Vector, to_unit_length
-from toolway.search.wordpiece import WordPiece
+from toolway.parts.search.vector_store import EmbeddingError
+from toolway.parts.search.vectors import Vector, to_unit_length
+from toolway.parts.search.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ import pytest
 np = pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
 
 from toolway.catalog.catalog import Tool  # noqa: E402
-from toolway.search.vectors import BATCH, EmbeddingError, ModelVectors, describe_tool, to_unit_length  # noqa: E402
+from toolway.parts.search.vector_store import EmbeddingError  # noqa: E402
+from toolway.parts.search.vectors import BATCH, ModelVectors, describe_tool, to_unit_length  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 

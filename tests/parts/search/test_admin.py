@@ -10,11 +10,12 @@ import pytest
 
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.server_entry import parse_entry
-from toolway.config.settings import SearchSettings
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.run import run_checks
 from toolway.gateway.tool_filter import ToolFilter
-from toolway.search.search_log import MAX_PRINCIPALS, MAX_SEARCHES_PER_PRINCIPAL, MAX_UNMET, SearchLog
+from toolway.parts.search.runtime import SearchRuntime
+from toolway.parts.search.search_log import MAX_PRINCIPALS, MAX_SEARCHES_PER_PRINCIPAL, MAX_UNMET, SearchLog
+from toolway.parts.search.settings import SearchSettings
 from toolway.search.tokens import MANY_TOOLS, estimate_tokens, search_advice
 from toolway.telemetry.metrics import Metrics
 from toolway.testing import fake_server
@@ -43,11 +44,11 @@ async def test_ranking_shows_scores_and_reasons(tmp_path: Path) -> None:
 
 async def test_missing_search_model_is_a_note_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
-    monkeypatch.setattr("toolway.search.minilm.PACKAGE", "toolway_search_not_installed")
+    monkeypatch.setattr("toolway.parts.search.minilm.PACKAGE", "toolway_search_not_installed")
     async with edge(tmp_path) as found:
         none = {"model": "", "problem": "", "embedded": 0, "tools": 0}
         assert json.loads((await found.ask("GET", "/admin")).body)["search"] == none
-        found.hub.apply_search_settings(SearchSettings(model="minilm"))
+        found.gateway.parts.runtime("search", SearchRuntime).apply(SearchSettings(model="minilm"))
         answer = await read(found, "search?query=sum%20of%20two%20numbers&limit=3")
         assert answer["tools"][0]["tool"] == "add" and "the model is not installed" in answer["problem"]
         status = json.loads((await found.ask("GET", "/admin")).body)["search"]

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from toolway.cli import search
 from toolway.cli.exit_codes import GatewayError
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
-from toolway.cli.search import run_missed
+from toolway.parts.search import cli
+from toolway.parts.search.cli import run_missed
 from toolway.types import Json
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
     async def require_gateway(*_: object) -> AdminFake:
         return AdminFake()
 
-    monkeypatch.setattr(search, "require_gateway", require_gateway)
+    monkeypatch.setattr(cli, "require_gateway", require_gateway)
     assert await run_missed(CommandContext(output, TargetOptions())) == 0
 
 

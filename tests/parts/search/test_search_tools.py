@@ -24,10 +24,11 @@ from toolway.events import CallFinished, Event
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.mcp.context import RequestContext
-from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
+from toolway.parts.search.meta_tools import META_TOOLS
+from toolway.parts.search.runtime import SearchRuntime
 from toolway.testing import fake_server
 from toolway.types import Call, CallResult, ToolResult
 
@@ -454,7 +455,7 @@ async def test_call_tool_adds_few_function_calls(monkeypatch: pytest.MonkeyPatch
 
 async def test_call_after_a_search_is_learned_and_unmet_search_kept() -> None:
     async with two_servers() as found, found.raw("search") as raw:
-        log = found.gateway.search_tools.log
+        log = found.gateway.parts.runtime("search", SearchRuntime).tools.log
 
         def learned(query: str) -> set[str]:
             """Names of the tools that earlier calls recommend for a query."""

@@ -11,10 +11,13 @@ import pytest
 
 from tests.search.tools import WORK, catalog_of, names, replace
 from toolway.catalog.catalog import Catalog
-from toolway.config.settings import SearchSettings
+from toolway.gateway.part_set import PartSet
 from toolway.hub.core import HubCore
-from toolway.search import history_file
-from toolway.search.history_file import HistoryKeeper, read_history, write_history
+from toolway.part_api.part import GatewayPlace
+from toolway.parts.search import history_file
+from toolway.parts.search.history_file import HistoryKeeper, read_history, write_history
+from toolway.parts.search.runtime import HISTORY_FILE
+from toolway.parts.search.settings import SearchSettings
 from toolway.search.learning import CallHistory
 from toolway.search.tool_search import ToolSearch
 
@@ -73,7 +76,7 @@ async def test_calls_learned_before_file_is_read_are_kept(tmp_path: Path) -> Non
 
 
 async def test_disabled_learning_removes_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "history.json"
+    path = tmp_path / HISTORY_FILE
     search, manager = await open_search(catalog_of(WORK), path)
     search.record_call(QUERY, "anna", "github", "create_issue")
     await manager.close()
@@ -85,16 +88,17 @@ async def test_disabled_learning_removes_the_file(tmp_path: Path) -> None:
 
     path.write_text("{}")
     async with HubCore({}, catalog_storage=None) as hub:
-        hub.apply_search_settings(SearchSettings(learn=False))
-        hub.store_search_history(path)
+        PartSet(hub, None, place=GatewayPlace(tmp_path)).start({"search": SearchSettings(learn=False)})
     assert not path.exists()
 
 
-async def test_hub_stores_history_on_close(tmp_path: Path) -> None:
-    path = tmp_path / "history.json"
+async def test_gateway_stores_history_on_close(tmp_path: Path) -> None:
+    path = tmp_path / HISTORY_FILE
     async with HubCore({}, catalog_storage=None) as hub:
-        hub.store_search_history(path)
+        parts = PartSet(hub, None, place=GatewayPlace(tmp_path))
+        parts.start({})
         hub.tool_search.record_call(QUERY, "anna", "github", "create_issue", "hash")
+        await parts.close()
     assert len(read_history(path)) == 1
 
 

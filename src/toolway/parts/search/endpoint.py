@@ -17,7 +17,8 @@ from toolway.errors import ToolwayError
 from toolway.http.client import ClientLimits, HttpClient, HttpError, HttpTarget, encode_headers
 from toolway.http.request import HeaderBlock
 from toolway.network import NetworkPolicy
-from toolway.search.vectors import EmbeddingError, Vector, to_unit_length
+from toolway.parts.search.vector_store import EmbeddingError
+from toolway.parts.search.vectors import Vector, to_unit_length
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_DIMENSIONS: Final = 4096

@@ -18,24 +18,29 @@ import msgspec
 
 from toolway._async import run_in_slices
 from toolway.catalog.catalog import Tool
-from toolway.gateway.mcp import meta_tools
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure, is_argument_failure, schema_text
-from toolway.gateway.mcp.meta_tools import (
+from toolway.gateway.mcp.responses import RpcResult
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.meta_tools import MetaTools, UnwrappedCall
+from toolway.hub.core import HubCore
+from toolway.parts.search.meta_tools import (
     CALL_TOOL,
+    MAX_RESULTS,
     META_TOOLS,
     READ_TOOL,
     SEARCH_TOOL,
     Coverage,
     FoundTool,
+    effect_word,
+    first_sentence,
     search_instructions,
+    search_result,
+    text_result,
+    typed_arguments,
 )
-from toolway.gateway.mcp.responses import RpcResult
-from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.meta_tools import MetaTools, UnwrappedCall
-from toolway.hub.core import HubCore
+from toolway.parts.search.search_log import SearchLog
 from toolway.protocol.jsonrpc import RawResult, encode_json
-from toolway.search.search_log import SearchLog
 from toolway.types import Effect, Json
 
 if TYPE_CHECKING:
@@ -94,13 +99,13 @@ class SearchTools:
                 return await self._search(context, given)
             return self._describe(context.view, given)
         except ValueError as exc:
-            return meta_tools.text_result(f"{name}: {exc}", is_error=True)
+            return text_result(f"{name}: {exc}", is_error=True)
 
     async def _search(self, context: RequestContext, arguments: Json) -> Json:
         queries, limit, server = _read_queries(arguments), arguments.get("limit"), arguments.get("server")
         view = context.view
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"limit must be a number from 1 to {meta_tools.MAX_RESULTS}")
+            raise ValueError(f"limit must be a number from 1 to {MAX_RESULTS}")
         if server is not None and server not in view.servers():
             raise ValueError(f"unknown server; the servers are: {', '.join(view.servers())[:2000] or 'none'}")
         await self._meta_tools.endpoints.wait_for_starting(view, STARTUP_WAIT_S)
@@ -111,14 +116,14 @@ class SearchTools:
         found = await self.search_view(
             view,
             queries,
-            limit=min(limit or default, meta_tools.MAX_RESULTS),
+            limit=min(limit or default, MAX_RESULTS),
             server=server,
             principal=context.principal.id,
         )
         results = [self._found_tool(view, match, coverage) for match in found.matches]
         self._log_search(context.principal.id, queries, found, results)
         notes = [f"Only words were compared: {found.notes.meaning}."] if found.notes.meaning else []
-        return meta_tools.search_result(results, fits=found.fits, coverage=coverage, notes=notes)
+        return search_result(results, fits=found.fits, coverage=coverage, notes=notes)
 
     async def search_view(
         self, view: EndpointView, queries: list[str], *, limit: int, server: str | None, principal: str
@@ -214,12 +219,12 @@ class SearchTools:
         if known is None or known[0] is not tool:
             definition = view.definition(name, tool)
             description = definition.get("description")
-            sentence = meta_tools.first_sentence(description) if isinstance(description, str) else ""
-            known = (tool, meta_tools.typed_arguments(definition["inputSchema"]), sentence)
+            sentence = first_sentence(description) if isinstance(description, str) else ""
+            known = (tool, typed_arguments(definition["inputSchema"]), sentence)
             if len(self._compact) >= MAX_COMPACT:
                 self._compact.clear()
             self._compact[view, name] = known
-        effect = meta_tools.effect_word(self._hub.policies.tool_policy(tool).default_effect)
+        effect = effect_word(self._hub.policies.tool_policy(tool).default_effect)
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_views_changed(self) -> None:
@@ -242,7 +247,7 @@ class SearchTools:
                 unknown.append(each[:200])
         lines = [encode_json(each).decode() for each in found]
         lines += [f"Unknown tool: {each}. Find its name with {SEARCH_TOOL}." for each in unknown]
-        result = meta_tools.text_result("\n".join(lines), is_error=not found)
+        result = text_result("\n".join(lines), is_error=not found)
         return {**result, "structuredContent": {"tools": found, "unknown": unknown}}
 
     # -- call_tool and read_tool ---------------------------------------------------------------------------------------
@@ -314,9 +319,9 @@ class SearchTools:
         """
         self.log.counts.refused += 1
         if view is None or tool is None:
-            return meta_tools.text_result(reason, is_error=True)
+            return text_result(reason, is_error=True)
         schema = view.definition(name, tool)["inputSchema"]
-        result = meta_tools.text_result(f"{reason}\n{schema_text(name, schema)}", is_error=True)
+        result = text_result(f"{reason}\n{schema_text(name, schema)}", is_error=True)
         return {**result, "structuredContent": {"tool": name, "inputSchema": schema}}
 
     # -- learning -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolway.search.wordpiece import WordPiece, split_words
+from toolway.parts.search.wordpiece import WordPiece, split_words
 
 WORDS = [
     "[PAD]",
@@ -34,7 +34,7 @@ WORDS = [
     "##able",
     "a",
 ]
-DATA = Path(__file__).parents[2] / "bench" / "search" / "data"
+DATA = Path(__file__).parents[3] / "bench" / "search" / "data"
 SMALL = WordPiece({word: number for number, word in enumerate(WORDS)})
 
 
@@ -94,7 +94,7 @@ def test_tokens_equal_those_of_the_library():
 
 def _model_vocabulary() -> list[str]:
     """Return the vocabulary of MiniLM if `make search-score ARGS=model` made it on this machine."""
-    path = Path(__file__).parents[2] / "packages/toolway-search-minilm/src/toolway_search_minilm/vocab.txt"
+    path = Path(__file__).parents[3] / "packages/toolway-search-minilm/src/toolway_search_minilm/vocab.txt"
     return path.read_text("utf-8").rstrip("\n").split("\n") if path.exists() else []
 
 

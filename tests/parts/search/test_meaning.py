@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from toolway.config.loader import parse_config
-from toolway.config.settings import SearchSettings, parse_search
 from toolway.errors import ConfigError
+from toolway.gateway.part_set import PartSet
 from toolway.hub.core import HubCore
 from toolway.network import PUBLIC_ONLY
-from toolway.search.meaning import UnavailableVectors, open_vectors
+from toolway.parts.search.meaning import UnavailableVectors, open_vectors
+from toolway.parts.search.runtime import SearchRuntime
+from toolway.parts.search.settings import SearchSettings, parse_search
 from toolway.secrets import mask_secrets
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +74,7 @@ def test_search_key_is_not_in_repr():
     settings = parse_search({"endpoint": "https://a.example", "model": "m", "key": "sesame-1234"}, {})
     assert "sesame" not in repr(settings)
     text = '{"mcpServers": {}, "toolway": {"search": {"endpoint": "https://a.example", "model": "m", "key": "x1"}}}'
-    assert parse_config(text, "mcp.json", {}).gateway.search.key == "x1"
+    assert parse_config(text, "mcp.json", {}).gateway.parts["search"].key == "x1"
 
 
 async def no_key() -> str:
@@ -84,7 +86,9 @@ def no_store(identity: str):
 
 
 def test_missing_numpy_leaves_search_by_words(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "numpy" or name == "toolway.search.vectors"]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == "numpy" or name == "toolway.parts.search.vectors"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numpy", None)
     source = open_vectors(SearchSettings(model="minilm"), PUBLIC_ONLY, no_key, no_store)
@@ -96,40 +100,42 @@ def test_nothing_is_loaded_without_a_model():
     assert open_vectors(SearchSettings(), PUBLIC_ONLY, no_key, no_store) is None
 
 
-async def new_hub(settings: SearchSettings) -> HubCore:
+async def new_hub(settings: SearchSettings) -> tuple[HubCore, SearchRuntime]:
     hub = HubCore({}, catalog_storage=None)
-    hub.apply_search_settings(settings)
+    parts = PartSet(hub, None)
+    parts.start({"search": settings})
     await hub.__aenter__()
     definitions = [{"name": name, "description": text, "inputSchema": {}} for name, text in TOOLS.items()]
     hub.lists.catalog.add_server("work")
     hub.lists.catalog.replace("work", "tools", definitions)
-    return hub
+    return hub, parts.runtime("search", SearchRuntime)
 
 
 async def test_missing_model_costs_only_meaning(monkeypatch):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    hub = await new_hub(SearchSettings(model="minilm"))
+    hub, found = await new_hub(SearchSettings(model="minilm"))
     answer = await hub.tool_search.search_async("create an issue")
     assert answer.matches[0].tool.name == "create_issue"
     assert "the model is not installed" in answer.notes.meaning
-    assert hub.search_vectors is not None and hub.search_vectors.problem == answer.notes.meaning
+    assert found.vectors is not None and found.vectors.problem == answer.notes.meaning
+    await found.close()
     await hub.aclose()
 
 
 @pytest.mark.promise("D11")
 async def test_hub_searches_by_vectors_of_its_endpoint(tmp_path):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
-    from tests.search.test_endpoint import Service
-    from toolway.search.vectors import ModelVectors
+    from tests.parts.search.test_endpoint import Service
+    from toolway.parts.search.vectors import ModelVectors
 
     service = Service()
     (tmp_path / "key").write_text("sesame-1234\n")
     block = {"endpoint": service.url, "model": "small", "key": f"${{file:{tmp_path}/key}}"}
     try:
-        hub = await new_hub(parse_search(block, {}))
+        hub, found = await new_hub(parse_search(block, {}))
         await hub.tool_search.search_async("mail")
-        source = hub.search_vectors
+        source = found.vectors
         assert isinstance(source, ModelVectors)
         await source.wait_complete()
         answer = await hub.tool_search.search_async("mail")
@@ -138,12 +144,13 @@ async def test_hub_searches_by_vectors_of_its_endpoint(tmp_path):
         assert {headers["authorization"] for headers, _ in service.requests} == {"Bearer sesame-1234"}
         assert "sesame" not in mask_secrets("sesame-1234")
 
-        hub.apply_search_settings(replace(parse_search(block, {}), learn=False))
-        assert hub.search_vectors is source  # another setting changed, the source stays
-        hub.apply_search_settings(SearchSettings())
-        assert hub.search_vectors is None
+        found.apply(replace(parse_search(block, {}), learn=False))
+        assert found.vectors is source  # another setting changed, the source stays
+        found.apply(SearchSettings())
+        assert found.vectors is None
         answer = await hub.tool_search.search_async("mail")
         assert all(reason.kind != "meaning" for match in answer.matches for reason in match.reasons)
+        await found.close()
         await hub.aclose()
     finally:
         service.close()
@@ -152,18 +159,19 @@ async def test_hub_searches_by_vectors_of_its_endpoint(tmp_path):
 async def test_missing_key_costs_only_meaning(tmp_path):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     block = {"endpoint": "http://127.0.0.1:9/v1", "model": "small", "key": f"${{file:{tmp_path}/none}}"}
-    hub = await new_hub(parse_search(block, {}))
+    hub, found = await new_hub(parse_search(block, {}))
     answer = await hub.tool_search.search_async("create an issue")
     assert answer.matches[0].tool.name == "create_issue"
     assert "the key is not available" in answer.notes.meaning
+    await found.close()
     await hub.aclose()
 
 
 async def test_many_tools_are_ranked_by_meaning_in_a_thread(monkeypatch):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
-    from tests.search.test_vectors import new_source
+    from tests.parts.search.test_vectors import new_source
 
-    hub = await new_hub(SearchSettings())
+    hub, found = await new_hub(SearchSettings())
     source, _, _ = new_source()
     hub.tool_search.set_vectors(source)
     await hub.tool_search.search_async("mail")
@@ -182,4 +190,5 @@ async def test_many_tools_are_ranked_by_meaning_in_a_thread(monkeypatch):
     assert threads == [True, False]
     assert [match.tool.name for match in first.matches] == [match.tool.name for match in second.matches]
     await source.close()
+    await found.close()
     await hub.aclose()
