@@ -127,7 +127,7 @@ LONG_login := login_run.py
 long: setup ## quiet machine: ARGS=soak, cycles, neighbour, restarts (of servers at a URL, under 20 clients), cost, held, endings, overload, audit-kill, sandbox (what a sandbox adds to a start), login (tokens while the provider rotates its keys)
 	$(PYTHON) scripts/$(or $(LONG_$(ARGS)),$(error ARGS is one of: soak cycles neighbour restarts cost held endings overload audit-kill sandbox login))
 
-TESTS_process := tests/process
+TESTS_process := tests/upstream/process
 TESTS_logins := tests/auth/test_processes.py
 TESTS_bridge := $(shell grep -rl ALL_WAYS tests/gateway --include=test_*.py)
 TESTS_canary := tests/journeys/test_canary.py

@@ -20,7 +20,7 @@ import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -80,7 +80,7 @@ def rules() -> Mapping[str, Any]:
 def hits(area: str) -> list[Hit]:
     """Return all phrases of an area that are not excepted."""
     known = rules()
-    excepted = {(each["path"], each["text"]) for each in known.get("exception", ())}
+    excepted = [(each["path"], each["text"]) for each in known.get("exception", ())]
     patterns = [
         (re.compile(each["find"], re.IGNORECASE), each["write"], each.get("only", "")) for each in known["pattern"]
     ]
@@ -97,7 +97,11 @@ def hits(area: str) -> list[Hit]:
             for pattern, write, only in patterns:
                 if only == "hints" and (match := pattern.match(hint)):
                     found.append(Hit(name, number, match[0], hint, write))
-    return [each for each in found if (each.path, each.found) not in excepted]
+    return [
+        each
+        for each in found
+        if not any(text == each.found and PurePath(each.path).match(path) for path, text in excepted)
+    ]
 
 
 def _lines(name: str, source: str) -> Iterator[tuple[int, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.program import kill, program, start, until
-from tests.process.test_processes import alive, descendants
+from tests.upstream.process.test_processes import alive, descendants
 from toolway import CallError, Hub
 from toolway.catalog.persister import FORGED_LISTS
 from toolway.cluster.options import Flags, read_cluster_key, read_options

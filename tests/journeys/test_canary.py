@@ -340,7 +340,7 @@ async def test_callers_token_goes_only_to_its_issuer(
             refused = issuer.token("bob")
             answers.append(await found.call("jira__echo", {"text": "x"}, token=refused))
             assert "error" in answers[-1]
-            paths = ("/admin/servers", "/admin/people", "/admin/calls", "/metrics", "/who")
+            paths = ("/admin/servers", "/admin/sessions", "/admin/calls", "/metrics", "/who")
             answers += [{"body": (await found.ask("GET", path)).body.decode()} for path in paths]
             answers.append({"status": str(found.hub.servers.status())})
         received = [form.get("subject_token") or form.get("assertion") for form in issuer.forms]

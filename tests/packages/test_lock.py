@@ -280,7 +280,7 @@ def test_package_without_wheel_is_not_locked(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(ENTRIES))
 async def test_locked_server_works_in_a_sandbox(lab: Lab, name: str, sandbox: str) -> None:
     if bubblewrap.find_program() is None and (sandbox == "strict" or landlock.abi_version() < landlock.MIN_ABI):
-        pytest.skip("there is no bubblewrap here")
+        pytest.skip("bubblewrap is not installed")
     lab.write(**{name: {**ENTRIES[name], "sandbox": sandbox}})
     assert await lab.call(name) == ["help 1.0.0", "hello"]
 

@@ -261,4 +261,4 @@ async def test_meaning_is_combined_with_words_if_available() -> None:
 def test_definition_hash_depends_only_on_definition() -> None:
     one = Tool("a", "t", definition("t", "text"))
     assert definition_hash(one) == definition_hash(Tool("b", "t", definition("t", "text"), stale=True))
-    assert definition_hash(one) != definition_hash(Tool("a", "t", definition("t", "texts")))
+    assert definition_hash(one) != definition_hash(Tool("a", "t", definition("t", "other text")))

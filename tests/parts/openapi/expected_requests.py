@@ -127,10 +127,10 @@ class Prescribed:
                 yield f"the header {slot.name} is {own!r}, not {value!r}"
         for name, text in ((name, text) for (place, name), text in extra.items() if place == "header"):
             if (name.lower(), text) not in found:
-                yield f"there is no header {name}"
+                yield f"the header {name} is missing"
             found = [pair for pair in found if pair[0] != name.lower()]
         if found:
-            yield f"there are headers beside those that should be: {[name for name, _ in found]}"
+            yield f"unexpected headers: {[name for name, _ in found]}"
         names = [name for name, _ in arrived.headers]
         twice = {name for name in names if names.count(name) > 1}
         if twice:

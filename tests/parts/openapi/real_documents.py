@@ -41,15 +41,15 @@ def _flaws_of(tool: Json) -> list[str]:
     found = []
     mcp_types.Tool.model_validate(tool)
     if tool_names.make_model_name("a-server", name) != f"a-server__{name}":
-        found.append(f"{name} is no name for models")
+        found.append(f"{name} is not a name for models")
     for word in ("inputSchema", "outputSchema"):
         schema: Any = tool.get(word)
         if schema is None:
             continue
         if schema.get("type") != "object":
-            found.append(f"{name}: the {word} is no object")
+            found.append(f"{name}: the {word} is not an object")
         if not METASCHEMA.is_valid(schema):
-            found.append(f"{name}: the {word} is no JSON Schema 2020-12")
+            found.append(f"{name}: the {word} is not JSON Schema 2020-12")
         jsonschema_rs.Draft202012Validator(schema, retriever=_refuse)  # every reference leads somewhere
     output = tool.get("outputSchema")
     if output is not None and not jsonschema_rs.Draft202012Validator(output, retriever=_refuse).is_valid({}):

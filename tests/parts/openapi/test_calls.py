@@ -46,7 +46,7 @@ async def test_operations_of_real_documents_arrive_as_specified(path: Path):
 
 def test_real_documents_are_available():
     if not SHARED.is_dir():
-        pytest.skip(f"there are no real documents here: {SHARED} is absent")
+        pytest.skip(f"the real documents are missing: {SHARED} is absent")
     assert len(documents()) >= 12
 
 

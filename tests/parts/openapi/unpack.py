@@ -50,7 +50,7 @@ def _parts(header: str, data: bytes) -> list[tuple[str, str]]:
 
 def _wrong_form(pairs: list[tuple[str, str]], body: Any) -> Iterator[str]:
     if not isinstance(body, dict):
-        yield "a form of what is no object"
+        yield "a form of something other than an object"
         return
     left = list(pairs)
     for name, value in body.items():

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.orphans import no_other_orphans
-from tests.process.test_processes import alive, descendants
 from tests.timing import within
+from tests.upstream.process.test_processes import alive, descendants
 
 pytestmark = pytest.mark.usefixtures("_alone")
 ROUNDS = 20 if os.environ.get("TOOLWAY_LONG") else 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.upstream.raw_http import loops
-from tests.upstream.test_streamable_http import RecordingSink
+from tests.upstream.transports.test_streamable_http import RecordingSink
 from toolway import AccessDenied, CallError, Hub, Server, ServerUnavailable, Timeout
 from toolway.config.admission.entry import AdmissionPolicy, check_entry
 from toolway.config.clients.entry_writer import denormalize_entry
