@@ -224,7 +224,7 @@ export interface Endpoints {
 export interface Key {
   id: string;
   name: string;
-  scopes: string[] | null;
+  access: string[] | null;
   admin: boolean;
   created: number;
 }

@@ -59,7 +59,7 @@ async def with_agent(folder: Path, llm: FakeLLM, servers: Json, **block: Any) ->
 
 async def ask_helper(run: Program, scopes: list[str]) -> Json:
     """The result of an agent that a key with these scopes has started."""
-    _, made = await run.request("POST", "/admin/keys", {"name": "ci", "scopes": scopes})
+    _, made = await run.request("POST", "/admin/keys", {"name": "ci", "access": scopes})
     run.token = made["token"]
     async with client(run) as raw:
         raw.url = f"{raw.url}/server/workflows"

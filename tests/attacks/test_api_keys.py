@@ -19,7 +19,7 @@ async def test_unknown_field_in_a_key_request_is_rejected(tmp_path: Path) -> Non
             answer = await found.ask("POST", "/admin/keys", {"name": "ci", **field})
             assert answer.status == 400, (field, answer.body)
         assert not found.keyring.list_keys()
-        right = {"name": "ci", "scopes": ["both"], "admin": False, "rate": "1/s"}
+        right = {"name": "ci", "access": ["both"], "admin": False, "rate": "1/s"}
         assert (await found.ask("POST", "/admin/keys", right)).status == 200
 
 
@@ -27,10 +27,10 @@ async def test_unknown_field_in_a_key_request_is_rejected(tmp_path: Path) -> Non
 async def test_pattern_in_a_key_scope_is_rejected(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         for scope in ("server/*", "server/?", "server/a*", "*", "", "server/", "/admin", "both\n"):
-            answer = await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": [scope]})
+            answer = await found.ask("POST", "/admin/keys", {"name": "ci", "access": [scope]})
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (422, "E-KEYS-NEW"), scope
         for scope in ("both", "server/a", "/metrics"):
-            assert (await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": [scope]})).status == 200
+            assert (await found.ask("POST", "/admin/keys", {"name": "ci", "access": [scope]})).status == 200
         token = found.key("server/a")
         assert await found.tools(token=token)
         file = tmp_path / "keys.json"

@@ -59,7 +59,7 @@ def resident_bytes(run: Program) -> int:
 @pytest.mark.attack("B7")
 async def test_idle_connections_hold_no_bodies(tmp_path: Path) -> None:
     async with program(tmp_path / "gateway", {}) as run:
-        _, key = await run.request("POST", "/admin/keys", {"name": "caller", "scopes": []})
+        _, key = await run.request("POST", "/admin/keys", {"name": "caller", "access": []})
         fields = {"authorization": f"Bearer {key['token']}", "content-type": "application/json"}
         before = resident_bytes(run)
         idle: list[Connection] = []

@@ -132,7 +132,7 @@ def test_numbers_are_short():
 
 def test_waterfall_without_attempts_has_a_note():
     call: dict[str, Any] = dict.fromkeys(("code", "message", "detail", "hint", "trace", "source"), "")
-    call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "owner"}
+    call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "local"}
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)
     assert lines[-1] == ("  no attempt was made", "dim")
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 1, "at": 0.0, "attempt_details": []}, 20)

@@ -78,7 +78,7 @@ async def test_invalid_or_unknown_target_is_an_error(tmp_path: Path):
             ("POST", "/admin/keys", b'{"name": "a", "name": "b"}', 400),
             ("POST", "/admin/keys", b"{}", 400),
             ("POST", "/admin/keys", b'{"name": ""}', 400),
-            ("POST", "/admin/keys", b'{"name": "a", "scopes": "both"}', 400),
+            ("POST", "/admin/keys", b'{"name": "a", "access": "both"}', 400),
             ("PUT", "/admin/servers/new", b"{}", 422),
             ("PUT", "/admin/servers/Bad_Name", b'{"url": "http://127.0.0.1:1/mcp"}', 422),
             ("PATCH", "/admin/servers/a", b"", 404),
@@ -122,7 +122,7 @@ async def test_added_server_cannot_reach_internal_addresses(tmp_path: Path):
 
 async def test_key_is_shown_once_and_revoked_without_a_restart(tmp_path: Path):
     async with edge(tmp_path) as found:
-        made = json.loads((await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": ["server/a"]})).body)
+        made = json.loads((await found.ask("POST", "/admin/keys", {"name": "ci", "access": ["server/a"]})).body)
         token = made["token"]
         assert await found.tools(token=token)
         listed = await found.ask("GET", "/admin/keys")

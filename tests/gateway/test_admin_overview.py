@@ -28,7 +28,7 @@ async def test_call_details_include_phase_timings(tmp_path: Path):
     async with edge(tmp_path) as found:
         await found.call("a__echo", {"text": "hello", "api_key": "sk-abcdefghijklmnopqrstuvwxyz"})
         [call] = (await asked(found, "calls"))["calls"]
-        assert (call["server"], call["tool"], call["outcome"], call["principal"]) == ("a", "echo", "ok", "owner")
+        assert (call["server"], call["tool"], call["outcome"], call["principal"]) == ("a", "echo", "ok", "local")
         whole = await asked(found, f"calls/{call['id']}")
         assert whole["arguments"]["text"] == "hello" and "sk-abc" not in json.dumps(whole)
         [attempt] = whole["attempt_details"]
@@ -50,7 +50,7 @@ async def test_calls_are_filtered_by_query(tmp_path: Path):
             ("status=failed", 1),
             ("status=E-NOT-FOUND", 1),
             ("principal=a%20key", 1),
-            ("principal=owner", 2),
+            ("principal=local", 2),
             ("slow=100", 0),
             ("retried=1", 0),
             ("source=cache", 0),

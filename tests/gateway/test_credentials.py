@@ -58,7 +58,7 @@ def test_without_a_verifier_no_credential_is_known() -> None:
     alone = Credentials()
     person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1", scopes=())
     assert (*alone.tools_of("eng"), *alone.names(), alone.find_principal(person.id)) == (None,)
-    assert alone.describe(person, None)["kind"] == "person"
+    assert alone.describe(person, None)["kind"] == "user"
 
 
 async def test_verifier_that_accepts_any_token_stops_the_start(tmp_path: Path) -> None:

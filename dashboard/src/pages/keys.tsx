@@ -43,7 +43,7 @@ export function Keys() {
               {data.keys.map((key) => (
                 <tr key={key.id}>
                   <td>{key.name} {key.admin && <Badge tone="warn">administrator</Badge>}<br /><small className="muted">{key.id}</small></td>
-                  <td>{key.scopes ? key.scopes.join(", ") || "none" : "all servers"}</td>
+                  <td>{key.access ? key.access.join(", ") || "none" : "all servers"}</td>
                   <td className="wideonly">{key.created ? formatAge(key.created) : "–"}</td>
                   <td>{lastCall(key.name) ? formatAge(lastCall(key.name)!.at) : <span className="muted">none stored</span>}</td>
                   <td className="right"><Link to={`/calls?principal=${encodeURIComponent(key.name)}`}>{formatCount(calls.filter((call) => call.principal === key.name).length)}</Link></td>
@@ -65,12 +65,12 @@ export function Keys() {
 function CreateKey({ done }: { done: (key: { token: string; name: string }) => void }) {
   const toolsets = useAdmin<Endpoints>("toolsets").data?.toolsets ?? [];
   const [name, setName] = useState("");
-  const [scopes, setScopes] = useState<string[]>([]);
+  const [access, setAccess] = useState<string[]>([]);
   const [error, setError] = useState<ApiError | null>(null);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     setError(null);
-    post<{ token: string; name: string }>("keys", { name, ...(scopes.length ? { scopes } : {}) }).then(
+    post<{ token: string; name: string }>("keys", { name, ...(access.length ? { access } : {}) }).then(
       (key) => {
         done(key);
         setName("");
@@ -85,13 +85,13 @@ function CreateKey({ done }: { done: (key: { token: string; name: string }) => v
         <label key={toolset.name} className="inline">
           <input
             type="checkbox"
-            checked={scopes.includes(toolset.name)}
-            onChange={() => setScopes(scopes.includes(toolset.name) ? scopes.filter((each) => each !== toolset.name) : [...scopes, toolset.name])}
+            checked={access.includes(toolset.name)}
+            onChange={() => setAccess(access.includes(toolset.name) ? access.filter((each) => each !== toolset.name) : [...access, toolset.name])}
           />{" "}
           {toolset.name}
         </label>
       ))}
-      <button type="submit" className="primary" disabled={!name.trim()}>Create key {scopes.length ? "for these toolsets" : "for all servers"}</button>
+      <button type="submit" className="primary" disabled={!name.trim()}>Create key {access.length ? "for these toolsets" : "for all servers"}</button>
       {error && <ErrorBox error={error} />}
     </form>
   );

@@ -134,14 +134,14 @@ class Credentials:
 
     def describe(self, principal: Principal, expires_at: float | None) -> Json:
         """Return what `/who` shows about the sender: id, name, rights and login."""
-        kind = "person" if principal.is_person else "key" if principal.caller_id else "owner"
+        kind = "user" if principal.is_person else "key" if principal.caller_id else "local"
         scopes = principal.scopes
         facts: Json = {
             "id": principal.id,
             "name": principal.name,
             "kind": kind,
             "admin": principal.admin,
-            "scopes": None if scopes is None else [scope.removeprefix(ACCESS_PREFIX) for scope in scopes],
+            "access": None if scopes is None else [scope.removeprefix(ACCESS_PREFIX) for scope in scopes],
             "expires": expires_at,
         }
         # Of the token of this request: another token of the same user may have other groups.

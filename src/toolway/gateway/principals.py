@@ -92,7 +92,7 @@ class Principal(msgspec.Struct, frozen=True):
         return self.id.startswith(PERSON_PREFIX)
 
 
-LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=True)
+LOCAL_ADMIN: Final = Principal("local", "local", "", admin=True)
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ _KEY_FIELDS: Final = frozenset(ApiKey.__struct_fields__) - {"attributes"}
 def show_key(key: ApiKey) -> Json:
     """Return an API key as administrators see it, without its hash."""
     rate = str(key.rate) if key.rate is not None else None
-    fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    fields = {"id": key.id, "name": key.name, "access": key.scopes, "admin": key.admin, "created": key.created}
     limits = {
         name: each.show(key.attributes[name]) if name in key.attributes else each.empty
         for name, each in registry.key_attributes().items()
@@ -210,7 +210,7 @@ class ApiKeyStore(ABC):
 
         A key that was made with another key, or by a user who logged in, belongs to its maker, and so do the keys
         that are made with it. Keys made with the token of this machine belong to different users: its owner hands them
-        out. "" is the owner.
+        out. "" is the local token.
         """
         id_ = caller_id.removeprefix(KEY_PREFIX)
         if id_ == caller_id:

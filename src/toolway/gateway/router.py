@@ -194,7 +194,7 @@ class Router:
         principal, endpoint = authenticated.principal, authenticated.endpoint
         is_overloaded = not self.add_active(principal, exchange)
         if is_overloaded and not principal.is_node:
-            self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
+            self._reject(exchange, 429, QUOTA, "too many concurrent requests for this caller")
             return
         ending: asyncio.TimerHandle | None = None
         try:

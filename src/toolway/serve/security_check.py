@@ -148,7 +148,7 @@ async def _try_forwarded(gateway: GatewayApi) -> bool | None:
     """
     with suppress(ToolwayError, ValueError):
         status, body = await gateway.fetch("GET", "/who", gateway.headers)
-        if status == 200 and json.loads(body)["kind"] == "owner":
+        if status == 200 and json.loads(body)["kind"] == "local":
             status, _ = await gateway.fetch("GET", "/who", {**gateway.headers, "Forwarded": "for=192.0.2.1"})
             return status != 401
     return None

@@ -42,7 +42,7 @@ async def test_approvals_in_terminal_survive_a_killed_gateway(tmp_path: Path, er
         assert (waits["code"], waits["executed"], waits["retryable"]) == ("E-APPROVAL", "no", True)
         assert [each["id"] for each in (await toolway(run, "approvals", "ls"))["requests"]] == [id_]
         shown = await toolway(run, "approvals", "show", id_)
-        assert (shown["tool"], shown["caller"], shown["state"]) == ("pay", "owner", "pending")
+        assert (shown["tool"], shown["caller"], shown["state"]) == ("pay", "local", "pending")
         assert shown["arguments"] == [{"name": "city", "value": '"Bern"', "note": ""}]
         assert (await toolway(run, "approvals", "approve", id_, "fine"))["state"] == "approved"
         assert (await toolway(run, "approvals", "deny", id_))["error"]["code"] == "E-NOT-FOUND", "it was answered"

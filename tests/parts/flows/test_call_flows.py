@@ -206,7 +206,7 @@ async def test_note_mode_reports_and_reset_clears_labels(tmp_path: Path) -> None
 @pytest.mark.anyio
 @pytest.mark.attack("A2-S11")
 async def test_label_reset_affects_only_the_named_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    people = {"person:1": "ann", "person:2": "ann", "person:3": "bob", "person:4": "robot", "person:5": "owner"}
+    people = {"person:1": "ann", "person:2": "ann", "person:3": "bob", "person:4": "robot", "person:5": "local"}
     monkeypatch.setattr(Credentials, "names", lambda _: people)
     async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
         keys = [story.keyring.create_key_sync(name, None, False, 0.0)[1] for name in ("robot", "twin", "twin", "key:x")]
@@ -226,7 +226,7 @@ async def test_label_reset_affects_only_the_named_caller(tmp_path: Path, monkeyp
         assert await reset("ann") == await reset("bob") == set()  # anybody may choose these names
         assert await reset("twin") == set()  # which one?
         assert await reset("robot") == {robot}
-        assert await reset("owner") == {""}
+        assert await reset("local") == {""}
         assert await reset("key:x") == {"key:x"}  # an id counts before a name
         for caller in ("person:1", "person:3", "person:4", twins[0], odd):
             assert await reset(caller) == {caller}

@@ -266,7 +266,7 @@ async def test_calls_are_recorded_with_the_user(tmp_path: Path):
         [call] = json.loads(answer.body)["calls"]
         assert call["tool"] == "echo" and call["principal"] == "alice@acme"
         found.key()  # its name is "a key"
-        for subject, name in (("m1", "owner"), ("m2", "a key")):
+        for subject, name in (("m1", "local"), ("m2", "a key")):
             await found.call("a__echo", {"text": "x"}, token=issuer.token(sub=subject, preferred_username=name))
             calls = json.loads((await found.ask("GET", "/admin/calls?limit=1")).body)["calls"]
             assert calls[0]["principal"] == principal_id(ISSUER, subject)  # a user may choose its name

@@ -103,7 +103,7 @@ async def test_reload_removes_access_at_once(tmp_path: Path):
             async def scopes() -> list[str]:
                 answer = await connection.request("GET", "/who", {"authorization": f"Bearer {token}"}, b"")
                 assert answer.status == 200
-                found: list[str] = json.loads(answer.body)["scopes"]
+                found: list[str] = json.loads(answer.body)["access"]
                 return found
 
             token = issuer.token()

@@ -27,9 +27,9 @@ async def test_every_caller_can_read_its_own_identity(tmp_path: Path):
         assert person == {
             "id": ALICE,
             "name": "alice@acme",
-            "kind": "person",
+            "kind": "user",
             "admin": False,
-            "scopes": ["eng"],
+            "access": ["eng"],
             "expires": pytest.approx(issuer.now + 660, abs=2),
             "issuer": ISSUER,
             "subject": "alice",
@@ -37,9 +37,9 @@ async def test_every_caller_can_read_its_own_identity(tmp_path: Path):
             "groups": ["eng", "staff"],
         }
         key = json.loads((await found.ask("GET", "/who", token=found.key("both"))).body)
-        assert (key["kind"], key["scopes"], key["expires"]) == ("key", ["both"], None)
+        assert (key["kind"], key["access"], key["expires"]) == ("key", ["both"], None)
         owner = json.loads((await found.ask("GET", "/who")).body)
-        assert (owner["kind"], owner["admin"], owner["scopes"]) == ("owner", True, None)
+        assert (owner["kind"], owner["admin"], owner["access"]) == ("local", True, None)
         assert (await found.ask("POST", "/who")).status == 404
 
 

@@ -72,7 +72,7 @@ def random_tool(rng: random.Random) -> Tool:
 
 def random_caller(rng: random.Random) -> Caller:
     groups = frozenset(each for each in GROUPS if rng.random() < 0.3)
-    return Caller(f"u{rng.randint(0, 5)}", "person", rng.random() < 0.2, groups, "", rng.random() < 0.5)
+    return Caller(f"u{rng.randint(0, 5)}", "user", rng.random() < 0.2, groups, "", rng.random() < 0.5)
 
 
 def random_arguments(rng: random.Random) -> Any:

@@ -74,9 +74,9 @@ def calls(
     tool: Annotated[
         str | None, typer.Option("--tool", metavar="TOOL", help="Calls to this tool.", show_default=False)
     ] = None,
-    principal: Annotated[
+    caller: Annotated[
         str | None,
-        typer.Option("--principal", metavar="NAME", help="Calls made with this holder's key.", show_default=False),
+        typer.Option("--caller", metavar="NAME", help="Calls of this key or user, or local.", show_default=False),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Failed calls.")] = False,
     slow: Annotated[
@@ -91,7 +91,7 @@ def calls(
     filters = {
         "server": server or "",
         "tool": tool or "",
-        "principal": principal or "",
+        "principal": caller or "",
         "status": "failed" if failed else "",
         "slow": f"{parse_duration('--slow', slow):g}" if slow is not None else "",
         "retried": "1" if retried else "",

@@ -138,7 +138,7 @@ async def run_keys_create(
         created = await gateway.request_admin(
             "POST",
             "keys",
-            {"name": name, "scopes": limited_to, "admin": admin, "rate": rate, **limits}
+            {"name": name, "access": limited_to, "admin": admin, "rate": rate, **limits}
             | ({"search": True} if search else {})
             | ({"expires": ends_at} if ends_at is not None else {}),
         )
@@ -193,8 +193,8 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 
 def describe_access(key: Json) -> str:
     """Return in words what a key or a user may use, and with which limits."""
-    scopes: Any = key["scopes"]
-    access = "everything" if scopes is None else ", ".join(scopes)
+    only: Any = key["access"]
+    access = "everything" if only is None else ", ".join(only)
     access = f"{access} and /admin" if key["admin"] else access
     access = f"{access}, by search" if key.get("search") else access
     limits = [key["rate"]] if key.get("rate") else []

@@ -27,7 +27,7 @@ async def run_whoami(output: Output, target_options: TargetOptions) -> ExitCode:
     if output.as_json:
         output.print_json(found)
         return ExitCode.OK
-    kinds = {"person": "a user", "key": "an API key", "owner": "the owner of this machine's token"}
+    kinds = {"user": "a user", "key": "an API key", "local": "the local token"}
     rows = [("name", found["name"]), ("kind", kinds.get(found["kind"], found["kind"])), ("id", found["id"])]
     rows += [(field, found[field]) for field in ("subject", "issuer", "client") if found.get(field)]
     if "groups" in found:

@@ -36,6 +36,7 @@ RENAMED_OPTIONS: Final = {
     ("export", "--via-gateway"): "connect CLIENT",
     ("clients export", "--via-gateway"): "connect CLIENT",
     ("call", "--replay"): "calls replay ID",
+    ("calls", "--principal"): "calls --caller NAME",
     ("doctor", "--company"): "doctor --security",
     ("connect", "--group"): "connect CLIENT --toolset NAME",
     ("keys create", "--scope"): "keys create NAME --only TOOLSET",

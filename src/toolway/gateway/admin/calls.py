@@ -24,7 +24,7 @@ SCAN_LIMIT: Final = 10_000  # above the number of calls that are ever stored
 CALL_QUERY: Final = {
     "server": "name of a server",
     "tool": "name of a tool on its server",
-    "principal": "name of an API key, or owner",
+    "principal": "name of an API key, or local",
     "status": "failed, an outcome (ok, tool error, not run, unknown, waiting), or an error code",
     "slow": "minimum duration in seconds",
     "retried": "1 for calls with more than one attempt",
@@ -62,10 +62,10 @@ class CallsAdmin:
     def key_names(self) -> dict[str, str]:
         """Return the name of the API key or user behind each caller id in call records.
 
-        A user who has the name of a key, or is called "owner", is shown by id: users may choose their names.
+        A user who has the name of a key, or is called "local", is shown by id: users may choose their names.
         """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
-        taken = {"owner", *(key.name for key in keys)}
+        taken = {"local", *(key.name for key in keys)}
         people = {id_: name if name not in taken else id_ for id_, name in self._people().items()}
         return {**people, **{key.to_principal().caller_id: key.name for key in keys}}
 
@@ -195,7 +195,7 @@ def build_call_filter(fields: Mapping[str, str], names: Mapping[str, str]) -> Ca
     if "tool" in fields:
         tests.append(lambda fact: (fact.tool or fact.name) == fields["tool"])
     if "principal" in fields:
-        tests.append(lambda fact: (names.get(fact.caller, fact.caller) or "owner") == fields["principal"])
+        tests.append(lambda fact: (names.get(fact.caller, fact.caller) or "local") == fields["principal"])
     if "status" in fields:
         tests.append(_status_predicate(fields["status"]))
     if "slow" in fields:

@@ -174,7 +174,7 @@ _KEY: Final = _object(
     {
         "id": _STRING,
         "name": _STRING,
-        "scopes": {"anyOf": [_STRINGS, {"type": "null"}]},
+        "access": {"anyOf": [_STRINGS, {"type": "null"}]},
         "admin": _BOOLEAN,
         "created": _NUMBER,
         "rate": _nullable("string"),
@@ -343,7 +343,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "NewKey": _object(
         {
             "name": _STRING,
-            "scopes?": _STRINGS,
+            "access?": _STRINGS,
             "admin?": _BOOLEAN,
             "rate?": _STRING,
             **{f"{name}?": each.schema for name, each in registry.key_attributes().items()},

@@ -504,7 +504,7 @@ class AdminEndpoint:
             )
 
 
-_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires"})
+_KEY_FIELDS: Final = frozenset({"name", "access", "admin", "rate", "search", "expires"})
 
 
 class KeysAdmin:
@@ -534,7 +534,7 @@ class KeysAdmin:
                 raise ValueError(f"{flag} must be true or false")
         token, key = await self._api_keys.create_key(
             _read_text(body, "name"),
-            _read_scopes(body),
+            _read_access(body),
             body.get("admin") is True,
             time.time(),
             _read_rate(body),
@@ -560,12 +560,12 @@ def _read_text(body: Json, name: str) -> str:
     return value
 
 
-def _read_scopes(body: Json) -> list[str] | None:
-    value = body.get("scopes")
+def _read_access(body: Json) -> list[str] | None:
+    value = body.get("access")
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError("scopes must be a list of names")
+        raise ValueError("access must be a list of names")
     return value
 
 

@@ -365,7 +365,7 @@ def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[s
     facts["name"] = mask_target(fact.server, fact.method, fact.name, mask)
     tool = fact.tool or fact.name.removeprefix(f"{fact.server}.")
     facts["tool"] = mask_target(fact.server, fact.method, tool, mask)
-    facts["principal"] = names.get(fact.caller, fact.caller) or "owner"
+    facts["principal"] = names.get(fact.caller, fact.caller) or "local"
     return facts
 
 

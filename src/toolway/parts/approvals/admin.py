@@ -89,7 +89,7 @@ def _to_json(request: ApprovalRequest, names: dict[str, str], *, cut: bool = Fal
     del shown["key"]
     shown["complete"] = arguments == request.arguments
     for field in ("caller", "who"):
-        shown[field] = names.get(shown[field], shown[field]) or "owner"
+        shown[field] = names.get(shown[field], shown[field]) or "local"
     if request.state == "pending":
         shown["who"] = ""
     return shown

@@ -41,7 +41,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     id: str
     key: str  # what the approval is bound to (`bind_call`)
     state: ApprovalState
-    caller: str  # caller id; "" for the local owner
+    caller: str  # caller id; "" for the local token
     server: str
     tool: str
     effect: str
@@ -51,7 +51,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     call: str  # id of the call that asked
     asked_at: float  # Unix time
     until: float  # Unix time at which the request, or the answer, expires
-    who: str = ""  # principal id of the approver; "" for the local owner
+    who: str = ""  # principal id of the approver; "" for the local token
     reason: str = ""
 
 

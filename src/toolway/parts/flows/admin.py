@@ -53,7 +53,7 @@ async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
         "callers": [
             {
                 "caller": caller,
-                "name": names.get(caller, caller) or "owner",
+                "name": names.get(caller, caller) or "local",
                 "labels": [{"label": label, "tool": each.tool, "at": each.at} for label, each in window.items()],
             }
             for caller, window in sorted(windows.items())
@@ -78,12 +78,12 @@ def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
     """Clear the labels of a caller's recent calls, so only new calls count.
 
-    The caller is a caller id, `owner`, or the name of exactly one API key: anyone may choose any user name.
+    The caller is a caller id, `local`, or the name of exactly one API key: anyone may choose any user name.
     Raises `NotFound` if no labels are recorded.
     """
     flows, who = runtime.flows, request.decoded("who")
     if flows is not None:
-        for caller in (who, "" if who == "owner" else request.find_key(who)):
+        for caller in (who, "" if who == "local" else request.find_key(who)):
             if caller is not None and await flows.reset(caller):
                 runtime.hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
                 return {"reset": who}

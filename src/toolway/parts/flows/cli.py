@@ -82,7 +82,7 @@ async def run_show(context: CommandContext, who: str) -> ExitCode:
     rows = [
         (
             each["name"],
-            each["caller"] or "owner",
+            each["caller"] or "local",
             label["label"],
             label["tool"],
             f"{max(0, round((time.time() - label['at']) / 60))} min ago",

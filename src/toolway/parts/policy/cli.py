@@ -285,7 +285,7 @@ def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
     None without that setting, if the caller is not a user, or if the action is `read`.
     """
     access = config.gateway.access
-    if not access or case.caller.kind != "person" or case.action == "read":
+    if not access or case.caller.kind != "user" or case.action == "read":
         return None
 
     groups = [*(each for each in case.caller.groups if each != "*"), "*"]

@@ -17,7 +17,7 @@ from toolway.types import Json
 
 KEY_PREFIX: Final = "key:"  # names of API keys in policies: User::"key:NAME"
 PERSON_ESCAPE: Final = "person:"  # before a user's subject that could be taken for a key or the local user
-LOCAL_NAME: Final = "local"  # the owner of this machine's token, and the client of `toolway serve --stdio`
+LOCAL_NAME: Final = "local"  # the local token, and the client of `toolway serve --stdio`
 ACTIONS: Final = {"Tool": "call", "Prompt": "get", "Resource": "read"}
 HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -26,7 +26,7 @@ class Caller(NamedTuple):
     """What policies may read about an authenticated caller."""
 
     id: str  # User::"…"
-    kind: str = "person"  # person, key or local
+    kind: str = "user"  # user, key or local
     admin: bool = False
     groups: frozenset[str] = frozenset()  # of the identity provider
     client: str = ""  # id of the client program, as the identity provider says; "" if unknown
@@ -60,7 +60,7 @@ def caller_of(principal: Principal) -> Caller:
         subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
         name = f"{PERSON_ESCAPE}{subject}" if is_ambiguous else subject
-        return Caller(name, "person", principal.admin, frozenset(principal.groups), principal.client, principal.mfa)
+        return Caller(name, "user", principal.admin, frozenset(principal.groups), principal.client, principal.mfa)
     if principal.id == LOCAL_ADMIN.id:
         return Caller(LOCAL_NAME, "local", principal.admin)
     return Caller(f"{KEY_PREFIX}{principal.name}", "key", principal.admin)
@@ -68,7 +68,7 @@ def caller_of(principal: Principal) -> Caller:
 
 def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa: bool = False) -> Caller:
     """Return the facts about the user `user`, whose name is written as in a policy. The command line uses it."""
-    kind = "local" if user == LOCAL_NAME else "key" if user.startswith(KEY_PREFIX) else "person"
+    kind = "local" if user == LOCAL_NAME else "key" if user.startswith(KEY_PREFIX) else "user"
     return Caller(user, kind, kind == "local", frozenset(groups), client, mfa)
 
 

@@ -12,7 +12,7 @@ _HEAD: Final = """\
 // Policies of a Toolway gateway, in Cedar (https://docs.cedarpolicy.com).
 // Use them with "toolway": {"policy": "policy.cedar"}. They apply in addition to `access` and the scopes of API keys.
 //
-//   principal   User::"SUBJECT" (a user, in Group::"NAME"), User::"key:NAME" (an API key), User::"local" (its owner)
+//   principal   User::"SUBJECT" (a user, in Group::"NAME"), User::"key:NAME" (a key), User::"local" (the local token)
 //   action      call (tools), get (prompts), read (resources)
 //   resource    Tool::"server.tool", Prompt::"server.prompt", Resource::"server.uri", all in Server::"NAME"
 //   context     client, hour (UTC), mfa, and for tools args.NAME
@@ -22,7 +22,7 @@ _HEAD: Final = """\
 """
 
 _LOCAL: Final = """
-// The owner of this machine, including `toolway serve --stdio`.
+// The local token, including `toolway serve --stdio`.
 @id("local")
 permit (principal == User::"local", action, resource);
 """
@@ -62,7 +62,7 @@ permit (principal, action, resource);
 // A tool that says nothing about its effect counts as destructive, as the specification says.
 @id("destructive-needs-mfa")
 forbid (principal, action == Action::"call", resource)
-when { resource.destructiveHint && principal.kind == "person" } unless { context.mfa };
+when { resource.destructiveHint && principal.kind == "user" } unless { context.mfa };
 
 @id("destructive-in-working-hours")
 forbid (principal, action == Action::"call", resource)
@@ -100,7 +100,7 @@ def access_text(access: Mapping[str, Sequence[str]]) -> str:
         included, excluded = _expressions(group, patterns)
         principal = "principal" if group == "*" else f"principal in Group::{_quote(group)}"
         scope = f'({principal}, action in [Action::"call", Action::"get"], resource)'
-        person = ' && principal.kind == "person"' if group == "*" else ""
+        person = ' && principal.kind == "user"' if group == "*" else ""
         parts.append(f"\n@id({_quote(f'access {group}')})\npermit {scope}\nwhen {{ {included}{person} }};\n")
         if excluded != "false":
             name = _quote(f"access {group}: excluded")

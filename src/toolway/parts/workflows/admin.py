@@ -149,7 +149,7 @@ class RunsAdmin:
             "id": record.id,
             "workflow": record.workflow,
             "state": record.state,
-            "principal": names.get(record.caller, record.caller) or "owner",
+            "principal": names.get(record.caller, record.caller) or "local",
             "created": record.created,
             "ended": record.ended,
             "due": record.due,
@@ -175,7 +175,7 @@ class RunsAdmin:
         }
 
     def _message(self, message: RunMessage, names: dict[str, str]) -> Json:
-        by = names.get(message.by, message.by) or "owner"
+        by = names.get(message.by, message.by) or "local"
         return {"kind": message.kind, "step": message.path, "by": by, "at": message.at}
 
     def _shown(self, value: Any) -> str:

@@ -49,7 +49,7 @@ class WaitingRun:
     def list_rows(self) -> list[tuple[str, ...]]:
         """Return a row for each question in the table of waiting items."""
         return [
-            (self.id, each["state"], self.kind, each["title"], self.caller or "owner", _time_left(each["until"]))
+            (self.id, each["state"], self.kind, each["title"], self.caller or "local", _time_left(each["until"]))
             for each in self.questions
         ]
 
@@ -57,7 +57,7 @@ class WaitingRun:
         """Print the run, its questions with all that will be sent, and the commands that answer them."""
         output.print_line(f"{self.id} ({self.kind} run, {self.state})", "bold")
         output.print_line(f"  {'task' if self.kind == 'agent' else 'name':<8} {self.name}")
-        output.print_line(f"  caller   {self.caller or 'owner'}")
+        output.print_line(f"  caller   {self.caller or 'local'}")
         for each in self.questions:
             output.print_line(f"{each['title']} ({each['state']})", "bold")
             output.print_line(f"  step     {each['step']}")

@@ -52,7 +52,7 @@ class GatewayRunAccess:
             )
         if not tool or self._may_call(principal, tool, arguments):
             return None
-        starter = "person who" if principal.is_person else "API key that"
+        starter = "user who" if principal.is_person else "API key that"
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
             detail=f"{principal.name}: its scopes or the gateway's policy do not include the tool",
