@@ -9,7 +9,7 @@ import msgspec
 from toolway.config.schema import ConfigIssue, Server, ServerLike, Timeout, with_defaults
 from toolway.config.settings import with_network_policy
 from toolway.hub.core_options import ServerDefaults
-from toolway.hub.source import ConfigSource, load_servers, log_issues, parse_server
+from toolway.hub.source import ConfigSource
 from toolway.network.policy import NetworkPolicy
 
 
@@ -30,6 +30,8 @@ class ConfiguredServers:
 
     def load(self, config: ConfigSource) -> None:
         """Load a configuration. If it cannot be used, nothing changes and `ConfigError` is raised."""
+        from toolway.hub.config_source import load_servers  # loads the parsers of config files
+
         self.servers, self.issues, self.network_policy, self.model_urls = load_servers(
             config, self._timeout, self._retry, self._base_network_policy
         )
@@ -39,6 +41,8 @@ class ConfiguredServers:
 
         Warnings about the definition are logged and added to `issues`.
         """
+        from toolway.hub.config_source import log_issues, parse_server
+
         parsed, found = parse_server(name, server)
         issues = tuple(msgspec.structs.replace(issue, server=name) for issue in found)
         log_issues(issues)

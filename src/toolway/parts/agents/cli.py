@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from toolway.agents.agent import AGENT_WORKFLOW, Agent, require_package
 from toolway.agents.settings import AgentSettings
+from toolway.agents.transcript import read_messages
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.file_changes import confirm
 from toolway.cli.framework import CommandResult
@@ -33,6 +35,9 @@ from toolway.cli.run_journals import (
 )
 from toolway.cli.targets import load_masked_config
 from toolway.config.agent_settings import read_agent_settings
+from toolway.hub.hub import Hub
+from toolway.workflows.engine import WorkflowError
+from toolway.workflows.engine.run_executor import CHILD_KEY
 
 if TYPE_CHECKING:
     from toolway.agents.agent import Agent, AgentRun
@@ -163,8 +168,6 @@ async def _run(
 
 
 async def _resume(context: CommandContext, id: str, journal: str | None) -> ExitCode:
-    from toolway.workflows.engine.run_executor import CHILD_KEY
-
     record = await _load(id, journal)
     settings = msgspec.convert(record.input["settings"], AgentSettings)
     is_child = (record.key or "").startswith(CHILD_KEY)  # a workflow named the address, not the user
@@ -216,8 +219,6 @@ async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -
 
 
 async def _ls(context: CommandContext, lines: int, journal: str | None) -> ExitCode:
-    from toolway.agents.agent import AGENT_WORKFLOW
-
     async with open_reader(journal) as reader:
         records = [each for each in await reader.list_runs(None, 1000) if each.workflow == AGENT_WORKFLOW][:lines]
     output = context.output
@@ -244,8 +245,6 @@ async def _ls(context: CommandContext, lines: int, journal: str | None) -> ExitC
 
 
 async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
-    from toolway.agents.transcript import read_messages
-
     async with _open_runs(journal) as reader:
         record, _, entries, messages = await reader.load(id)
     _require_agent(record)
@@ -298,9 +297,6 @@ async def _open_agent(
     of the configuration.
     """
     _require_package()
-    from toolway.agents.agent import Agent
-    from toolway.hub.hub import Hub
-
     loaded = load_run_config(context, record)
     servers = {name: replace(server, lazy=True) for name, server in loaded.servers.items()}
     async with (
@@ -313,8 +309,6 @@ async def _open_agent(
 @asynccontextmanager
 async def _open_runs(journal: str | None) -> AsyncIterator[Any]:
     """Open the journal of runs for reading. If a run is unknown, the hint of the error is `toolway agent ls`."""
-    from toolway.workflows.engine import WorkflowError
-
     async with open_reader(journal) as reader:
         try:
             yield reader
@@ -332,15 +326,11 @@ async def _load(id: str, journal: str | None) -> RunRecord:
 
 
 def _require_agent(record: RunRecord) -> None:
-    from toolway.agents.agent import AGENT_WORKFLOW
-
     if record.workflow != AGENT_WORKFLOW:
         raise UsageError(f"{record.id} is not an agent run", hint=f"toolway workflow show {record.id}")
 
 
 def _require_package() -> None:
-    from toolway.agents.agent import require_package
-
     require_package()
 
 

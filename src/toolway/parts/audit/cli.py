@@ -19,6 +19,7 @@ from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.config.field_reader import parse_duration
 from toolway.errors import ConfigError
+from toolway.parts.audit.known_checkpoints import LogCheckpoints
 from toolway.parts.audit.log_access import (
     LogFile,
     audit_settings,
@@ -28,6 +29,7 @@ from toolway.parts.audit.log_access import (
     with_cluster_key,
 )
 from toolway.parts.audit.queries import AuditQuery, find_newest, find_unstored
+from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
 if TYPE_CHECKING:
     from toolway.audit.sink import RecordFields
@@ -127,9 +129,6 @@ def run_audit_verify(
 
     Returns 9 if it was altered, or if a key is missing and `without_key` is False.
     """
-    from toolway.parts.audit.known_checkpoints import LogCheckpoints
-    from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
-
     output, settings = context.output, audit_settings(context, file)
     signed = LogCheckpoints(with_cluster_key(settings), checkpoints, public_keys or ())
     logs = WholeLogs(settings, key, signed, _parse_head(head) if head is not None else None, first)

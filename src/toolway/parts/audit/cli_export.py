@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway._os import O_UNSHARED
+from toolway.audit.signing import load_signer
 from toolway.audit.sink import SinkBroken, format_time
 from toolway.audit.verify import TamperedLog
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -25,6 +26,7 @@ from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.errors import ConfigError
 from toolway.parts.audit.cli import Kind, Since, build_filter, parse_time, timestamp, unchecked_error
+from toolway.parts.audit.known_checkpoints import LogCheckpoints, load_public_key
 from toolway.parts.audit.log_access import (
     LogFile,
     audit_settings,
@@ -36,6 +38,7 @@ from toolway.parts.audit.log_access import (
 )
 from toolway.parts.audit.queries import find_all, find_unstored
 from toolway.parts.audit.signed_export import AlteredExport, SelectedRecords, check_file, write_export, write_proofs
+from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
 if TYPE_CHECKING:
     from toolway.audit.signing import Signer
@@ -93,8 +96,6 @@ def audit_check(
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Public key in PEM form.", show_default=False)],
 ) -> CommandResult:
     """Check a signed export, or a proof from one, with the public key alone. Exit with 9 if it was altered."""
-    from toolway.parts.audit.known_checkpoints import load_public_key
-
     public = load_public_key(key)
     try:
         with _open_export(file) as stream:
@@ -151,8 +152,6 @@ def audit_prove(
 
 def audit_key(context: CommandContext, log: LogFile = None) -> CommandResult:
     """Print the public key that checks signed exports. A missing private key is created."""
-    from toolway.audit.signing import load_signer
-
     try:
         public = load_signer(with_cluster_key(audit_settings(context, log)), create=True).public
     except ConfigError as exc:
@@ -188,10 +187,6 @@ def _export_signed(
 
     The whole log is verified first, as `verify` does: with its MACs and checkpoints.
     """
-    from toolway.audit.signing import load_signer
-    from toolway.parts.audit.known_checkpoints import LogCheckpoints
-    from toolway.parts.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
-
     try:
         signer = load_signer(with_cluster_key(settings))
         whole = WholeLogs(settings, None, LogCheckpoints(with_cluster_key(settings), None, public_keys))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from toolway.agents.agent import agent_workflow
 from toolway.cli.commands.tools import parse_arguments
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
@@ -36,8 +37,14 @@ from toolway.cli.run_journals import (
     remember_config,
     resume_flags,
 )
+from toolway.hub.hub import Hub
 from toolway.parts.workflows.remote import list_remote_runs, show_remote_run
+from toolway.workflows.crash_table import crash_table
+from toolway.workflows.engine import Workflows
 from toolway.workflows.journal import RESUMABLE_STATES
+from toolway.workflows.python_workflow import PythonWorkflow, load_workflow
+from toolway.workflows.reader import read_file
+from toolway.workflows.run_questions import wait_until_asked
 
 if TYPE_CHECKING:
     from toolway.hub.hub import Hub
@@ -166,9 +173,6 @@ def workflow_cancel(
 
 
 async def _check(context: CommandContext, file: Path) -> ExitCode:
-    from toolway.workflows.crash_table import crash_table
-    from toolway.workflows.reader import read_file
-
     definition = read_file(file)
     async with _open_hub(context, definition) as hub:
         await _wait_for_tools(hub, definition)
@@ -188,9 +192,6 @@ async def _check(context: CommandContext, file: Path) -> ExitCode:
 
 
 async def _run(context: CommandContext, file: Path, words: list[str], key: str | None, journal: str | None) -> ExitCode:
-    from toolway.workflows.python_workflow import PythonWorkflow, load_workflow
-    from toolway.workflows.reader import read_file
-
     workflow = load_workflow(file) if ".py" in file.name else read_file(file)
     definition = workflow.definition if isinstance(workflow, PythonWorkflow) else workflow
     inputs = parse_arguments(words)
@@ -205,9 +206,6 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
 
 
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
-    from toolway.workflows.engine import Workflows
-    from toolway.workflows.python_workflow import load_workflow
-
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await act_on_remote_run(context.output, gateway, id, "resume", None, {})
@@ -232,8 +230,6 @@ async def _follow(
     context: CommandContext, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None
 ) -> ExitCode:
     """Show a run's progress until it ends or needs an answer; print its output or questions."""
-    from toolway.workflows.run_questions import wait_until_asked
-
     output = context.output
     output.info(f"run {id}", "dim")
     with output.spinner(f"running {id}") as update:
@@ -357,8 +353,6 @@ async def _open_hub(
 
     Those that the workflow uses start at once, the rest at their first call.
     """
-    from toolway.hub.hub import Hub
-
     loaded = load_run_config(context, record)
     used = {name.partition(".")[0] for name in definition.tool_names()}  # agents start theirs when they list tools
     servers = {name: replace(server, lazy=name not in used) for name, server in loaded.servers.items()}
@@ -376,9 +370,6 @@ async def _open_workflows(
     hub: Hub, journal: str | None, code: Sequence[PythonWorkflow] = ()
 ) -> AsyncIterator[Workflows | TemporalWorkflows]:
     """Open a workflow engine that executes runs in this process."""
-    from toolway.agents.agent import agent_workflow
-    from toolway.workflows.engine import Workflows
-
     if journal is not None and journal.startswith(TEMPORAL_URL):
         async with open_temporal(hub, journal) as workflows:
             yield workflows
