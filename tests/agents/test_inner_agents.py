@@ -45,7 +45,7 @@ def prompts(request: LLMRequest) -> str:
 
 
 def script(lead: list[Turn | str], inner: list[Turn | str]) -> Callable[[LLMRequest], Turn | str]:
-    """Return the turns of two agents, of which the inner one has the prompt "look"."""
+    """Return the turns of two agents; the inner one has the prompt "look"."""
 
     def answer(request: LLMRequest) -> Turn | str:
         turns = inner if prompts(request) == "look" else lead

@@ -1,4 +1,4 @@
-"""What a client with a token would like: the rights of another person or of the machine, and hidden names."""
+"""Attacks by a client with a token: on the rights of another user or of the machine, and on hidden names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What someone who can write to an audit log, but has not its key, would like to do without being found."""
+"""Attacks by someone who can write to an audit log but does not have its key."""
 
 from __future__ import annotations
 

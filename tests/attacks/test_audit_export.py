@@ -1,4 +1,4 @@
-"""What someone who can write to an audit log, or to an export of it, would like to be signed, shown and believed."""
+"""Attacks by someone who can write to an audit log, or to an export of it, to get false records signed and believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client would like to do with many calls that are refused: fill the log and the audit log."""
+"""A client that fills the log and the audit log with many rejected calls."""
 
 from __future__ import annotations
 

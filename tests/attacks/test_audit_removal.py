@@ -1,5 +1,5 @@
-"""What someone who can write to the files of an audit log, but not to the notes of its gateway, would like to do with
-the whole log: remove it, empty it, put another one in its place, and be found by nothing."""
+"""Attacks by someone who can write to the files of an audit log, but not to its gateway's notes: remove the whole log,
+empty it, or replace it, without being noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What someone with an old dashboard session, or a hostile server, would like to do in the dashboard."""
+"""Attacks on the dashboard by a hostile server, or with an old dashboard session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client would like to do with one HTTP request, all before one real gateway."""
+"""Attacks with one HTTP request, all on one real gateway."""
 
 from __future__ import annotations
 

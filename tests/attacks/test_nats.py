@@ -1,4 +1,4 @@
-"""What a hostile NATS server, or any client that reaches NATS, would like to do to the nodes of a cluster."""
+"""Attacks on the nodes of a cluster by a hostile NATS server, or any client that reaches NATS."""
 
 from __future__ import annotations
 

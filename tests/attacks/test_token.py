@@ -1,4 +1,4 @@
-"""What a foreign program that answers as a gateway would like: the token of this machine."""
+"""A foreign program that answers like a gateway, to get this machine's token."""
 
 from __future__ import annotations
 

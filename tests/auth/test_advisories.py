@@ -136,7 +136,7 @@ async def test_address_is_checked_at_every_connection() -> None:
 @pytest.mark.attack("held-50")
 @pytest.mark.advisory("23", "50")
 async def test_login_follows_no_redirect(hop: str, status: int) -> None:
-    """Each step is answered with a redirect to somewhere inside: nobody comes there, with or without a secret."""
+    """Each step gets a redirect to an internal address: no request follows it, with or without a secret."""
     async with (
         Trap() as inside,
         Trap((status, f"{inside.url}/x")) as bent,

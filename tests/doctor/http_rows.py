@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def token(seconds: float) -> str:
-    """A JSON Web Token that ends in so many seconds."""
+    """A JSON Web Token that expires in that many seconds."""
 
     def part(value: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
@@ -351,7 +351,7 @@ async def tls(lab: Lab) -> None:
 
 @row("a certificate that is self-signed, expired and for another host")
 async def worst_certificate(lab: Lab) -> None:
-    """OpenSSL names the first problem only. All have to be mended before the server can be used."""
+    """OpenSSL names the first problem only. Fix all of them before using the server."""
     pem = certificate(lab.work / "authority.pem", host="tools.example", days=-1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

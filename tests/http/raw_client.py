@@ -1,4 +1,4 @@
-"""A client that sends exactly the bytes it is told to, and a server for it to send them to."""
+"""A client that sends exactly the given bytes, and a server that receives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one connection knows about what left, with a socket that does as it is told."""
+"""What a connection knows about the bytes it sent, over a scripted socket."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def test_each_server_gets_only_its_own_secrets(tmp_path):
 
 @contextlib.asynccontextmanager
 async def overheard(port):
-    """A way to a server on which all that is sent to it is heard: (the port, the bytes)."""
+    """A proxy to a server that records all bytes sent: (the port, the bytes)."""
     heard = bytearray()
 
     async def pump(reader, writer, ears=None):

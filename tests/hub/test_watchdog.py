@@ -1,4 +1,4 @@
-"""A loop that stands still is told of, once, with the place; and nothing else is."""
+"""A blocked loop is reported once, with its location; nothing else is."""
 
 from __future__ import annotations
 

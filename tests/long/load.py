@@ -50,7 +50,7 @@ class Load:
         self._servers = list(fleet.faults)
 
     async def callers(self, count: int, calls: int) -> None:
-        """`calls` in all, by so many callers at once."""
+        """Make `calls` in all, with that many parallel callers."""
         left = iter(range(calls))
 
         async def caller() -> None:

@@ -61,7 +61,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(effects: Path, stdio: int = 6, http: int = 4) -> AsyncIterator[Fleet]:
-    """A hub with so many servers of each kind, all of them ready."""
+    """A hub with that many servers of each kind, all ready."""
     async with AsyncExitStack() as stack:
         servers: dict[str, Server] = {}
         faults: dict[str, tuple[str, ...]] = {}

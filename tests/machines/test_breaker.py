@@ -183,7 +183,7 @@ class BreakerMachine(LoopMachine):
             self.tool.trial = None
 
     def report(self, model: Model, trial: bool, fault: str, good: bool, began: float) -> None:
-        """A call from before an opening says nothing about what is tried now."""
+        """A call from before the breaker opened does not affect its state now."""
         if model.position is CLOSED or trial:
             if fault:
                 model.bad(self.loop.time(), self.roll, began, fault)

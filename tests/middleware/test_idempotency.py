@@ -266,7 +266,7 @@ async def test_unknown_outcome_stays_unknown_and_is_not_retried() -> None:
 
 
 class Interrupted(MemoryIdempotencyStore):
-    """Keys of which one was claimed by a process that crashed."""
+    """Keys, one of them claimed by a process that crashed."""
 
     is_down = False
 

@@ -55,7 +55,7 @@ async def code_of(hub: Hub, name: str, **more: Any) -> str:
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.attack("held-36")
 async def test_connection_uses_the_checked_address(inside: str) -> None:
-    """The first answer is public, every later one is not: whoever asks twice connects inside."""
+    """The first answer is public, later ones are not: resolving twice would connect to an internal address."""
     names = Names({"two.example": [OUTSIDE, inside]})
     client = HttpClient(ClientLimits(connect_timeout=2), names.policy())
     with connects() as made:
@@ -225,7 +225,7 @@ async def test_sse_endpoint_of_another_origin_is_rejected(inside: str) -> None:
 
 
 def test_token_refresh_process_has_the_same_rules(tmp_path: Path) -> None:
-    """It is its own process, which is told what its hub allows."""
+    """It is a separate process that gets its hub's allowed addresses."""
     key = bytes(range(32))
     held = Credential(
         issuer="https://issuer.example",

@@ -100,7 +100,7 @@ def test_any_host_is_resolved_or_rejected(host: str, answers: list[str]) -> None
 
 
 class Slow:
-    """A resolver that does not answer until it is told to."""
+    """A resolver that answers only when released."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -68,7 +68,7 @@ async def scene(folder: Path, url: str, era: str = "auto", **block: object) -> A
 
 
 async def called(gateway: Program, url: str, era: str) -> list[str]:
-    """What the client was told by the question of a server, in the era that has such."""
+    """What the client got with a server's question, in the era that has them."""
     words = ("client", f"http://127.0.0.1:{gateway.port}/mcp", gateway.token)
     async with running(*words, OTEL_EXPORTER_OTLP_ENDPOINT=url, ERA=era, CANARY=CANARY) as client:
         one, two, *asked = json.loads(await first_line(client))

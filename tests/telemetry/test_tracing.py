@@ -130,7 +130,7 @@ async def test_provider_sampler_decides_without_a_ratio() -> None:
 
 
 def stamped(tracer: OtelTracer, **meta: Any) -> dict[str, Any]:
-    """What the server is told."""
+    """The trace context that the server gets."""
     params: dict[str, Any] = {"name": "t", "arguments": {}}
     if meta:
         params["_meta"] = meta

@@ -47,7 +47,7 @@ def server(name: str) -> Any:
 
     @made.tool()
     async def ask(ctx: Context) -> str:
-        """Ask whoever calls."""
+        """Ask the caller."""
         return str((await ctx.elicit("well?", Answer)).action)
 
     @made.tool()

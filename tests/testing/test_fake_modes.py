@@ -271,7 +271,7 @@ def test_server_ignores_eof_and_sigterm() -> None:
 
 
 def _wait_stopped(pid: int) -> None:
-    """A process that was told to continue before it stopped would stop for ever."""
+    """A process that gets SIGCONT before it stops would never continue."""
     deadline = time.monotonic() + 20
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < deadline

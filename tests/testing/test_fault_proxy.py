@@ -1,4 +1,4 @@
-"""The fault proxy breaks what it is told to, to the byte, and nothing else."""
+"""The fault proxy breaks exactly the configured bytes, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The border: what happened on a link, as its caller is told."""
+"""How failures of a link become errors of calls."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def test_slow_server_that_answers_pings_is_not_restarted() -> None:
 
 
 class HealthEndpoint:
-    """A health URL that says what it is told to say."""
+    """A health URL with a scripted response."""
 
     def __init__(self) -> None:
         self.status = 200

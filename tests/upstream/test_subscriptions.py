@@ -1,4 +1,4 @@
-"""Resources and tasks that someone wants to hear of, told to a server in the way of its era."""
+"""Subscriptions to resources and tasks, sent in the way of the server's era."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Server:
-    """The session of a server that remembers what it was told."""
+    """A server session that records what it receives."""
 
     def __init__(self, era: str) -> None:
         self.protocol = SimpleNamespace(era=era)

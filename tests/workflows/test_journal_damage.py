@@ -173,7 +173,7 @@ async def test_failed_action_does_not_fail_its_batch(tmp_path: Path) -> None:
 
 @pytest.mark.attack("A2-D1")
 async def test_dead_journal_thread_fails_all_requests_at_once(hub: Hub, tmp_path: Path) -> None:
-    """A thread that ends fails what waits and what follows at once, and is told; the engine still closes."""
+    """If the thread ends, waiting and later operations fail at once and report it; the engine still closes."""
 
     def end(db: sqlite3.Connection) -> None:
         raise SystemExit

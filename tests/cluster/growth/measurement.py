@@ -1,4 +1,4 @@
-"""So many servers among so many nodes. What it costs while nothing happens, and when something does."""
+"""The cost of a number of servers on a number of nodes, when idle and when something happens."""
 
 from __future__ import annotations
 

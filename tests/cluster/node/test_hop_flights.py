@@ -83,7 +83,7 @@ def counts(hop: Hop) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def growing(hop: Hop, landed: int, taken_over: int) -> AsyncIterator[None]:
-    """So many flights end by themselves at both nodes, and so many are handed to the pipeline."""
+    """Check how many flights end on their own at both nodes, and how many go through the pipeline."""
     before = counts(hop)
     yield
     assert [(a - c, b - d) for (a, b), (c, d) in zip(counts(hop), before, strict=True)] == [(landed, taken_over)] * 2

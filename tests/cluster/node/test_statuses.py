@@ -1,4 +1,4 @@
-"""Replies between nodes are in the sealed body: their status says nothing."""
+"""Replies between nodes are in the sealed body; their status does not matter."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MOST_OVER: Final = 1.02
 
 
 async def run(folder: Path, calls: int, clients: int) -> Report:
-    """Make so many calls, twice as many as the budget of a day allows, through three replicas."""
+    """Make twice as many calls as the daily budget allows, through three replicas."""
     budget = max(1, calls // 2)
     report = Report(f"{calls} calls through three replicas with a budget of {budget}")
     settings = {"budgets": {"*": {"*": f"{budget}/month"}}}

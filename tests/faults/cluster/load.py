@@ -1,4 +1,4 @@
-"""Clients of both eras that call through all replicas, as behind a balancer: who finds nobody goes to the next.
+"""Clients of both eras that call through all replicas, as behind a balancer. If one does not answer, they try the next.
 
 A client of the handshake era keeps its session when it moves. A keyed call whose outcome is unknown is repeated at
 another replica with the same key; together they are one call.

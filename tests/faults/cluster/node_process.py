@@ -122,7 +122,7 @@ class Replica:
             connection.close()
 
     async def listed(self) -> set[str]:
-        """The servers of which it lists tools."""
+        """The servers whose tools it lists."""
         client = load_client("modern", self.port, TOKEN)
         client.host = self.seat.host
         try:

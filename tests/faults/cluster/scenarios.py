@@ -58,7 +58,7 @@ def postgres_restarts(down: float) -> Act:
 
 
 def pause(seconds: float, seed: int = 1) -> Act:
-    """SIGSTOP of a random replica, and SIGCONT so many seconds later."""
+    """SIGSTOP of a random replica, and SIGCONT that many seconds later."""
 
     async def act(cluster: Cluster) -> None:
         victim = Random(seed).choice(cluster.replicas)

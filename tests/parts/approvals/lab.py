@@ -43,7 +43,7 @@ class _ApprovalsOf(Approvals):
 
 
 def parts_with(gate: CallApprovals) -> list[Part]:
-    """All built-in parts, of which one has this gate."""
+    """All built-in parts, one of them with this gate."""
     return [_ApprovalsOf(gate) if each.name == "approvals" else each for each in registry.built_in()]
 
 

@@ -253,7 +253,7 @@ async def test_workflow_step_waits_for_approval(tmp_path: Path, monkeypatch: pyt
 
 
 async def waiting(lab: Asking, count: int, besides: str = "") -> list[records.ApprovalRequest]:
-    """Wait until so many other requests are pending, and return them."""
+    """Wait for that many other pending requests, and return them."""
     async with asyncio.timeout(30):
         while True:
             found = [each for each in await lab.gate.list_requests() if each.state == "pending" and each.id != besides]

@@ -72,7 +72,7 @@ async def test_tool_scope_cannot_be_bypassed(tmp_path: Path):
 
 @pytest.mark.attack("A2-F1")
 async def test_session_uses_rights_of_each_request(tmp_path: Path):
-    """A user has two tokens. What one of them may do in a session says nothing about the other."""
+    """A user has two tokens. The rights of one in a session do not affect the other."""
     issuer = Issuer()
     async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
         plain, granted = issuer.token(scope="tools:read"), issuer.token(scope="tools:read tools:write tools:a", jti="2")

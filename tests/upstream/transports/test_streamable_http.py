@@ -50,7 +50,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 class RecordingSink:
-    """An inbound that keeps what it hears."""
+    """An inbound handler that records what it receives."""
 
     def __init__(self, answer: Callable[[str, Json], Any] | None = None) -> None:
         self.heard: list[tuple[str, Json]] = []
@@ -824,7 +824,7 @@ async def test_rejected_notification_raises(data: bytes) -> None:
 
 
 def asking(ask: Json, seen: list[Received], answered: asyncio.Event) -> Script:
-    """Asks for something in the middle of a call, which it answers when it has heard."""
+    """Asks for something during a call, and answers the call after the reply."""
 
     async def react(conn: Conn, request: Received) -> None:
         if is_call(request):
