@@ -137,7 +137,7 @@ class Agent:
         journal: str | os.PathLike[str] | Workflows | None = None,
         model_urls: Sequence[str] = (),
     ) -> Self:
-        """Create an agent from settings of a file, or from those that were stored with an earlier run.
+        """Create an agent from settings in a file, or stored with an earlier run.
 
         Addresses in them get an API key only if the configuration lists them, or `model_urls`.
         """
@@ -181,7 +181,7 @@ class Agent:
         return AgentRun(workflows, run, self._log)
 
     async def run(self, prompt: str, *, key: str | None = None) -> AgentResult:
-        """Run a prompt to its end and return the result.
+        """Run a prompt to completion and return the result.
 
         Raises:
             AgentError: As for `start`.
@@ -247,7 +247,7 @@ class AgentRun:
         await self._workflows.settle(run, path, happened=happened, by=by)
 
     def _split(self, step: str | None) -> tuple[str, str | None]:
-        """Return (run id, path) of a step of this run or of one of its child runs.
+        """Record whether a tool call with an unknown outcome ran (`happened`), so the run continues.
 
         A step of a child run is written as `RUN#PATH`; any other path is of this run.
         """
@@ -255,7 +255,7 @@ class AgentRun:
         return (run, path) if separator else (self.id, step)
 
     async def asking(self) -> list[RunRecord]:
-        """Return this run and its child runs, if they are waiting for a user's answer."""
+        """Return this run and its child runs that are waiting for a user's answer."""
         return await find_asking_runs(self._workflows, self.id)
 
     async def events(self) -> AsyncIterator[AgentEvent]:

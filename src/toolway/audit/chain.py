@@ -58,7 +58,7 @@ class OpenedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Facts about the last writer process of a log, from its `log.open` record to the end of the log."""
+    """What a log says about its last writer process, from its `log.open` record on."""
 
     name: str  # as its `log.open` record names it; empty if it had no journal
     last_entry: int  # highest number of a record from a journal; 0 if there is none
@@ -119,7 +119,7 @@ class AuditChain:
         return OpenedLog(self._head, tuple(recovered), str(truncated) if truncated is not None else "")
 
     def _store_journal(self, journal: Journal, last_run: LastRun) -> str:
-        """Store the records of the last run that are only in its journal, and remove the journal.
+        """Store the last run's records that are only in the journal, and remove the journal.
 
         If the journal belongs to another log, rename it and return its new path; else return "".
         """
@@ -215,7 +215,7 @@ class AuditChain:
         self._head, self._uncertain_rows, self._needs_reopen = found, [], False
 
     def _read_last_run(self) -> LastRun:
-        """Verify the newest records of the log, and return the facts about the last writer process.
+        """Verify the log's newest records, and return what they say about the last writer.
 
         Raises `TamperedLog` if a record was changed or is missing.
         """
@@ -223,7 +223,7 @@ class AuditChain:
 
 
 def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
-    """Return the facts about the last writer process: its name, its last journal entry, its calls without an outcome.
+    """Return what the log says about the last writer: name, last journal entry, unfinished calls.
 
     `rows` are records, newest first, each with True if that process may have written it. Reading ends at the first
     record of the process, `log.open`.

@@ -1,4 +1,4 @@
-"""Notes of checkpoints: the newest signatures of each audit log, next to the private key and not next to the log.
+"""Notes of checkpoints: each audit log's newest signatures, kept away from the log.
 
 A log that lacks the record of its newest note was cut off, is an older copy, or was removed. If it is in a file, it is
 then not opened. If an operator begins it again (`restart.py`), its first record names that note, and the notes are put
@@ -30,7 +30,7 @@ MAX_NOTES_BYTES: Final = 1024 * 1024
 
 
 class CheckpointNotes:
-    """Files with the newest checkpoints of each audit log, stored next to the private key and not next to the log."""
+    """Files with each audit log's newest checkpoints, next to the private key, not the log."""
 
     def __init__(self, key_file: Path | None, *, in_files: bool = True) -> None:
         """Create the notes of checkpoints, in files next to `key_file`. If it is None, nothing is stored.
@@ -42,7 +42,7 @@ class CheckpointNotes:
         self._in_files = in_files
 
     def _paths(self, location: str) -> list[Path]:
-        """Return the files with the notes of the log at `location`: for its path, and for the file that a link names.
+        """Return the note files for the log at `location`: for its path, and for a link's target.
 
         Both are needed. With the first alone, a log that is read by another path has no notes. With the second alone, a
         person who can write to the folder of the log would replace the log and its notes by a link.
@@ -79,13 +79,13 @@ class CheckpointNotes:
             _write_file(path, [*found, new][-MAX_NOTES:])
 
     def begin_again(self, location: str, first: Checkpoint) -> None:
-        """Put the notes of an earlier log aside, and store the first checkpoint of the log that replaced it."""
+        """Set an earlier log's notes aside, and store the first checkpoint of its replacement."""
         if self._key_file is not None:
             self._put_aside(location)
             self.add(location, first)
 
     def check_log(self, sink: AuditSink, head: ChainHead, macs: RecordMacs | None = None) -> RecordFields | None:
-        """Check, before a log is written to, that it has the record of its newest noted checkpoint.
+        """Check before writing that a log has the record of its newest noted checkpoint.
 
         `head` is the last record of the log. If an empty log in a database is accepted, return the end of the earlier
         log, for the field `after` of the first record; else None. Raises `MissingLog` if the log was removed, and
@@ -121,7 +121,7 @@ class CheckpointNotes:
 
 
 def is_confirmed(first: StoredRecord | None, noted: Checkpoint, macs: RecordMacs | None) -> bool:
-    """Return True if an operator has begun this log again after the log whose newest checkpoint is `noted`.
+    """Return True if an administrator restarted this log after the log that `noted` belongs to.
 
     `first` is the first record of the log. It counts only with a valid MAC.
     """

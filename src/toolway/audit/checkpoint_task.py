@@ -1,4 +1,4 @@
-"""Hourly checkpoints of an audit log that is being written: signed in a thread, stored, noted and sent."""
+"""Signs hourly checkpoints of an audit log being written; stores, notes and sends them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class CheckpointTask:
         return found
 
     async def close(self) -> None:
-        """Make a last checkpoint and end the task. Call it before the audit log is closed."""
+        """Make a final checkpoint and end the task. Call it before the audit log is closed."""
         if self._task is None:
             return
         self._task.cancel()

@@ -1,4 +1,4 @@
-"""Checkpoints of an audit log: hourly signatures of its end, which reveal a removed end.
+"""Checkpoints of an audit log: hourly signatures of its end, so cutting it off is noticed.
 
 A checkpoint names a record by number and hash. The hash covers all records before it, so the signature does too.
 
@@ -27,7 +27,7 @@ _CONTEXT: Final = b"toolway audit checkpoint 1\n"  # a signature is valid for no
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Signed statement that a log had the record `through` with this hash at a time."""
+    """Signed statement that a log had record `through` with this hash at some time."""
 
     log: str  # file name, or name in PostgreSQL
     through: int
@@ -74,7 +74,7 @@ def log_name(location: str) -> str:
 
 
 def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
-    """Return the `TamperedLog` error for a log in which the record of a signed checkpoint is missing or different."""
+    """Return the `TamperedLog` error for a log that does not match a signed checkpoint."""
     if head == ChainHead():
         return MissingLog(found.through, f"it was signed at {found.time}, and the log is missing or empty")
     if found.through > head.seq:

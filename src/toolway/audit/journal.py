@@ -1,4 +1,4 @@
-"""Journal in front of the audit log: records are on disk after one small write, and the log is filled from it later.
+"""Journal in front of the audit log: one small write puts records on disk; the log follows later.
 
 A group of records is appended to a segment file and synced (`fdatasync`). So a call waits for one short write, and not
 for a transaction of the log. The records of a group share one MAC, which covers the MAC of the group before. The log
@@ -36,7 +36,7 @@ _NO_MAC: Final = bytes(_MAC_BYTES)  # MAC before the first group of a run
 
 
 class JournalBroken(SinkBroken):
-    """Raised when records are missing in the journal, or when some were not written with the key of this log."""
+    """Raised when the journal misses records, or has some without this log's key."""
 
 
 class JournalContent(NamedTuple):
@@ -160,7 +160,7 @@ class Journal:
         return ""
 
     def read(self) -> JournalContent | None:
-        """Return the records in the segment files, of which some may not be in the log yet; None if there are none.
+        """Return the records in segment files, some of which may not be in the log; None if no files.
 
         An incomplete last group is left out: no call was sent because of it. Raises `JournalBroken` if a group was
         changed or is missing.

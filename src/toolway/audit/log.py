@@ -79,7 +79,7 @@ def create_notes(settings: AuditSettings) -> CheckpointNotes:
 
 
 class AuditLog:
-    """Opens and closes the audit log of a hub, and emits an event when writing fails or resumes."""
+    """Opens and closes a hub's audit log, and emits events when writing fails or resumes."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ def open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
 
 
 def missing_log_error(location: str, exc: MissingLog) -> ConfigError:
-    """Return the error for an audit log that was removed or emptied, although a record of it was signed."""
+    """Return the error for an audit log that was removed or emptied although records were signed."""
     return ConfigError(
         f"audit log was removed: {location}",
         detail=str(exc),

@@ -1,4 +1,4 @@
-"""Audit middleware: the intent of a call that may change something is on disk before the call is sent.
+"""Audit middleware: the intent of a call with side effects is on disk before the call is sent.
 
 The middleware runs immediately before the first attempt of a call. Idempotency keys, cache and deduplication run
 earlier, because they may answer a call without making it. Retry runs later: one intent covers all attempts of a call.
@@ -42,7 +42,7 @@ class AuditMiddleware:
         return PlannedAudit(self._recorder, call)
 
     def adopt(self, call: Call) -> None:
-        """Arrange that the result of a call is recorded in the audit log even if it arrives after the call has ended.
+        """Record the result of a call in the audit log even if it arrives after the call has ended.
 
         The caller must then use `resume` or `record_cancelled`.
         """
@@ -71,7 +71,7 @@ class AuditMiddleware:
         return reply
 
     def record_cancelled(self, call: Call) -> None:
-        """Record in the audit log the outcome of a call that was cancelled before `resume` was called."""
+        """Record the outcome of a call that was cancelled before `resume` was called."""
         self._recorder.record_cancelled(call)
 
 

@@ -170,7 +170,7 @@ class AuditRecorder:
 
     @property
     def is_writable(self) -> bool:
-        """Return True if the audit log can be written now, as far as is known."""
+        """Return True if the audit log can be written now, as far as we know."""
         return self._writer.failure is None
 
     def check_read_allowed(self) -> None:
@@ -264,7 +264,7 @@ class AuditRecorder:
         self._writer.enqueue(b"policy.decision", encode_fields({**fields, "seconds": found.seconds}))
 
     def flush_refused(self) -> None:
-        """Record the refusals that were counted and not recorded yet. Call it before the log is closed."""
+        """Record rejections that were counted but not yet recorded. Call it before the log is closed."""
         self._refusals.flush()
         self._denials.flush()
 

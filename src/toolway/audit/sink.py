@@ -82,7 +82,7 @@ class AuditSink(Protocol):
         ...
 
     def prunable(self, before: str) -> ChainHead | None:
-        """Return the number and hash of the newest record that is old enough to be removed; None if there is none.
+        """Return number and hash of the newest record old enough to be removed, or None.
 
         This record and all earlier ones are older than the time `before`.
         """
@@ -168,7 +168,7 @@ class ChainHead(NamedTuple):
 
 
 def encode_record(kind: str, wall_time: float, monotonic_time: float, fields: RecordFields) -> bytes:
-    """Encode a record as JSON, without `seq` and `prev`, which are added when it is written."""
+    """Encode a record as JSON, without `seq` and `prev`, which are added on writing."""
     return encode_stamped(kind.encode(), wall_time, monotonic_time, encode_fields(fields))
 
 
@@ -196,7 +196,7 @@ def format_time(wall_time: float) -> str:
 
 @lru_cache(maxsize=4)
 def _format_second(seconds: int) -> bytes:
-    """Format a Unix time as ISO 8601 up to the second. Cached, because many records share it."""
+    """Format a Unix time as ISO 8601 to the second. Cached, because many records share it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
 
 

@@ -316,7 +316,7 @@ class AuditWriter:
             self._on_written([], None)
 
     def _on_written(self, result: list[bytes] | None, error: Exception | None) -> None:
-        """Call the waiters of the write that has ended, with its error if it failed, and schedule the next write."""
+        """Call the waiters of a finished write, with its error if it failed, and schedule the next."""
         group, self._group = self._group, None
         assert group is not None
         if self._timeout_timer is not None:
@@ -372,7 +372,7 @@ class AuditWriter:
             self._store_timer = self._loop.call_later(STORE_DELAY_S, self._start_store)
 
     def _start_store(self) -> None:
-        """Start to copy the oldest records that are only in the journal to the log, as one batch. Does not wait."""
+        """Start copying the oldest journal-only records to the log, in one batch. Does not wait."""
         if self._store_timer is not None:
             self._store_timer.cancel()
             self._store_timer = None
@@ -464,7 +464,7 @@ class AuditWriter:
 
 
 def _write_journal(journal: Journal, first: int, entries: list[bytes]) -> list[bytes]:
-    """Number the records, append them to the journal, and return them in the form in which the log stores them."""
+    """Number the records, append them to the journal, and return them as the log stores them."""
     records = [b'{"entry":%d,%b' % (number, entry[1:]) for number, entry in enumerate(entries, first)]
     journal.append(first, records)
     return records
@@ -476,7 +476,7 @@ def _ignore_result(result: None, error: Exception | None) -> None:
 
 
 def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
-    """Call the callbacks in `waiters` after the end of a write: with None, or with an error if `failure` is not "".
+    """Call these callbacks after a write: with None, or with an error if `failure` is set.
 
     The list is emptied first, so no callback is called twice.
     """

@@ -1,4 +1,4 @@
-"""Authorizer that exchanges one caller's token for a token of one server, and keeps it until it expires.
+"""Authorizer that exchanges a caller's token for a server's token, and keeps it until it expires.
 
 Tokens stay in memory only, one per issuer, server and principal. All calls share one exchange (single flight). A token
 is renewed 60 s early; if the issuer does not respond then, the token is used until it expires. No other
@@ -159,7 +159,7 @@ class ExchangeManager:
         self._failure, self._limiter = None, ChallengeLimiter()
 
     def drop(self) -> None:
-        """Forget the token, because the login of the caller has ended."""
+        """Forget the token, because the caller's login has ended."""
         self._token = None
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ class ExchangeManager:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if no token could be used again, and none is being fetched."""
+        """Return True if no token can be reused and none is being fetched."""
         return not self._task.is_running and (self._token is None or self._now() >= self._token.expires_at)
 
     @property
@@ -232,7 +232,7 @@ class ExchangeManager:
         return self._require_foreign(parse_exchange(settings, *answer, issuer, self._now()))
 
     def _require_foreign(self, found: ExchangedToken) -> ExchangedToken:
-        """Return the token that an issuer returned. Raises `AuthError` if it opens the gateway, as the caller's own.
+        """Return an issuer's token. Raises `AuthError` if it would also open the gateway.
 
         With such a token, a server could use the gateway in the caller's name.
         """

@@ -110,7 +110,7 @@ class AuthManager:
         return await self._require_token_manager(name, server, caller).log_out()
 
     def reset_failures(self, name: str) -> None:
-        """Forget rejected and failed logins for the server `name`, because an operator restarted it."""
+        """Forget rejected and failed logins for a server, because someone restarted it."""
         for token_manager in self._token_managers.values():
             if token_manager.owner.server == name:
                 token_manager.reset_failures()

@@ -76,7 +76,7 @@ class TokenRequest(NamedTuple):
 
 
 class ExchangedToken(NamedTuple):
-    """Token that an issuer returned, and the wall-clock time of its end."""
+    """A token from an issuer, and the wall-clock time when it expires."""
 
     token: str
     expires_at: float
@@ -181,7 +181,7 @@ def _require_token(response: Mapping[str, Any]) -> str:
 
 
 def answer_error(problem: str) -> AuthError:
-    """Return the error for a response of the issuer that is not used; `problem` completes "the response …"."""
+    """Return the error for an unusable issuer response; `problem` completes "the response …"."""
     reason = f"the identity provider's response {problem}, so it was rejected"
     hint = "report it to whoever runs the server; we never fall back to another credential"
     return AuthError(reason, code=EXCHANGE_CODE, hint=hint)

@@ -1,4 +1,4 @@
-"""In-memory catalog of the tools, prompts and resources of all servers, as received, except that secrets are masked.
+"""In-memory catalog of all servers' tools, prompts and resources, as received but with secrets masked.
 
 An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that a server's allow and
 deny lists deny, and items whose definition needs review (`pins.py`), are kept apart: no list or lookup
@@ -188,7 +188,7 @@ class Catalog:
         return _diff(server, "tools", old, listed.items)
 
     def review_again(self, server: str) -> list[CatalogChanged]:
-        """Compare all received items of a server with its pins again, because the pins changed, as after an approval.
+        """Compare a server's items with its pins again, because the pins changed.
 
         Return the resulting changes of the server's lists.
         """
@@ -221,7 +221,7 @@ class Catalog:
         return "" if known[1] else text
 
     def pinned_digests(self, server: str, tools: Iterable[Any]) -> dict[str, str]:
-        """Return, by name, the digests of tools that another connection to a server lists, to compare with its pins.
+        """Return the digests, by name, of tools that another connection lists, to compare with the pins.
 
         Empty if the hub has no pins or does not know the server.
         """
@@ -231,7 +231,7 @@ class Catalog:
         return {name: self.pins.digest(server, "tools", name, item.raw) for name, item in items.items()}
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return True if a tool with this digest may be used: it is pinned, or deviations are noted but not blocked."""
+        """Return True if a tool with this digest may be used: pinned, or deviations are not blocked."""
         return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
 
     def is_held(self, server: str, kind: ListKind, name: str) -> bool:
@@ -261,7 +261,7 @@ class Catalog:
             event.set()
 
     def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of items that must not be used yet, and of those that wait only until a pin is stored."""
+        """Return items that must not be used yet, and those that only wait until a pin is stored."""
         if self.pins is None:
             return frozenset(), frozenset()
         held = self.pins.review(server, kind, {name: item.raw for name, item in items.items()})
@@ -347,7 +347,7 @@ class Catalog:
         return sum(access.denied_by(name) is not None for name in lists["tools"].received)
 
     def denied_by(self, ref: ToolRef) -> str | None:
-        """Return the setting that denies a tool, such as `tools.deny`, or `pins` if its definition is not approved.
+        """Return the setting that denies a tool, such as `tools.deny`, or `pins` if it needs review.
 
         `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. None if the tool is allowed, or is not on
         the complete list of its server.
@@ -407,7 +407,7 @@ class Catalog:
         return ref
 
     def find_by_bare_name(self, name: str, servers: Iterable[str]) -> tuple[list[Tool], list[ToolRef]]:
-        """Return the tools of these servers with this name, and references to those denied or waiting for approval."""
+        """Return these servers' tools with this name, and references to denied or held ones."""
         found: list[Tool] = []
         denied: list[ToolRef] = []
         for server, lists in ((server, self._lists[server]) for server in servers if server in self._lists):

@@ -1,4 +1,4 @@
-"""Rules for the text of definitions: what users cannot see, commands in disguise, and phrases that address a model.
+"""Rules for text in definitions: what users cannot see, disguised commands, phrases for models.
 
 Structural rules (`hold`) found nothing in over 1,000 definitions of real servers, so a match is not an accident.
 Phrases also occur in honest definitions, above all in security tools, so they are only noted.
@@ -69,7 +69,7 @@ class ToolNames:
         return name in self._servers and name not in self._names.get(server, ())
 
     def find_alike(self, server: str, name: str) -> str | None:
-        """Return a name of another server's tool that `name` can be mistaken for, such as list_repos for list_rep0s."""
+        """Return another server's tool name that `name` can be mistaken for (list_repos, list_rep0s)."""
         own, plain = self._names.get(server, frozenset()), name.lower()
         alike = self._alike.get(_skeleton(name), ())
         return next((each for each in sorted(alike) if each not in own and each.lower() != plain), None)
@@ -172,7 +172,7 @@ def _invisible_kind(text: str, place: int, character: str) -> str | None:
 
 
 def _joins(text: str, place: int, character: str) -> bool:
-    """Return True if an invisible joiner is needed: between two emoji, or two letters of a script that uses joiners."""
+    """Return True if an invisible joiner is legitimate: between emoji, or in scripts that use joiners."""
     if character not in "\u200c\u200d" or not 0 < place < len(text) - 1:
         return False
     before, after = text[place - 1], text[place + 1]
@@ -182,7 +182,7 @@ def _joins(text: str, place: int, character: str) -> bool:
 
 
 def _visible(text: str) -> str:
-    """Return a text for display as evidence: with invisible characters escaped, cut if it is long."""
+    """Return text for display as evidence: invisible characters escaped, cut if long."""
     shown = "".join(c if c == " " or (c.isprintable() and c not in _BLANK_LETTERS) else ascii(c)[1:-1] for c in text)
     return shown[:_MAX_EVIDENCE_CHARS]
 
@@ -244,7 +244,7 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _skeleton(name: str) -> str:
-    """Return a form of a name that is equal for names that users can confuse, such as `rn` and `m`."""
+    """Return a form of a name that is equal for names users can confuse, such as `rn` and `m`."""
     name = name.replace("I", "l").lower().replace("rn", "m").replace("vv", "w")
     return name.translate(_LOOK_ALIKES)
 

@@ -57,7 +57,7 @@ class CatalogPersister:
         return stored.era
 
     def late_for(self, server: str) -> float:
-        """Return for how many seconds a server still counts as late, because it kept a list of another program waiting.
+        """Return for how many more seconds a server counts as late, because a list had to wait for it.
 
         0 if it does not, or if that is not remembered.
         """

@@ -1,4 +1,4 @@
-"""Rules that exempt parts of definitions from pins, for servers whose definitions vary legitimately, as with the date.
+"""Rules that exempt parts of definitions from pins, for definitions that change for good reasons.
 
 A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that continues below a string
 with `date` or `number` exempts only the dates and times, or the numbers, in that string: `description.date`. What is

@@ -47,7 +47,7 @@ class _Content(msgspec.Struct, omit_defaults=True):
 
 
 class DamagedPinsError(Exception):
-    """Raised when the file of the pins exists and cannot be read."""
+    """Raised when the pin file exists but cannot be read."""
 
 
 class PinFile:
@@ -91,7 +91,7 @@ class PinFile:
         return saved
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-        """Store the definitions that the user approved as the new pins of a server.
+        """Store definitions that the user accepted as a server's new pins.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         user has seen. Raises `ConfigError` if the file cannot be read or written.
@@ -232,7 +232,7 @@ class PinKeeper:
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Store the definitions that the user approved as the new pins of a server.
+        """Store definitions that the user accepted as a server's new pins.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         user has seen. `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.

@@ -37,7 +37,7 @@ OnDeviation = Callable[[str, str, Deviation | None], None]
 
 
 class ReviewedServer(NamedTuple):
-    """Result, not saved yet, of comparing the lists of one server with its pins (the approved definitions)."""
+    """Unsaved result of comparing one server's lists with its pins."""
 
     pins: ServerPins
     kinds: frozenset[str]  # whose lists were reviewed
@@ -95,14 +95,14 @@ class PinReview:
             self.adopt(self.stored.get(server_key(server, identity)) or ServerPins(server, identity))
 
     def adopt(self, pins: ServerPins) -> None:
-        """Use these stored pins of a server from now on. Pins proposed for it that are not stored yet are dropped."""
+        """Use a server's stored pins from now on, and drop proposed ones that were not stored."""
         self.servers[pins.name] = ServerPins(
             pins.name, pins.identity, dict(pins.pins), dict(pins.deviations), list(pins.listed)
         )
         self.proposed.pop(pins.name, None)
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, Deviation | None]:
-        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
+        """Compare a server's items with their pins; return those on hold, by name.
 
         The value is how the item deviates from its pin, or None if its pin is not stored yet. For an item that is seen
         for the first time, a pin is proposed, if the mode allows that.
@@ -160,7 +160,7 @@ class PinReview:
         return pin.digest if pin is not None and is_pinned else digest
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
+        """Return True if a definition with this digest may be used: pinned, or deviations are not blocked."""
         if self._mode_of(server) == "warn" or server not in self.servers:
             return True
         pin = self.servers[server].pins.get(f"{kind}/{name}")
@@ -218,7 +218,7 @@ class PinReview:
         return found
 
     def _accept(self, server: str, key: str, definition: Json, digest: str, is_first_list: bool) -> bool:
-        """Accept a definition that does not deviate: end its earlier deviation, and propose a pin if it has none.
+        """Accept a definition that does not deviate: clear its deviation, and pin it if necessary.
 
         Return False if the item must not be used until a store has accepted the proposed pin.
         """
@@ -259,5 +259,5 @@ def _kept(definition: Json) -> Json | None:
 
 
 def count_held(servers: Sequence[ServerPins]) -> int:
-    """Return how many definitions of these servers must not be used until the user approves them."""
+    """Return how many of these servers' definitions are on hold until the user accepts them."""
     return sum(each.held for pins in servers for each in pins.deviations.values())

@@ -86,7 +86,7 @@ def item_name(server: str, key: str) -> str:
 
 
 class ProposedPin(msgspec.Struct, frozen=True):
-    """New pin that a review proposes for an item that has none. It counts after the store has accepted it."""
+    """A new pin that a review proposes. It is valid once the store has accepted it."""
 
     pin: Pin
     for_first_list: bool  # accepted because it is on the first list of its kind
@@ -149,7 +149,7 @@ class ItemPins(Protocol):
         ...
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
+        """Compare a server's items with their pins; return those on hold, by name.
 
         The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
         """
@@ -175,7 +175,7 @@ class Pins(ItemPins, Protocol):
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
-        """Store the definitions that the user approved as the new pins of a server.
+        """Store definitions that the user accepted as a server's new pins.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         user has seen. `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.

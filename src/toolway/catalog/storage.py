@@ -32,7 +32,7 @@ LATE_MEMORY_S: Final = 300.0  # seconds for which a server that kept a list wait
 
 
 class ForgedListsError(Exception):
-    """Raised when stored lists were not written by Toolway: their MAC is not valid."""
+    """Raised when stored lists have an invalid MAC, so Toolway did not write them."""
 
 
 class StoredLists(msgspec.Struct, frozen=True):
@@ -115,13 +115,13 @@ class FileCatalogStorage:
             self._late_path(server, identity).unlink(missing_ok=True)
 
     def mark_late(self, server: str, identity: str) -> None:
-        """Remember for some minutes that a server has kept a list waiting. A disk error is ignored."""
+        """Remember for some minutes that a list had to wait for a server. Disk errors are ignored."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._late_path(server, identity).touch(mode=0o600)
 
     def late_for(self, server: str, identity: str, now: float) -> float:
-        """Return for how many seconds from the Unix time `now` a server still counts as late; 0 if it does not."""
+        """Return for how many seconds after `now` a server still counts as late; 0 if it does not."""
         try:
             marked_at = self._late_path(server, identity).stat().st_mtime
         except OSError:

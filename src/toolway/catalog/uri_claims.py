@@ -1,4 +1,4 @@
-"""Claims of servers on resource URIs, which decide to which server the read of a resource is sent.
+"""Servers' claims on resource URIs, which decide where a read is sent.
 
 A server claims each URI that it lists, and every URI that begins with the literal text of one of its templates. A URI
 without a server in it is sent to a server only if no other server claims it. Claims have no order: a server cannot take

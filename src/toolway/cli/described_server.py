@@ -38,7 +38,7 @@ _SHA256_HEX: Final = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class DescribedServer:
-    """Server that a `server.json` file or a bundle describes: the entry to add, and the admission rules for it."""
+    """A server described by a `server.json` file or a bundle: its entry, and its admission rules."""
 
     name: str
     entry: dict[str, Any] = field(repr=False)
@@ -165,7 +165,7 @@ def review(
     digest: str | None,
     dry_run: bool,
 ) -> None:
-    """Show the whole entry that is to be added, and ask the user to confirm it. With `dry_run` it is only shown.
+    """Show the complete entry to add, and ask the user to confirm. Only shows it with `dry_run`.
 
     `digest` accepts exactly the entry with this SHA-256, `yes` accepts every entry. Raises `UsageError` if neither is
     given without a terminal, and `ConfigError` if the user declines or the digest is another.

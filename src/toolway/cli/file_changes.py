@@ -113,7 +113,7 @@ def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, An
 
 
 def approve_own_edit(path: Path, before: bytes | None, after: bytes, *, keep_waiting: bool = False) -> None:
-    """Approve the entries that a command of Toolway wrote to one of the user's own files.
+    """Trust the entries that a Toolway command wrote to one of the user's own files.
 
     Entries that the command did not change stay approved or waiting; with `keep_waiting`, entries that waited keep
     waiting even if the command has changed them. Nothing is approved in a named file without stored approvals: a
@@ -132,7 +132,7 @@ def _is_own_scope_file(path: Path) -> bool:
 
 
 def parse_entries(data: bytes | None, file: str) -> tuple[dict[str, Any], Any]:
-    """Return the server map and the `toolway` block of a config file; empty if it cannot be parsed."""
+    """Return a config file's server map and `toolway` block; empty if it cannot be parsed."""
     try:
         found = jsonc.parse_jsonc((data or b"{}").decode(errors="replace"), file)
         return find_server_map(found, file)[1], find_toolway_block(found)

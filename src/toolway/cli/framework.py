@@ -222,7 +222,7 @@ def _build_group(name: str, entry: CommandSpec) -> Any:
 
 
 def _only_a_subcommand(context: CommandContext) -> CommandResult:
-    """Stand for the function of a group that takes words, where a subcommand follows."""
+    """Placeholder function for a group that takes words, when a subcommand follows."""
     raise AssertionError("`LazyGroup.resolve_command` calls the own command instead")
 
 
@@ -350,7 +350,7 @@ def _output_from_args(arguments: Sequence[str]) -> Output:
 
 
 class _PlainParam:
-    """Replacement for typer's conversion of an argument that converts plain values (strings, paths, numbers) itself.
+    """Replaces typer's conversion for arguments with plain values (strings, paths, numbers).
 
     Typer's own conversion loads a type library, which takes as long as loading typer. It converts all other values,
     and those that are wrong, for its messages.
@@ -390,7 +390,7 @@ _PLAIN_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def use_plain_values(command: Any) -> Any:
-    """Make all parameters of a typer command convert strings, paths and numbers without typer's slow type library.
+    """Convert a command's parameters without typer's slow type library.
 
     Returns the command.
     """
@@ -400,7 +400,7 @@ def use_plain_values(command: Any) -> Any:
 
 
 def use_plain_value(param: Any) -> Any:
-    """Make one typer parameter convert strings, paths and numbers without typer's slow type library.
+    """Convert one parameter without typer's slow type library.
 
     Does nothing if typer's internals differ from those known here. Returns the parameter.
     """

@@ -96,7 +96,7 @@ class GatewayClient:
         return await self._request_json(method, f"/login/{path}", body)
 
     async def request_who(self) -> Json:
-        """Return what the gateway knows about the owner of the token. Every key and user may request it.
+        """Return what the gateway knows about the token's owner. Every key and user may ask.
 
         Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
         """
@@ -208,7 +208,7 @@ def find_local_gateway(options: TargetOptions) -> GatewayClient | None:
 
 
 def require_no_named_state(options: TargetOptions) -> None:
-    """Raise `GatewayError` if `$TOOLWAY_STATE` names a gateway that is not registered, and no option names a file.
+    """Raise `GatewayError` if `$TOOLWAY_STATE` points to an unregistered gateway and no file is given.
 
     The gateway of that folder may be starting. The servers of the user's own files may be others than its servers.
     """
@@ -224,7 +224,7 @@ def require_no_named_state(options: TargetOptions) -> None:
 
 
 def explain_missing_gateway(config: Path | None) -> str:
-    """Return the reason why no gateway on this machine can be used; "" if one can."""
+    """Return why no gateway on this machine can be used; "" if one can."""
     try:
         state = StateDir.default(os.environ)
     except ConfigError as exc:

@@ -1,4 +1,4 @@
-"""The doctor of a running gateway: the same checks as `toolway doctor`, on the servers that it serves."""
+"""The doctor of a running gateway: `toolway doctor` checks on the servers it serves."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def run_serve(
 
 
 def _open_gate(config: Path | None) -> ApprovalGate:
-    """Return the gate that leaves out config entries until someone reviews them.
+    """Return the gate that leaves out config entries until you review them.
 
     If someone at a terminal names a config file (--config), its entries are trusted.
     """
@@ -180,7 +180,7 @@ def _open_gate(config: Path | None) -> ApprovalGate:
 
 
 def _make_announcer(output: Output, auth: bool, node: str, public_reason: Callable[[], str]) -> Callable[[str], None]:
-    """Return the function that prints where the gateway serves, and why it counts as public, if it does."""
+    """Return a function that prints where the gateway serves, and why it counts as public."""
 
     def announce(url: str) -> None:
         reason = public_reason()

@@ -133,7 +133,7 @@ class Output:
             self._write(sys.stderr, self.sanitize(text), style)
 
     def print_question(self, text: str, style: str = "") -> None:
-        """Print a part of a question on stderr, even with --quiet: the command cannot continue without an answer."""
+        """Print part of a question on stderr, even with --quiet: the command needs the answer."""
         self._write(sys.stderr, self._wrap(self.sanitize(text), "  "), style)
 
     def info_once(self, text: str, style: str = "") -> None:
@@ -193,7 +193,7 @@ class Output:
 
     @contextmanager
     def paused_spinner(self) -> Iterator[None]:
-        """Take the spinner off the terminal while the block asks the user."""
+        """Hide the spinner while the block asks the user."""
         if self._status is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""Client of a running gateway with the interface of a local hub.
+"""Client of a running gateway with a local hub's interface.
 
 Statuses and lists are read from `/admin`. Calls go to `/mcp` through a hub that has the gateway as its only server, so
 they keep all guarantees of a call. An error of a call is raised with the class and the code that it has in the gateway.
@@ -57,7 +57,7 @@ TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so the gateway's 
 
 
 class RemoteHub:
-    """Client for the servers of a running gateway, with those methods of a `Hub` that commands use."""
+    """Client for a running gateway's servers, with the `Hub` methods that commands use."""
 
     def __init__(self, gateway: GatewayClient, questions: ServerQuestions | None = None) -> None:
         self._gateway = gateway
@@ -69,7 +69,7 @@ class RemoteHub:
         self._catalog = Catalog()
 
     def add_sink(self, sink: EventSink) -> None:
-        """Deliver the events of the calls that this client makes to `sink`."""
+        """Deliver events of this client's calls to `sink`."""
         self._sinks.append(sink)
 
     def status(self) -> dict[str, ServerStatus]:
@@ -180,7 +180,7 @@ class RemoteHub:
         ]
 
     async def list_resources(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
-        """Return the resources of the gateway. The gateway does not say which server has which resource."""
+        """Return the gateway's resources. The gateway does not say which server has which."""
         async with self._open_endpoint() as hub:
             return await hub.list_resources(server=GATEWAY_SERVER_NAME, wait=wait)
 
@@ -253,7 +253,7 @@ class RemoteHub:
         return result.raise_for_error() if raise_on_error else result
 
     async def _refresh_status_after(self, error: CallError) -> None:
-        """Read the server statuses again, which help to explain the failed call `error`.
+        """Read the server statuses again, to help explain the failed call `error`.
 
         Raises `GatewayError` with the cause if the gateway itself was unreachable or rejected the token.
         """
@@ -266,7 +266,7 @@ class RemoteHub:
                 raise
 
     def _original_error(self, error: CallError, ref: ToolRef, tools: list[Tool]) -> CallError:
-        """Convert the JSON-RPC error of a failed call back to the error that the gateway raised."""
+        """Convert a failed call's JSON-RPC error back to the error that the gateway raised."""
         if isinstance(error, NotFound):
             return self._missing_tool_error(ref, tools)
         if not isinstance(error, ProtocolError) or error.rpc_code is None:
@@ -298,7 +298,7 @@ class RemoteHub:
 
 
 def _of_its_server(ask: Callable[[str, Json], Awaitable[Json]]) -> Callable[[str, Json], Awaitable[Json]]:
-    """Return `ask` for requests that come through the gateway, which names their server in `_meta`.
+    """Wrap `ask` for requests through the gateway, which names the server in `_meta`.
 
     The gateway sets that name, so no server can use the name of another one.
     """
@@ -338,14 +338,14 @@ _ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {
 
 
 def _refused_arguments(result: ToolResult, ref: ToolRef) -> InvalidArguments | None:
-    """Return the error in a result of the gateway: the arguments are wrong. None if the tool sent the result."""
+    """Return the error if the gateway rejected the arguments; None if the tool sent the result."""
     meta = result.raw.get("_meta")
     fields = meta.get(errors.ERROR_DATA_KEY) if result.is_error and isinstance(meta, dict) else None
     return decode_invalid_arguments(fields, ref.server, ref.tool) if isinstance(fields, dict) else None
 
 
 def _gateway_error(error: ProtocolError, ref: ToolRef, fields: Json) -> CallError:
-    """Convert an error response of the gateway back to the error class that the gateway raised."""
+    """Convert a gateway's error response back to the error class it raised."""
     assert error.rpc_code is not None
     code, hint = str(fields.get("code") or ""), str(fields.get("fix") or "")
     kind = CallTimeout if code == CallTimeout.code else _ERROR_CLASSES.get(error.rpc_code, CallError)

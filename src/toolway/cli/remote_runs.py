@@ -1,4 +1,4 @@
-"""Actions on runs at a running gateway, for commands with `--gateway URL`: through its `/admin/runs`."""
+"""Actions on a running gateway's runs, for commands with `--gateway URL`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a journal of this machine, for the commands that show, answer and resume them.
+"""Runs in a journal on this machine, for commands that show, answer and resume them.
 
 `--gateway` names the runs of a gateway instead (`remote_runs.py`).
 """
@@ -126,7 +126,7 @@ async def act_on_run(
     journal: str | None,
     perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
 ) -> ExitCode:
-    """Print what an action on a run will cause, then perform it: at the gateway of --gateway, or in the journal."""
+    """Print what an action on a run will cause, then perform it at the gateway or in the journal."""
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await act_on_remote_run(context.output, gateway, id, action, step, body)
@@ -161,12 +161,12 @@ def _print_next(output: Output, record: RunRecord, journal: str | None) -> ExitC
 
 
 def _local_roles(record: RunRecord) -> tuple[str, ...]:
-    """Return all roles that the questions of a run name: the local user owns the journal, so has every role."""
+    """Return all roles that a run's questions need: the local user owns the journal, so has all."""
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
 
 
 def remember_config(context: CommandContext) -> dict[str, str]:
-    """Return the variable with which a new run remembers its config file, or the folder whose files it uses."""
+    """Return the variable in which a new run remembers its config file or folder."""
     return {CONFIG_VARIABLE: os.path.abspath(context.config_file() or Path.cwd())}
 
 
@@ -185,7 +185,7 @@ def load_run_config(context: CommandContext, record: RunRecord | None) -> Loaded
 
 
 def resume_flags(record: RunRecord, journal: str | None, context: CommandContext | None = None) -> str:
-    """Return the options for a printed command that resumes a run: its journal, and its config file if it has one."""
+    """Return the options for a command that resumes a run: its journal and config file."""
     given = context.target_options.config if context is not None else None
     file = given if given is not None else _remembered_config(record)
     config = f" -c {shlex.quote(os.fspath(file))}" if file is not None and not file.is_dir() else ""

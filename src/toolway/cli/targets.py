@@ -67,7 +67,7 @@ _SPINNER_INTERVAL_S = 0.1  # seconds between two updates of the list of starting
 
 
 class HubApi(Protocol):
-    """The methods of `Hub` that commands use. A `RemoteHub` for a gateway has them too."""
+    """The `Hub` methods that commands use. `RemoteHub` has them too."""
 
     def status(self) -> dict[str, ServerStatus]: ...
 
@@ -156,7 +156,7 @@ async def find_target(output: Output, target_options: TargetOptions) -> Target:
 
 
 def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
-    """Return the servers of the config file as the target of a command, if certainly no gateway is to be used.
+    """Return the config file's servers as the target, if certainly no gateway is used.
 
     None if --gateway is given, or if a gateway is registered on this machine. Sends no request. Raises `ConfigError` if
     the config file cannot be used, and `GatewayError` if `$TOOLWAY_STATE` names a gateway that has not started.
@@ -183,7 +183,7 @@ def server_name_from_url(url: str) -> str:
 
 
 def url_target(output: Output, url: str, headers: Iterable[str] = ()) -> Target:
-    """Return a target with one server, at `url`, that no config file names.
+    """Return name and settings for the server at `url`, with `Name: value` headers.
 
     The token of a gateway is never sent to it. Raises `UsageError` if a header is invalid, and `ConfigError` if the URL
     is.
@@ -258,7 +258,7 @@ def load_masked_config(output: Output, options: TargetOptions) -> LoadedConfig:
 def load_masked_file(
     output: Output, config: Path | None, gate: ApprovalGate | None = None, directory: Path | None = None
 ) -> LoadedConfig:
-    """Load the config file `config`, or the files of all scopes for a directory; mask their secrets in the output.
+    """Load the config file `config`, or all scopes' files; mask their secrets in the output.
 
     Entries of the user's own files that need review are left out; without a `gate`, the entries of `config` are not
     checked. Raises `ConfigError` if the file is missing or cannot be read.
@@ -339,7 +339,7 @@ class _FileTarget:
 
 
 def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) -> Hub:
-    """Return a hub that remembers for the next command which servers did not answer in time."""
+    """Return a hub that records for the next command which servers were late."""
     from toolway.hub.hub import Hub
 
     logger = logging.getLogger("toolway.hub")
@@ -389,7 +389,7 @@ class _GatewayTarget:
 async def wait_for_tools(
     servers: HubApi, output: Output, wait: float | None, only_server: str | None = None
 ) -> list[ServerStatus]:
-    """Wait until each server has listed its tools or failed, at most `wait` seconds.
+    """Wait up to `wait` seconds until each server has listed its tools or failed.
 
     Returns the statuses. At a terminal a spinner shows the servers that are still starting. Raises `NotFound` for
     an unknown server.
@@ -414,7 +414,7 @@ async def wait_for_tools(
 
 
 def require_status(servers: HubApi) -> None:
-    """Raise `GatewayAdmin` if the gateway did not send server statuses because the key is not an administrator's."""
+    """Raise `GatewayAdmin` if server statuses are missing because the key is not an admin key."""
     denied = getattr(servers, "status_denied", None)
     if denied is not None:
         raise denied
@@ -447,7 +447,7 @@ def failure_cause(status: ServerStatus) -> str:
 def exit_code_for_statuses(
     statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = (), failed_checks: Collection[str] = ()
 ) -> ExitCode:
-    """Return the exit code of a command: 0 all servers are up, 8 some are down, 4 all are down, 3 no usable entry.
+    """Return a command's exit code: 0 all servers up, 8 some down, 4 all down, 3 no usable entry.
 
     A server that failed a health check is down.
     """

@@ -28,7 +28,7 @@ ApprovalPolicy: TypeAlias = Literal["unsafe", "all", "none"] | list[str]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one agent run. A run that reaches one ends as failed, with what it did so far in its transcript.
+    """Limits of one agent run. Reaching one fails the run, with its work so far in the transcript.
 
     Example:
         Budget(usd=0.50, calls=40, seconds=600)
@@ -83,7 +83,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def minus(self, used: Budget) -> Budget:
-        """Return the rest of this budget after `used`, at least 0. A unit without a limit stays without a limit."""
+        """Return what is left of this budget after `used`, at least 0. Missing limits stay missing."""
         return self._combine(used, lambda own, other: None if own is None else max(0, own - (other or 0)))
 
     def plus(self, other: Budget) -> Budget:
@@ -92,7 +92,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_used_up(self) -> bool:
-        """Return True if nothing is left of a limit in this rest of a budget: USD, tokens, model requests or seconds.
+        """Return True if any limit in this remaining budget is used up: USD, tokens, requests or seconds.
 
         Tool calls do not count: without them an agent can still answer.
         """
@@ -130,7 +130,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         return set(self.tools).union(*(each.settings.all_tools() for each in self.agents.values()))
 
     def needs_approval(self, tool: str, effect: Effect) -> bool:
-        """Return True if a user must approve a call of this tool."""
+        """Return True if a call of this tool needs approval."""
         if isinstance(self.approve, str):
             return self.approve == "all" or (self.approve == "unsafe" and effect is Effect.UNSAFE)
         return matches_any(tool, self.approve)
@@ -235,7 +235,7 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
 
 
 def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the agent entries in an order where each follows the agents that it calls by name (`agents`).
+    """Return the agent entries in dependency order: each after the agents it calls (`agents`).
 
     Raises `ConfigError` if a called agent does not exist, or if an agent calls itself, directly or through other
     agents.

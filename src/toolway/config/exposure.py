@@ -1,4 +1,4 @@
-"""Decision whether a gateway is public, and the defaults that follow from it.
+"""Decides whether a gateway is public, and which defaults follow.
 
 A gateway that only its owner uses may be lenient: a changed definition is noted, a package runs without a lock. One
 that serves other users is strict. `public_reason` alone decides which kind a gateway is. A gateway on loopback is
@@ -20,7 +20,7 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class GatewayRules:
-    """Requirements of a gateway for its servers: its settings, and the defaults for what they leave open."""
+    """What a gateway requires of its servers: its settings, and defaults for the rest."""
 
     public_reason: str  # why the gateway is public, as readable text; "" if only its machine uses it
     pin_mode: Literal["warn", "hold", "review"]  # of changed definitions

@@ -162,7 +162,7 @@ class FieldReader:
                 yield piece
 
     def warn_unset(self, key: str, name: str) -> None:
-        """Add a warning about a variable that is not set, once for each variable."""
+        """Warn about an unset variable, once per variable."""
         message = f"the variable {name} is not set"
         self._messages.update(issue.message for issue in self.issues[self._messages_read :])
         self._messages_read = len(self.issues)

@@ -1,4 +1,4 @@
-"""Warnings for keys of a configuration file that have no effect in Toolway, each with what to do instead.
+"""Warns about config keys that have no effect in Toolway, and says what to do instead.
 
 Keys of other MCP hosts are in a table. Any other key is unknown; the closest known key is suggested. Keys that only
 describe a server (`description`, comments) may have no effect and cause no warning.
@@ -140,5 +140,5 @@ def is_descriptive_key(key: str) -> bool:
 
 
 def _is_effective(key: str) -> bool:
-    """Return True if a key in `extras`, kept by `clients import` for another host, has an effect in that host."""
+    """Return True if a key that `clients import` kept in `extras` has an effect in its own host."""
     return key not in ("type", "transport") and not is_descriptive_key(key)

@@ -121,7 +121,7 @@ def add_dotenv(
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return True if the file of a path is in `folder` or below it, after all symbolic links are resolved."""
+    """Return True if a path is in `folder` or below it, after resolving symbolic links."""
     real_folder = os.path.realpath(folder)
     return os.path.commonpath([os.path.realpath(path), real_folder]) == real_folder
 

@@ -135,7 +135,7 @@ def is_outside(folder: str, profile: Iterable[str]) -> bool:
 
 
 def _comparable_path(path: str) -> PureWindowsPath:
-    """Return a Windows path without `..` and without the prefix of long paths. The case of letters does not matter."""
+    """Return a Windows path for comparison: without `..` and long-path prefix, in lower case."""
     path = path.replace("/", "\\")
     if path.startswith(_LONG_PATH):
         path = path.removeprefix(_LONG_PATH)

@@ -70,7 +70,7 @@ def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
 
 
 def name_secrets(servers: Mapping[str, Server], text: str) -> list[str]:
-    """Return what a text contains that a mask hides, such as `the secret API_TOKEN of server bank`.
+    """Return what masking hides in a text, such as `the secret API_TOKEN of server bank`.
 
     For a user who must know what is sent, but must not read it.
     """
@@ -266,7 +266,7 @@ def _has_plain_text(value: str) -> bool:
 
 
 def _mask_plain_parts(text: str) -> str:
-    """Mask all of a text except the references in it: `v1-${keyring:x}` becomes `***${keyring:x}`."""
+    """Mask everything in a string except references: `v1-${keyring:x}` becomes `***${keyring:x}`."""
     return "".join(
         (MASK if part.strip() else part) if isinstance(part, str) else part.text for part in split_references(text)
     )

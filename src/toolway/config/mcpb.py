@@ -154,7 +154,7 @@ def admission_policy(
 
 
 class _ManifestVariables:
-    """Replacement of the variables in a bundle's manifest: `${__dirname}`, `${user_config.x}`, `${HOME}`, `${/}`."""
+    """Replaces variables in a bundle's manifest: `${__dirname}`, `${user_config.x}`, `${HOME}`, `${/}`."""
 
     def __init__(self, bundle: Bundle, folder: Path, values: Mapping[str, Any]) -> None:
         self._secrets = {ask.name: ask.secret_name for ask in bundle.inputs if ask.secret}

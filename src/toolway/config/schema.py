@@ -1,4 +1,4 @@
-"""Frozen dataclasses of the configuration: servers, timeouts, retries, limits, credentials.
+"""Configuration values: servers, timeouts, retries, limits, credentials. All immutable.
 
 The comments of the fields are the reference documentation (`docs/reference/config.md`): each is on the line of its
 field. Durations are in seconds. Configuration files write them as other MCP hosts do (`timeout` in milliseconds) or as

@@ -115,7 +115,7 @@ class ValueWithOrigin(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UntrustedFile:
-    """Project file that is not used, because the user does not trust its present content."""
+    """A project file that is not used, because you do not trust its current content."""
 
     path: Path
     content: bytes = field(repr=False)
@@ -161,7 +161,7 @@ def load_scopes(environment: Mapping[str, str], directory: Path, gate: ApprovalG
 
 
 def _take_own_files(paths: ConfigPaths, environment: Mapping[str, str], gate: ApprovalGate) -> None:
-    """Approve all entries of the user's own files (user scope, and local scope of all projects) at the first start."""
+    """Trust all entries of the user's own files on the first start."""
     for path in (paths.user, *sorted(paths.local.parent.parent.glob(f"*/{paths.local.name}"))):
         file, entries, block = os.fspath(path), {}, None
         workflows: tuple[CapturedWorkflow, ...] = ()
@@ -233,7 +233,7 @@ def without_held(
     gate: ApprovalGate,
     workflows: tuple[CapturedWorkflow, ...] | None = None,
 ) -> LoadedConfig:
-    """Return a file's configuration without the servers, settings and workflows that need review.
+    """Return a file's configuration without servers, settings and workflows that need review.
 
     `document` is the content of the file, `workflows` those that it defines or names; without them they are read.
     """
@@ -266,7 +266,7 @@ def _without_held_workflows(
 
 
 def without_held_settings(gateway: GatewaySettings, held: Collection[HeldEntry]) -> GatewaySettings:
-    """Return a file's settings without the ones that need review: agents, and addresses that get API keys.
+    """Return a file's settings without agents and model addresses that need review.
 
     The signer of the audit log is marked as not usable.
     """

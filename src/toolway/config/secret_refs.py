@@ -80,7 +80,7 @@ def begins_with_variable(text: str | None) -> bool:
 
 
 def join_folder(folder: str, path: str) -> str:
-    """Return `path` below `folder`, unless it is absolute or begins with a variable."""
+    """Return `path` below `folder`, unless it is absolute or starts with a variable."""
     if begins_with_variable(path) or os.path.isabs(path):
         return path
     return SecretTemplate((f"{folder}/", *path.parts)) if isinstance(path, SecretTemplate) else f"{folder}/{path}"
@@ -130,7 +130,7 @@ def _field_names(settings: type) -> tuple[str, ...]:
 
 
 def substitute_variables(value: V, variables: Mapping[str, str]) -> V:
-    """Return settings with each variable that was not set when they were read replaced by its value in `variables`.
+    """Replace each variable that was unset when the settings were read by its value in `variables`.
 
     References to secrets stay. Raises `KeyError` if a value is missing, and `ConfigError` if the settings are invalid
     with the values.

@@ -187,7 +187,7 @@ def _require_transport(entry: Mapping[str, Any]) -> None:
 
 
 def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIssue]:
-    """Return a warning for each key of these server entries that has no effect. Invalid entries are skipped."""
+    """Return a warning for each ineffective key in these server entries. Skips invalid entries."""
     found = []
     for name, entry in servers.items():
         with suppress(ConfigError):
@@ -357,7 +357,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
-    """Return those keys of `flat_keys` that a server entry has, each with the name of the policy field that it sets."""
+    """Return the `flat_keys` that a server entry has, with the policy field each one sets."""
     return {key: name for key, name in flat_keys.items() if fields.remaining.get(key) is not None}
 
 
@@ -384,7 +384,7 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
 
 
 def _given_once(fields: FieldReader, spellings: tuple[str, ...]) -> str | None:
-    """Return the spelling that a server entry uses for a key that has several; None if it does not have the key.
+    """Return which of several spellings of a key a server entry uses, or None.
 
     Raises `ConfigError` if the entry has the key in two spellings.
     """
@@ -587,7 +587,7 @@ def parse_tool_lists(fields: FieldReader) -> tuple[tuple[str, ...] | None, tuple
 
 
 def _is_disabled(name: str, value: Any, list_keys: Sequence[str]) -> bool:
-    """Return True if `tools` of a server entry disables a tool: `"NAME": false` or `"NAME": {"enabled": false}`.
+    """Return True if `tools` turns a tool off: `"NAME": false` or `"NAME": {"enabled": false}`.
 
     Raises `ConfigError` if the value is neither an object nor a boolean, unless `name` is in `list_keys`, the keys of
     lists such as `allow`.

@@ -220,16 +220,16 @@ class GatewaySettings(msgspec.Struct, frozen=True):
 
     @property
     def access(self) -> Mapping[str, Sequence[str]]:
-        """Patterns of the tools that groups of users may use, from the settings of parts."""
+        """Patterns of tools that user groups may use, from parts' settings."""
         return {group: tools for each in self.implied() for group, tools in each.access.items()}
 
     def implied(self) -> list[Implied]:
-        """Return what the settings of parts say about the whole gateway."""
+        """Return what parts' settings mean for the whole gateway."""
         return [part.implied(self.parts[part.name]) for part in registry.in_use() if part.name in self.parts]
 
     @property
     def admission(self) -> AdmissionPolicy:
-        """Contents that are allowed in a server entry sent to `/admin`."""
+        """What a server entry sent to `/admin` may contain."""
         from toolway.config.admission.entry import AdmissionPolicy
 
         variables = frozenset(self.allowed_env)
@@ -389,7 +389,7 @@ def _reject_misspelt_keys(block: Mapping[str, Any]) -> None:
 
 
 def _parse_parts(block: Mapping[str, Any], gateway: FieldReader, variables: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the settings of parts, by name of the part. A part without a key in the block is not loaded.
+    """Return parts' settings by part name. A part without a key in the block is not loaded.
 
     Their keys of the block `gateway` are removed from its reader. Raises `ConfigError` if a key of the block is
     misspelt, and would limit nothing.

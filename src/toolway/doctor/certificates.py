@@ -1,4 +1,4 @@
-"""Every problem of a certificate that a server presents, not only the one for which TLS rejected it.
+"""All problems of a server's certificate, not only the one that TLS reported.
 
 OpenSSL stops at the first problem: trust, then the host name, then the dates. A user who mends only that one meets the
 next one. So the doctor reads the certificate itself. Nothing is sent to a server whose certificate was rejected.
@@ -25,7 +25,7 @@ OTHER_NAME_HINT: Final = "the certificate is for another host name: use that nam
 
 
 class CertificateFacts(NamedTuple):
-    """Dates and names of a certificate, which OpenSSL checks only if it trusts the certificate.
+    """Dates and names of a certificate: OpenSSL only looks at them once it trusts the issuer.
 
     No signature is verified.
     """
@@ -35,13 +35,13 @@ class CertificateFacts(NamedTuple):
     names: tuple[str, ...]  # DNS names and IP addresses
 
     def date_problem(self, now: datetime) -> str:
-        """Return what is wrong with the dates, as the end of a sentence about the certificate; "" if they are right."""
+        """Return what is wrong with the dates, to end a sentence about the certificate, or ""."""
         if now > self.ends:
             return f"it expired on {self.ends:%Y-%m-%d}"
         return f"it is valid only from {self.begins:%Y-%m-%d %H:%M} UTC" if now < self.begins else ""
 
     def name_problem(self, host: str) -> str:
-        """Return what is wrong with the names, as the end of a sentence about the certificate; "" if one is right."""
+        """Return what is wrong with the names, to end a sentence about the certificate, or ""."""
         if any(_matches(name, host) for name in self.names):
             return ""
         more = len(self.names) - MAX_NAMES_SHOWN

@@ -92,7 +92,7 @@ def _plan_files(
 
 
 def _is_trusted(client_file: ClientConfigFile, environ: Mapping[str, str]) -> bool:
-    """Return True if the user trusted a client's config file with its current content.
+    """Return True if the user trusts a client's config file with its current content.
 
     The content counts, because a repository can change the file at any time.
     """

@@ -382,7 +382,7 @@ def _command_not_found(target: CheckTarget, name: str, server: Server, found: Co
 
 
 def full_path_changes(target: CheckTarget, server: Server, path: str) -> dict[str, Any]:
-    """Return the changes of a config entry that make it name the server's command by its full path.
+    """Return entry changes that replace the server's command by its full path.
 
     Programs that the command starts itself (npx starts node) are in the same folder, so the folder is added to
     PATH.

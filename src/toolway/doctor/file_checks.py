@@ -1,4 +1,4 @@
-"""Checks of whole config files: encoding, syntax, key of the servers, pending alerts.
+"""Checks of whole config files: encoding, syntax, servers key, pending alerts.
 
 Each client reads its file in its own way and silently ignores unexpected content.
 """
@@ -53,7 +53,7 @@ _ENTRY_KEYS: Final = frozenset({"command", *URL_KEYS})
 
 @dataclass(frozen=True, slots=True)
 class ReaderRules:
-    """Rules by which a program (Toolway or another client) reads its JSON config file.
+    """How a program (Toolway or another client) reads its JSON config file.
 
     They say which keys may hold the servers, and if comments and a byte order mark are allowed.
     """
@@ -85,7 +85,7 @@ class CheckedFile:
 
 
 def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
-    """Read a config file by the `rules` of its program, and report what that program would reject or ignore."""
+    """Read a config file by its program's `rules`, and report what that would reject or ignore."""
     file = CheckedFile(path)
     try:
         data = path.read_bytes()
@@ -158,7 +158,7 @@ def _check_plain_json(file: CheckedFile, text: str, rules: ReaderRules) -> None:
 
 
 def _masked_line(text: str, line: int | None) -> str:
-    """Return one line of a config file with its number, its values replaced by `…`.
+    """Return one line of a config file with its number, and values replaced with `…`.
 
     Any value of an unparsable file may be a secret.
     """
@@ -170,7 +170,7 @@ def _masked_line(text: str, line: int | None) -> str:
 
 
 def _find_servers(file: CheckedFile, value: Any, rules: ReaderRules) -> None:
-    """Find the server entries in a parsed config file and check the key that holds them.
+    """Find the server entries in a parsed config file, and check their key.
 
     A failed check is added if `rules` does not accept the key.
     """
@@ -308,7 +308,7 @@ def plan_own_files(
 
 
 def _apply_start_rules(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
-    """Return the check plan with what the gateway settings require of a server process: a lock and a sandbox."""
+    """Apply the gateway's requirements for server processes to the plan: a lock and a sandbox."""
     if gateway is not None:
         found = find_rules(gateway)
         rules: dict[str, Any] = {"requires_lock": found.requires_lock, "default_sandbox": found.default_sandbox}
@@ -420,7 +420,7 @@ def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
 
 
 def check_gateway(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check what a gateway with these settings would use: pending alerts, and what its parts need."""
+    """Check what a gateway with these settings uses: pending alerts, and what its parts need."""
     folder = gateway_state_folder(environ)
     if gateway.alerts is not None and folder is not None:
         yield from _check_alerts(gateway.alerts, folder)

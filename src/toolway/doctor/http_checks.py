@@ -1,4 +1,4 @@
-"""HTTP probes of an unreachable server's URL, and the checks that are based on them.
+"""HTTP probes of an unreachable server's URL, and the checks based on them.
 
 Probes find redirects, other MCP endpoints and clock skew. Only harmless `ping` requests are sent, with the entry's
 headers, and only to the entry's own origin.
@@ -82,7 +82,7 @@ def check_http_failure(target: CheckTarget, server: Server, trial: TrialStart, p
 
 
 def _status_hint(status: int | None) -> str:
-    """Return the hint for an unusable server whose URL answered with this HTTP status.
+    """Return the hint for a server whose URL answered with this HTTP status.
 
     `status` is None if the failure was not an HTTP status, but a response that is not MCP.
     """
@@ -108,7 +108,7 @@ def _proxy_failure(server: Server, failure: Disconnect) -> Check:
 
 
 def _denied_address(failure: Disconnect) -> Check:
-    """Return the failed check of a server whose address the network policy denies.
+    """Return the failed check for a server whose address the network policy denies.
 
     No request was sent, so the server itself may be fine.
     """
@@ -169,7 +169,7 @@ def _streamable_http_at(url: str, failure: Disconnect) -> Check:
 
 
 def check_deprecated_transport(server: Server, probes: Probes) -> Check:
-    """Return the check of a working server that uses the deprecated HTTP+SSE transport.
+    """Return the check for a working server that uses the deprecated HTTP+SSE transport.
 
     It is a warning, unless the entry configures this transport and no better endpoint was found.
     """

@@ -1,4 +1,4 @@
-"""Result of the last `toolway doctor` for each server, so `toolway` alone does not contradict it.
+"""The last `toolway doctor` result of each server, so `toolway` alone does not contradict it.
 
 A small file in the state folder has the cause of the failure of each server definition, or "" if it worked. Only checks
 of the last day count.
@@ -27,7 +27,7 @@ MAX_ENTRIES: Final = 1000  # the oldest are dropped
 
 
 class LastCheck(msgspec.Struct):
-    """Time of the last check of a server definition, and why it failed; "" if it did not."""
+    """When a server was last checked, and why it failed; "" if it did not."""
 
     at: float
     cause: str
@@ -51,7 +51,7 @@ def store_report(folder: Path, targets: Iterable[CheckTarget], report: Report) -
 
 
 def load_causes(folder: Path, servers: Mapping[str, Server]) -> dict[str, str]:
-    """Return why each of these servers failed at its last check, "" if it worked. Unchecked servers are left out."""
+    """Return why each server failed its last check, "" if it passed. Unchecked ones are left out."""
     found, oldest = _load(folder), time.time() - MAX_AGE_S
     known = {name: found.get(server_fingerprint(server)) for name, server in servers.items()} if found else {}
     return {name: each.cause for name, each in known.items() if each is not None and each.at > oldest}

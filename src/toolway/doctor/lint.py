@@ -84,7 +84,7 @@ def _lint_name(server: str, tool: str) -> Iterator[Finding]:
 
 
 def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yield a finding for each text of a tool definition that has control, direction or invisible characters."""
+    """Yield a finding for each string with control, direction or invisible characters."""
     if isinstance(definition, str):
         described = describe_invisible(definition)
         if described:

@@ -1,4 +1,4 @@
-"""Leftover server processes, and the process that listens on a port.
+"""Leftover server processes, and which process listens on a port.
 
 All data comes from Linux (`toolway._os.proc`); on other systems nothing is found.
 
@@ -29,7 +29,7 @@ EXIT_WAIT_S: Final = 2.0  # after SIGTERM
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A leftover server process, whose client (Toolway or another one) has ended.
+    """A leftover server process whose client has ended.
 
     As a `Fix`, it ends the process.
     """
@@ -96,7 +96,7 @@ def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
 
 
 def _without_writer(stdins: Mapping[int, str]) -> set[int]:
-    """Return the pids of processes whose stdin has no writer any more. `stdins` maps a pid to its stdin (`pipe:[…]`).
+    """Return the pids whose stdin has no writer left. `stdins` maps a pid to its stdin (`pipe:[…]`).
 
     A stdin that is neither pipe nor socket is never reported.
     """
@@ -106,7 +106,7 @@ def _without_writer(stdins: Mapping[int, str]) -> set[int]:
 
 
 def _open_pipes(pipes: set[str]) -> set[str]:
-    """Return those of `pipes` that some process of this user can still write to (has the write end open)."""
+    """Return the `pipes` whose write end a process of this user still has open."""
     open_ones: set[str] = set()
     if not pipes:
         return open_ones
@@ -147,7 +147,7 @@ def _has_reaper(pid: int) -> bool:
 
 
 def _command_words(server: Server) -> tuple[str, ...]:
-    """Return the words with which the command line of a process ends if the process runs this server."""
+    """Return the words that a process's command line ends with if it runs this server."""
     program = os.path.basename(server.command or "")
     if program == "npx":
         rest = itertools.dropwhile(lambda word: word.startswith("-"), server.args)

@@ -22,7 +22,7 @@ CheckState = Literal["ok", "warn", "fail", "skip"]
 
 
 class Fix(Protocol):
-    """A fix that `doctor --fix` applies without asking, because it is harmless or can be undone."""
+    """A fix that `doctor --fix` applies without asking: harmless, or easy to undo."""
 
     @property
     def description(self) -> str:
@@ -30,7 +30,7 @@ class Fix(Protocol):
         ...
 
     def apply(self) -> str:
-        """Apply the fix and return a sentence for the user that describes what was done.
+        """Apply the fix, and return a sentence that tells the user what was done.
 
         If it raises `ToolwayError`, nothing has changed.
         """
@@ -198,7 +198,7 @@ _COMMAND_AT_END = re.compile(r"(.*): ((?:toolway|npm|docker|pip|sed) [^,;]+)", r
 
 
 def split_hint(hint: str) -> tuple[str, str]:
-    """Split an error hint into its sentence and the part that the user copies ("" if none).
+    """Split an error hint into its sentence and the part to copy ("" if none).
 
     That part is config entry keys as JSON, or a command at the end of the hint.
     """

@@ -1,4 +1,4 @@
-"""Run of all doctor checks of all config entries, in parallel, into one report."""
+"""Runs all doctor checks of all config entries, in parallel, into one report."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def _check_start(
 
 
 def _guard_advice(server: Server) -> Check:
-    """Return what the sandbox hides from a server that did not start: its messages rarely name the sandbox."""
+    """Return what the sandbox hides, for a server that failed: its messages rarely mention it."""
     chosen = "by its entry" if server.sandbox == "guard" else "the default of this gateway"
     return Check(
         "sandbox",
@@ -227,7 +227,7 @@ def _strip_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
-    """Yield a report that advises tool search, if the tools of all servers together cost a model many tokens."""
+    """Yield a report that suggests tool search, if all tools together cost many tokens."""
     advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
     if advice and len(costs) > 1:
         hint = 'connect them with search, or set "search": true in a toolset'
@@ -316,7 +316,7 @@ def _settings_of(target: CheckTarget) -> tuple[object, ...]:
 
 
 def _server_identity(target: CheckTarget) -> str:
-    """Return a string that is equal for entries with equal command and arguments, or URL.
+    """Return a string that is equal for entries with the same command and arguments, or URL.
 
     Return "" for an entry that is never started: unusable, disabled or overridden.
     """

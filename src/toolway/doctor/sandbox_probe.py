@@ -1,4 +1,4 @@
-"""Trial of a server's sandbox: a small program runs in it, and tries to read what the server must not see."""
+"""Tries a server's sandbox: runs a small program in it that tries to read private files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCRIPT: Final = (
 
 
 def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    """Return private files that no server must read, by a description: Toolway's own, credentials, process variables.
+    """Return private files that no server may read, with a description each.
 
     `more` has other files, such as a `.env`. Return nothing if Toolway has no file to try.
     """
@@ -73,7 +73,7 @@ def _is_readable(path: str) -> bool:
 async def probe_sandbox(
     server: Server, argv: list[str], files: Mapping[str, str], environ: Mapping[str, str], spawner: Spawner
 ) -> SandboxProbe | None:
-    """Start a program in the sandbox of a server, and return which of the files it could read.
+    """Start a program in a server's sandbox, and return which files it could read.
 
     `argv` is the command line of the server itself, from its lock if it has one. The program sees what this command
     line sees. Return None if this system has no shell.

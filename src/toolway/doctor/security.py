@@ -1,4 +1,4 @@
-"""The checks of `toolway doctor --security`: functions in a list, which judge collected facts. Plain synchronous code.
+"""The checks of `toolway doctor --security`: functions that judge collected facts. No I/O.
 
 A guarantee holds only if everything that it needs was checked. It does not hold if one check failed. If something could
 not be checked, the guarantee cannot be determined, and the reason is shown.
@@ -43,7 +43,7 @@ class SecurityStatement:
 
     @property
     def verdict(self) -> Verdict:
-        """Return if the statement holds. Without any support it cannot be determined."""
+        """Return whether the statement holds; undetermined without any evidence."""
         states = {check.state for check in self.checks}
         if "fail" in states:
             return "does not hold"
@@ -59,7 +59,7 @@ class SecurityStatement:
 
 
 def _settings(**keys: Any) -> str:
-    """Return keys of `toolway.gateway` as lines to copy."""
+    """Return `toolway.gateway` keys as lines to copy."""
     return json.dumps({"toolway": {"gateway": keys}})[1:-1]
 
 
@@ -320,7 +320,7 @@ def _sandbox(server: CheckedServer) -> Check:
 
 
 class Guarantee(NamedTuple):
-    """A guarantee, the parts of the facts that it needs, and its checks, which get these parts.
+    """A guarantee, the facts it needs, and its checks.
 
     Or the name of a part of the gateway that has the evidence.
     """

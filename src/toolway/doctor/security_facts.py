@@ -1,4 +1,4 @@
-"""Facts about a gateway for `toolway doctor --security`: values only, which `security.py` judges.
+"""Facts about a gateway for `toolway doctor --security`, which `security.py` judges.
 
 A part that was not collected is None, and `Facts.reasons` says why. So nothing is assumed about it.
 """
@@ -18,7 +18,7 @@ Approval = Literal["entry", "project", "unrecorded", "all", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """API key of a gateway: it is accepted without the identity provider."""
+    """An API key of a gateway, accepted without the identity provider."""
 
     name: str
     id: str
@@ -28,7 +28,7 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class IdentityFacts:
-    """Principals that can use the gateway, and requests that were tried."""
+    """Who can use the gateway, and which requests were tried."""
 
     issuer: str = ""  # of the provider in toolway.gateway.login; "" without a login
     running_issuer: str | None = None  # that the running gateway names to clients; None: none runs, or it was not asked
@@ -48,7 +48,7 @@ class IdentityFacts:
 
 @dataclass(frozen=True, slots=True)
 class SandboxProbe:
-    """Result of a program that was started in the sandbox of a server, and tried to read files."""
+    """What a program in a server's sandbox could read."""
 
     made_by: str = ""  # bubblewrap, Landlock …
     tried: tuple[str, ...] = ()  # what it tried to read, as readable text
@@ -82,7 +82,7 @@ class CheckedServer:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalFacts:
-    """Rules for the programs that the gateway may start."""
+    """The rules for programs that the gateway may start."""
 
     requires_lock: bool = False
     lock_setting: str = ""  # toolway.gateway.lock; "": not set

@@ -1,4 +1,4 @@
-"""Causes of a failed start that the config entry shows: variable names, relative paths, docker options, scripts.
+"""Causes of a failed start found in the entry: variables, relative paths, docker, scripts.
 
 Messages name keys, variables and paths of an entry, never the values of its variables.
 """
@@ -24,7 +24,7 @@ _INTERACTIVE_FLAG: Final = re.compile(r"--interactive(?:=true)?|-[A-Za-z]*i[A-Za
 
 
 def refine_cause(target: CheckTarget, server: Server, cause: Diagnosis, exit_code: int | None) -> Diagnosis:
-    """Return a more precise cause of a failed start, if the config entry shows one; else `cause` itself."""
+    """Return a more precise cause of a failed start, if the entry shows one; else `cause`."""
     if missing := _MISSING_VARIABLE.search(cause.cause):
         return _misnamed_variable(missing[1], server.env) or cause
     if missing := _MISSING_FILE.search(cause.cause):
@@ -49,7 +49,7 @@ def _misnamed_variable(missing: str, names: Iterable[str]) -> Diagnosis | None:
 
 
 def _unexpanded_path(target: CheckTarget, server: Server) -> Diagnosis | None:
-    """Return a cause if an argument begins with `~` or `$NAME`, which only a shell would expand; else None."""
+    """Return a cause if an argument begins with `~` or `$NAME`, which only a shell expands."""
     for arg in server.args:
         if arg.startswith("~/") or re.match(r"\$[A-Za-z_]", arg):
             prefix = arg.split("/", 1)[0]
@@ -92,7 +92,7 @@ def _docker_without_stdin(server: Server) -> Diagnosis | None:
 
 
 def script_problem(path: str) -> Diagnosis | None:
-    """Return why the system cannot run a script: Windows line ends, a missing interpreter, or none named; else None."""
+    """Return why the system cannot run a script: Windows line endings, or a missing interpreter."""
     try:
         with open(path, "rb") if os.path.isfile(path) else open(os.devnull, "rb") as file:  # a FIFO would block
             head = file.read(HEAD_BYTES)

@@ -1,4 +1,4 @@
-"""Checks of how a stdio server starts: exit, duration, and a stdout without other output."""
+"""Checks how a stdio server starts: exit, duration, and clean stdout."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _started(server: Server, trial: TrialStart) -> Check:
 
 
 def _slow_start(server: Server, trial: TrialStart) -> Check:
-    """Return the warning about a server that starts in time for Toolway, but perhaps too late for other clients."""
+    """Return the warning about a server that may start too slowly for other clients."""
     return Check(
         "start",
         "warn",
@@ -211,7 +211,7 @@ def _port_in_message(stderr: str) -> int | None:
 
 
 def _path_with_command_folder(server: Server, cause: Diagnosis) -> str:
-    """Return a PATH with the folder of the server's command, if that folder has the program that the server missed.
+    """Return a PATH with the folder of the command, if that has the missing program.
 
     Return "" otherwise. Example: npx of nvm needs the node of nvm.
     """

@@ -104,7 +104,7 @@ def _build_catalog(name: str, server: Server, trial: TrialStart) -> Catalog:
 
 
 def _check_tool_lists(name: str, server: Server, tools: Sequence[str]) -> Iterator[Check]:
-    """Report entries of the allow and deny lists that match no tool: a misspelt name denies nothing."""
+    """Report allow and deny list entries that match no tool: a misspelled name denies nothing."""
     for key, entries in (("tools.allow", server.allowed_tools), ("tools.deny", server.denied_tools)):
         for entry in unmatched_entries(name, entries or (), tools):
             close = get_close_matches(entry, tools, n=1)
@@ -138,7 +138,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
 
 
 def _check_schemas(found: Sequence[Finding]) -> Check:
-    """Return one check for all schema findings. Its message is the finding that most model providers reject."""
+    """Return one check for all schema findings, led by the one most providers reject."""
     ordered = sorted(found, key=lambda finding: -len(finding.providers))
     first = ordered[0]
     rejecters = " and ".join(_PROVIDER_TITLES[provider] for provider in first.providers)

@@ -1,4 +1,4 @@
-"""Trial start of one server: records time and result of each step, and judges nothing.
+"""Starts one server on trial: records the time and result of each step without judging.
 
 A package runner such as npx first downloads the package. The start time of the server's process separates the download
 time from the server's own time, because the runner starts it after the download. A runner gets more time than a normal
@@ -42,7 +42,7 @@ EXIT_WAIT_S: Final = 0.5  # seconds; a process exit explains more than the reque
 
 @dataclass(slots=True)
 class TrialStart:
-    """Observations of a server's trial start: times, protocol, tools, failure and output.
+    """What was observed during a server's trial start: times, protocol, tools, failure and output.
 
     Times are in seconds since the begin of the start.
     """
@@ -216,7 +216,7 @@ MAX_NOISE_LINE_BYTES: Final = 2000  # bytes kept of one noise line
 
 @dataclass(slots=True)
 class StdoutStats:
-    """Observations of a server's stdout: first byte, and lines that are not MCP messages.
+    """What was observed on a server's stdout: first byte, and lines that are not MCP messages.
 
     Times are of the event loop's clock.
     """
@@ -262,7 +262,7 @@ class TappedSpawner(Spawner):
 
 
 class _TappedSource:
-    """Stdout of a server that counts the lines that are not JSON-RPC messages, before a transport gets them."""
+    """A server's stdout that counts non-JSON-RPC lines before the transport gets them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, source: Source, stats: StdoutStats) -> None:
         self._loop = loop

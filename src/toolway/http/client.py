@@ -498,7 +498,7 @@ ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 class BadCompression(Exception):
-    """Raised when a compressed body is invalid or incomplete, or exceeds the ratio limit."""
+    """Raised when a compressed body is invalid, incomplete, or exceeds the ratio limit."""
 
 
 class Decompressor:

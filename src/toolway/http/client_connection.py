@@ -301,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
             self._check_limits(response, len(data) - (response.received - before))
 
     def _take_first_part(self, response: IncomingResponse, data: bytes) -> bool:
-        """Take the first bytes of a large response without the parser, if its head (status line and headers) is known.
+        """Take the first bytes of a large response without the parser, if its head is known.
 
         Return False, with nothing taken, if the head was not parsed before: the parser must then read `data`. For a
         large response, the parser would take as long as all other work.
@@ -444,7 +444,7 @@ def _ends_with_connection(headers: dict[str, str]) -> bool:
 
 
 class ResponseSource(Protocol):
-    """Interface by which the reader of a response controls its connection: resume, discard or abort reading."""
+    """How a reader controls a response's connection: resume, discard or abort reading."""
 
     def abort(self) -> None: ...
 
@@ -474,7 +474,7 @@ class IncomingResponse(msgspec.Struct, eq=False, kw_only=True):
         return object.__repr__(self)  # without the fields: a request has credentials
 
     def wake(self) -> None:
-        """Report a change of the response: call `on_change` if it is set, else wake the reader that waits in `wait`."""
+        """Report a change of the response: call `on_change` if set, else wake the waiting reader."""
         if self.on_change is not None:
             self.on_change()
             return

@@ -169,7 +169,7 @@ class Exchange(msgspec.Struct, eq=False):
         return self.request.method == "HEAD"
 
     def abort(self) -> None:
-        """Close the connection, to keep the client from taking a partial response for a complete one."""
+        """Close the connection, so the client cannot take a partial response for a complete one."""
         self.completed = True
         self._connection.abort()
 

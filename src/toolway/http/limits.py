@@ -59,7 +59,7 @@ ExchangeStage = Literal["write", "head", "body"]
 
 
 class StallDetector:
-    """Detector of HTTP exchanges that make no progress. No I/O: stage, byte counts and time are arguments."""
+    """Detects HTTP exchanges that make no progress. No I/O: state and time are arguments."""
 
     __slots__ = ("_count", "_limits", "_since", "_stage")
 

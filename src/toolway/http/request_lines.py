@@ -1,4 +1,4 @@
-"""Comparison of request lines with their only valid form, because the parser accepts more than that.
+"""Checks request lines against their only valid form, because the parser accepts more.
 
 llhttp skips any number of spaces between method, target and version. A proxy in front of the gateway may read such a
 line differently. The parser doesn't tell where in its input a request begins, so this class follows the requests.
@@ -10,7 +10,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class RequestLines:
-    """Bytes that a parser is being fed, and where in them the request being read begins."""
+    """The bytes fed to a parser, and where the current request begins in them."""
 
     __slots__ = ("_begin", "_body", "_bytes")
 

@@ -157,7 +157,7 @@ class HttpServer:
         self._unauthenticated[connection] = self.loop.time()
 
     def _evict_one(self, newest: ServerConnection) -> None:
-        """Close one connection, because there are too many: the one whose loss does the least harm.
+        """Close the one connection whose loss does the least harm, because there are too many.
 
         Order: rejected, unauthenticated and idle, unauthenticated and reading, longest idle, the newest.
         """

@@ -75,7 +75,7 @@ def _get_own_context(files: _CaFiles, tls: Tls) -> ssl.SSLContext:
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a child process: a thread of the parent process may have held it at the fork."""
+    """Replace the lock in a forked child, where a parent's thread may have been holding it."""
     global _context_lock
     _context_lock = threading.Lock()
 
@@ -84,7 +84,7 @@ register_at_fork(after_in_child=_renew_lock)
 
 
 def _stamp(name: str, path: str) -> _FileStamp:
-    """Return modification time and similar values of a file, which differ after the file was changed.
+    """Return values of a file, such as its modification time, that differ after a change.
 
     Raises `HttpError` if the file cannot be read.
     """

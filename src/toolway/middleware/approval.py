@@ -1,4 +1,4 @@
-"""Approval middleware: a call that matches one of the operator's rules needs someone's approval.
+"""Approval middleware: a call that matches an approval rule needs someone's approval.
 
 It runs after `arguments`, so nobody is asked about a call that would be rejected. It runs before everything
 that answers a call, including stored results, and before `audit` and `retry`: one approval allows one call. Rules and
@@ -50,7 +50,7 @@ _UNBOUND_META: Final = frozenset(
 
 
 class ApprovalRequired(CallError):
-    """Raised when a call needs an administrator's approval. It was not sent; repeat it after the approval."""
+    """Raised when a call needs an administrator's approval. It was not sent; call again once approved."""
 
     code = APPROVAL_CODE
 
@@ -60,14 +60,14 @@ class ApprovalRequired(CallError):
 
 
 class ApprovalReply(NamedTuple):
-    """Reply of a client to an approval question: the decrypted state of the question, and the answer of the user."""
+    """A client's reply to an approval question: the decrypted state and the user's answer."""
 
     state: str
     answer: Json | None
 
 
 class ApprovalResult(ToolResult, frozen=True):
-    """Result `input_required` of a call that waits for an answer of its client, with a state of the approval gate.
+    """`input_required` result of a call that waits for its client's answer, with the gate's state.
 
     It is the gate's own question about the call (`is_question`), or a question of the server in a call that was
     approved already.
@@ -78,7 +78,7 @@ class ApprovalResult(ToolResult, frozen=True):
 
 
 class CallGate(Protocol):
-    """Interface that decides which calls need someone's approval, and whether a call has been approved."""
+    """Decides which calls need someone's approval, and whether a call has it."""
 
     def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
         """Return the approval rules that may apply to calls of a tool; () if there are none.
@@ -88,7 +88,7 @@ class CallGate(Protocol):
         ...
 
     def quick_check(self, rules: Sequence[Any], caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True as long as the calls of `caller` run without approval under these rules.
+        """Return a function that tells whether `caller`'s calls run without approval under these rules.
 
         While it returns True, `admit` need not be called. None if these rules always require `admit`.
         """
@@ -105,7 +105,7 @@ class CallGate(Protocol):
         ...
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
-        """Return the `input_required` result of an approved call with a one-time state instead of the server's state.
+        """Return an approved call's `input_required` result, with a one-time state for the server's.
 
         The one-time state lets the client continue the call without a second approval.
         """
@@ -113,26 +113,26 @@ class CallGate(Protocol):
 
 
 class CallCheck(Protocol):
-    """Check of calls that a part adds to the gate: it lets a call pass, refuses it, or lets an administrator decide."""
+    """A check that a part adds to the gate: passes a call, rejects it, or asks an administrator."""
 
     @property
     def may_ask(self) -> bool:
-        """True if an administrator may have to decide about a call, with the settings of now."""
+        """True if, with the current settings, an administrator may have to decide about a call."""
         ...
 
     def rules_for(self, server: str, name: str) -> Sequence[Any]:
-        """Return what the check knows about a tool, as independent values; () if it does not check the tool's calls."""
+        """Return what the check knows about a tool, as separate values; () if it ignores the tool."""
         ...
 
     def quick_check(self, rule: Any, caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True as long as `check` would change nothing; None if `check` always must run.
+        """Return a function that tells whether `check` would change nothing; None if it must always run.
 
         So a call without a task (hub/flight.py) can skip it.
         """
         ...
 
     async def check(self, call: Call, rule: Any) -> Literal["pass", "ask"]:
-        """Return `pass`, or `ask` if an administrator must approve the call. Raises `CallError` if it is refused."""
+        """Return `pass`, or `ask` if the call needs approval. Raises `CallError` if it is rejected."""
         ...
 
     async def add(self, call: Call, rule: Any) -> None:
@@ -141,7 +141,7 @@ class CallCheck(Protocol):
 
 
 class CheckedRule(NamedTuple):
-    """One value of `CallCheck.rules_for`, among the approval rules of a tool."""
+    """One value from `CallCheck.rules_for`, among a tool's approval rules."""
 
     check: CallCheck
     rule: Any
@@ -216,7 +216,7 @@ def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
 
 
 class ApprovalBinding(NamedTuple):
-    """Hashes of all that an approval is valid for: one call by one caller, its arguments, and the tool's definition."""
+    """Hashes of what an approval is valid for: one caller's call, its arguments, and the tool."""
 
     key: str  # SHA-256 of all that follows
     digest: str  # SHA-256 of the name, the arguments and the bound `_meta` as canonical JSON
@@ -224,13 +224,13 @@ class ApprovalBinding(NamedTuple):
 
 
 def bound_meta(call: Call) -> Json:
-    """Return what the caller adds to the `_meta` of a request for the server: all but keys of protocol and tracing."""
+    """Return what the caller adds to a request's `_meta`, without protocol and tracing keys."""
     meta = call.params.get("_meta")
     return {key: value for key, value in meta.items() if key not in _UNBOUND_META} if isinstance(meta, dict) else {}
 
 
 def bind_call(call: Call) -> ApprovalBinding:
-    """Return the hashes (caller, call, arguments, tool definition) to which an approval of this call is bound.
+    """Return the hashes (caller, call, arguments, definition) that this call's approval is bound to.
 
     What the caller adds to `_meta` for the server is bound too.
     """

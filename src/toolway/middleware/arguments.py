@@ -85,7 +85,7 @@ class ArgumentValidator:
         return entry[1]
 
     def problems(self, server: str) -> tuple[str, ...]:
-        """Return which arguments of a server's tools cannot be checked against the schemas, with the reasons."""
+        """Return which arguments of a server's tools cannot be checked, and why."""
         found = []
         for (owner, name), (_, validator) in self._compiled.items():
             if owner == server and validator.skip_reason:
@@ -108,7 +108,7 @@ def _too_large(tool: Tool, max_values: int) -> InvalidArguments:
 
 
 def _to_json(arguments: Any) -> Any:
-    """Return arguments in the JSON form that the server gets, for example dates as strings; None if that fails."""
+    """Return arguments as the JSON that the server gets (dates as strings); None if that fails."""
     try:
         return msgspec.json.decode(msgspec.json.encode(arguments))
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):

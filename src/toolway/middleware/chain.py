@@ -1,4 +1,4 @@
-"""Middleware chain of a call: the order of the middleware, defined once, in four kinds.
+"""The middleware chain of a call: its order, defined in one place, in four kinds of stages.
 
     CallEntry        find out what is called, by whom and until when; answers nothing
       resolve          find server and tool, and the effect class of the call
@@ -37,7 +37,7 @@ from toolway.types import CallHandler, Middleware
 
 
 class CallEntry(NamedTuple):
-    """Stages that find out what is called. Only middleware of the program itself may answer here."""
+    """Stages that find out what is called. Only the program's own middleware may answer here."""
 
     resolve: Middleware
     deadline: Middleware
@@ -46,7 +46,7 @@ class CallEntry(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Stages that refuse calls, or change their stored results. None of them answers in the name of a server."""
+    """Stages that reject calls or change stored results. None answers for a server."""
 
     redaction: Middleware
     arguments: Middleware

@@ -1,4 +1,4 @@
-"""Circuit breaker: stops calls to a server or a tool that keeps failing, for a while.
+"""Circuit breaker: pauses calls to a server or tool that keeps failing.
 
     closed ──(5 failures in a row, or half of 20 in 10 s)──▶ open ──(its time is up)──▶ half open
       ▲                                                       ▲                              │
@@ -113,7 +113,7 @@ class CircuitBreaker:
         self._trial = False  # one at a time
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return the seconds until the breaker allows an attempt of a call; 0 means that it is allowed now.
+        """Return the seconds until the breaker allows an attempt; 0 if it is allowed now.
 
         An open breaker becomes half open when its time is up. Call `begin_trial` before the attempt then.
         """
@@ -173,7 +173,7 @@ class CircuitBreaker:
             self._open(BreakerEvent.TOO_MANY_FAILURES, now, is_unreachable=is_unreachable)
 
     def trip(self, now: float) -> None:
-        """Open the breaker by an operator's decision, for the maximum time (`max_open_s`)."""
+        """Open the breaker manually, for the maximum time (`max_open_s`)."""
         self._transition(BreakerEvent.TRIPPED)
         self._open_until = now + self._policy.max_open_s
         self._consecutive_failures = 0
@@ -279,13 +279,13 @@ class CircuitBreakers:
         return {key: each for key, each in (servers | tools).items() if each.state is not CLOSED or each.failures}
 
     def trip(self, server: str, tool: str, now: float) -> None:
-        """Open the breaker of a tool, or of the server if `tool` is "", by an operator's decision."""
+        """Open a tool's breaker manually, or the server's if `tool` is ""."""
         self._get(server, tool).trip(now)
         if self.on_manual_change is not None:
             self.on_manual_change(server, tool, self._get(server, tool).seconds_until_allowed(now))
 
     def reset(self, server: str, tool: str) -> None:
-        """Close the breaker of a tool, or of the server if `tool` is "", by an operator's decision."""
+        """Close a tool's breaker manually, or the server's if `tool` is ""."""
         self._close(server, tool)
         if self.on_manual_change is not None:
             self.on_manual_change(server, tool, 0.0)
@@ -327,7 +327,7 @@ class CircuitBreakers:
         self._servers.pop(server, None)
 
     def remove_server(self, server: str) -> None:
-        """Remove all breakers of a server that was removed or restarted by an operator."""
+        """Remove all breakers of a server that was removed or restarted manually."""
         self.removals += 1
         self._servers.pop(server, None)
         for key in [key for key in self._tools if key[0] == server]:
@@ -460,7 +460,7 @@ def _begin_tool_trial(call: Call, tool: CircuitBreaker, now: float) -> bool:
 def _breaker_at_fault(
     exc: CallError, server: CircuitBreaker, tool: CircuitBreaker, is_process: bool
 ) -> CircuitBreaker | None:
-    """Return the breaker (of server or tool) that a failed call counts against, or None."""
+    """Return the breaker (server's or tool's) that a failed call counts against, or None."""
     if isinstance(exc, ServerUnavailable | OutcomeUnknown):
         # A supervisor restarts a process or gives it up; a URL has no supervisor.
         return None if is_process else server

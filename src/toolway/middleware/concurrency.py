@@ -30,7 +30,7 @@ PAUSE_CODE: Final = "E-RETRY-AFTER"
 
 
 class _Evicted(Exception):
-    """Raised in a queued call that lost its place in the queue to a call of a caller with fewer queued calls."""
+    """Raised in a queued call that lost its place to a caller with fewer queued calls."""
 
 
 class ConcurrencyLimiter:
@@ -55,7 +55,7 @@ class ConcurrencyLimiter:
         return self._max_queue
 
     def is_paused(self, now: Callable[[], float]) -> bool:
-        """Return True if the server has requested a pause that is not over."""
+        """Return True if the server asked for a pause that has not ended."""
         return self.paused_until > 0 and self.paused_until > now()
 
     def acquire_nowait(self, caller: str = "") -> bool:
@@ -144,7 +144,7 @@ class ConcurrencyLimiter:
             waiter.set_result(None)
 
     def _next_caller(self) -> str | None:
-        """Return the queued caller that gets the next slot: the one that holds fewest. None if none may get one."""
+        """Return the queued caller that gets the next slot (the one holding fewest), or None."""
         if self._free <= 0:
             return None
         held = self._in_use_by

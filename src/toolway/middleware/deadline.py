@@ -23,7 +23,7 @@ MIN_TIME_LEFT_S: Final = 0.05  # seconds; a call with less time left is not star
 
 
 class DeadlineMiddleware:
-    """Middleware that cancels a call at its deadline and raises `CallTimeout`.
+    """Cancels a call at its deadline and raises `CallTimeout`.
 
     `timeout_for` returns the timeout of a call in seconds. `pause_before` returns for how many seconds the event loop
     did not run until a given time.

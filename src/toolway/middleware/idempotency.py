@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """Idempotency key of a caller for one tool. Equal keys of other callers, servers or tools are different keys."""
+    """Return middleware that cancels a call at its deadline."""
 
     caller: str
     server: str
@@ -44,7 +44,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
-    """Stored state of the call with an idempotency key: running, finished, unknown outcome, or interrupted by a crash.
+    """Stored state of a call with an idempotency key: running, finished, unknown, or interrupted.
 
     The outcome of an interrupted call is unknown, too. No process has seen an answer of the server.
     """
@@ -105,7 +105,7 @@ class StoreFull(Exception):
 
 
 class StoreUsage:
-    """Keys and bytes of results in an idempotency store, counted by caller, with their limits. Pure.
+    """Keys and result bytes in an idempotency store, counted by caller, with limits. No I/O.
 
     A key must be kept, or its call could run twice. So one caller may have at most a quarter of the keys; the
     caller "", which is the owner of the hub, may have all. A result may be dropped: the oldest results of the caller
@@ -210,7 +210,7 @@ class MemoryIdempotencyStore:
             self._outcomes.pop(id.caller, None)
 
     def _expire(self) -> None:
-        """Drop the records whose time to live is over, except those of running calls."""
+        """Drop expired records, except those of running calls."""
         now = self._now()
         old = takewhile(lambda item: item[1][0] <= now, self._records.items())
         for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
@@ -413,12 +413,12 @@ def _identify_call(call: Call) -> tuple[IdempotencyKey, str]:
 
 
 def _pack(result: CallResult, approved_by: str) -> Json:
-    """Return what is stored of a finished call: its result, and who approved it."""
+    """Return what is stored for a finished call: its result, and who approved it."""
     return {"result": result.raw, "approvedBy": approved_by}
 
 
 def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> EarlierCall:
-    """Return the finished call that a record describes. Raises `CallError` if it has no result to answer with."""
+    """Return the finished call in a record. Raises `CallError` if it has no result to return."""
     if record.fingerprint != digest:
         raise _key_mismatch(call)
     if record.state == "finished" and record.outcome is not None:

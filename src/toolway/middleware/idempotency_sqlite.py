@@ -223,7 +223,7 @@ _AGE_SCHEMA = "CREATE TABLE IF NOT EXISTS age (one INTEGER PRIMARY KEY CHECK (on
 
 
 class RecordAge:
-    """Clock of one SQLite file, which ignores jumps of the wall clock.
+    """A clock for one SQLite file that ignores jumps of the wall clock.
 
     The wall clock may jump by a day, and no record may expire because of it. So the store has its own clock, kept in
     its file. Its methods raise the exceptions of SQLite.
@@ -254,7 +254,7 @@ class RecordAge:
         return self._elapsed_at_open + self._now() - self._opened_at
 
     def persist(self, *, force: bool = False) -> None:
-        """Write the time of the file's clock to the file if the interval is over or `force` is True."""
+        """Write the clock's time to the file, if the interval has passed or `force` is True."""
         seen = self.elapsed()
         if force or seen - self._persisted >= self._persist_interval_s:
             self._db.execute("UPDATE age SET seen = ?, wall = ?", (seen, self._wall()))

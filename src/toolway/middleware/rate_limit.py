@@ -23,7 +23,7 @@ RateLimits: TypeAlias = Sequence[tuple[str, str]]  # (tool or "", rate) for each
 
 
 class RateWindow:
-    """Times of the last calls under one rate limit. Pure: the time is an argument.
+    """Times of recent calls under one rate limit. No I/O: the time is an argument.
 
     Any period sees at most `rate.calls` calls. A call that reserved a time and was cancelled counts too.
     """

@@ -14,7 +14,7 @@ from toolway.types import Call, CallHandler, CallResult, Middleware
 
 
 class EarlierCall(NamedTuple):
-    """Call that was made before with the same idempotency key, whose outcome answers the present call."""
+    """An earlier call with the same idempotency key, whose outcome answers this call."""
 
     certainty: Certainty  # whether the earlier call ran
     approved_by: str  # who approved it: "client" or "admin"; "" if it needed no approval
@@ -41,7 +41,7 @@ def replay() -> Middleware:
 
 
 def refuse_replay(error: CallError, earlier: EarlierCall | None) -> None:
-    """Make a gate's error tell the truth about a call that ran before: only its result is withheld."""
+    """Correct a gate's error about a call that already ran: only its result is withheld."""
     if earlier is None or error.executed != "no":
         return
     error.certainty = earlier.certainty

@@ -1,4 +1,4 @@
-"""Resolve middleware: finds the server and tool of the name that a caller gave.
+"""Resolve middleware: finds the server and tool for the name that a caller used.
 
 The lookup is exact. Only a name without a server waits, until the tools of all servers are known. A denied tool is
 rejected here, by any of its names.
@@ -34,7 +34,7 @@ def resolve(
     attach_policy: Callable[[Call, Tool | None], Call],
     wait_for_lists: WaitForLists,
 ) -> Middleware:
-    """Return middleware that finds server and tool from the name in a call, and adds the tool's policy to the call.
+    """Return middleware that resolves a call's name to server and tool, and adds the tool's policy.
 
     `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call whose name
     contains no server waits, with `wait_for_lists`, until the tools of all servers are known.

@@ -1,4 +1,4 @@
-"""Retry middleware: decides by effect and certainty if a failed call is retried.
+"""Retry middleware: decides by effect and certainty whether a failed call is retried.
 
                 C0 not sent   C1 rejected           C2 unknown    C3 executed
     READ        retry         retry after a wait    retry         no
@@ -148,7 +148,7 @@ class RetryMiddleware:
 
 
 class FailureFacts(msgspec.Struct, frozen=True):
-    """Properties of a failed attempt by which `next_delay` decides whether the call is tried again."""
+    """What `next_delay` needs to know about a failed attempt."""
 
     effect: Effect
     certainty: Certainty
@@ -183,7 +183,7 @@ def next_delay(
 
 
 def is_short_pause(failure: CallError, attempts: int) -> bool:
-    """Return True if a retry found the circuit breaker open, which its own failed attempts may have opened.
+    """Return True if a retry found the circuit breaker open, perhaps due to its own attempts.
 
     The first attempt of a call fails at once then, so nobody waits for a server that is known to be down.
     """
@@ -192,13 +192,13 @@ def is_short_pause(failure: CallError, attempts: int) -> bool:
 
 
 def is_held_by_effect(facts: FailureFacts, policy: RetryPolicy) -> bool:
-    """Return True if a failed call would be tried again, were it not for the unknown effect of its tool."""
+    """Return True if a failed call would be retried if its tool's effect were known."""
     is_last = facts.attempts >= policy.max_attempts
     return facts.retryable and not is_last and facts.effect is Effect.UNSAFE and facts.certainty is Certainty.UNKNOWN
 
 
 def _may_declare_effect(call: Call) -> bool:
-    """Return True if nothing declares whether the called tool may run again, so a hint about it helps."""
+    """Return True if nothing says whether the tool may run again, so a hint helps."""
     settings = call.policy.settings if call.policy is not None else None
     declared = settings is not None and (settings.effect is not None or settings.idempotent is not None)
     return call.method == "tools/call" and call.idempotent is None and not declared
@@ -252,7 +252,7 @@ MIN_RETRIES: Final = 3  # concurrent retries that are always allowed
 
 
 class RetryBudget:
-    """Limit for the retries of one server: a share of its calls within the last 10 s.
+    """Limits a server's retries to a share of its calls in the last 10 s.
 
     A few concurrent retries are always allowed. Pure: the time is an argument.
     """
@@ -287,7 +287,7 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Record that a retry has ended. Call this method once for each retry that `try_acquire` allowed."""
+        """Record that a retry has ended. Call it once per retry that `try_acquire` allowed."""
         self.active -= 1
 
     def _advance(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Single-flight middleware: identical concurrent reads of one caller are executed once.
+"""Single-flight middleware: a caller's identical concurrent reads run only once.
 
 Only for a tool that the operator declared READ, or a trusted server: a server's own hint is not enough to share one
 call's result with another call.

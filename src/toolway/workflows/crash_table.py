@@ -14,7 +14,7 @@ _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "noth
 
 
 class CrashRow(NamedTuple):
-    """Row of the crash table of a workflow: what happens to one step if the process ends while the step's call runs."""
+    """A row of the crash table: what happens to a step if the process dies during its call."""
 
     step: str
     tool: str
@@ -24,7 +24,7 @@ class CrashRow(NamedTuple):
 
 
 def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
-    """Return the crash table of a workflow: a row for each step that calls a tool, an agent or another workflow.
+    """Return a workflow's crash table: a row per step that calls a tool, an agent or a workflow.
 
     The rows are in the order of the file, with those of inner workflows. `terms` returns the call rules of a tool.
     """
@@ -95,7 +95,7 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Return two strings about a step with `verify`: how it continues after a crash, and advice for its author or "".
+    """Return how a step with `verify` continues after a crash, and advice for its author or "".
 
     If `verify` has no `after`, its result "not executed" counts only if the process of the server has ended. A local
     server ends together with our process.

@@ -1,4 +1,4 @@
-"""Values of a workflow definition: its steps, in the order and form of the file.
+"""A workflow definition: its steps, in the order and form of the file.
 
 `reader.py` builds them from YAML or JSON, `planner.py` executes them. A definition never changes while a run uses it:
 a run keeps the hash and the text of the definition that it was started with.
@@ -27,7 +27,7 @@ UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Attempts of a workflow step and the waits between them. Each attempt is one call, with the hub's own retries."""
+    """A step's attempts and the waits between them. Each attempt is one call, with the hub's retries."""
 
     tries: int = 3
     wait: float = 5.0  # seconds before the second attempt
@@ -41,7 +41,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Verify(msgspec.Struct, frozen=True):
-    """Call of a read-only tool that finds out whether an earlier call with an unknown outcome ran."""
+    """A read-only call that finds out whether an earlier call with an unknown outcome ran."""
 
     tool: str
     params: Any
@@ -51,7 +51,7 @@ class Verify(msgspec.Struct, frozen=True):
     otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still run
 
     def delay(self, timeout: float, *, has_ended: bool) -> float:
-        """Return the seconds to wait after a call with an unknown outcome, before the read that verifies it.
+        """Return the seconds to wait before verifying a call with an unknown outcome.
 
         If the process of the server has not ended, they are at least the time limit of the call: the server may still
         execute it.
@@ -62,14 +62,14 @@ class Verify(msgspec.Struct, frozen=True):
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """Call of a tool that reverses the effect of a finished step if the run fails."""
+    """A tool call that reverses a finished step if the run fails."""
 
     tool: str
     params: Any
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Common part of all workflow steps: name, condition and handlers of failures."""
+    """What all workflow steps have in common: name, condition and failure handlers."""
 
     name: str
     condition: str | None = None  # expression; the step is skipped if it is false
@@ -114,7 +114,7 @@ class ForeachStep(Step, frozen=True, kw_only=True):
 
 
 class ParallelStep(Step, frozen=True, kw_only=True):
-    """Workflow step whose branches run side by side. The first failure stops new steps of all branches."""
+    """Workflow step whose branches run in parallel. The first failure stops new steps in all of them."""
 
     branches: tuple[tuple[str, tuple[Step, ...]], ...]
 
@@ -133,7 +133,7 @@ class SwitchStep(Step, frozen=True, kw_only=True):
 
 
 class RepeatStep(Step, frozen=True, kw_only=True):
-    """Workflow step whose inner steps run again, with a wait between, until a condition is true."""
+    """Workflow step that repeats its inner steps, with a wait between, until a condition is true."""
 
     until: str
     every: float
@@ -142,14 +142,14 @@ class RepeatStep(Step, frozen=True, kw_only=True):
 
 
 class WaitStep(Step, frozen=True, kw_only=True):
-    """Workflow step that waits for some seconds, or until a time."""
+    """Workflow step that waits for a while, or until a time."""
 
     seconds: float | None = None
     until: str | None = None  # expression: a time as ISO 8601 text, timestamp or seconds since 1970
 
 
 class AskStep(Step, frozen=True, kw_only=True):
-    """Workflow step that asks a user: for an approval, or for data through a form."""
+    """Workflow step that asks a user for approval, or for data in a form."""
 
     title: str
     approval: bool
@@ -160,29 +160,29 @@ class AskStep(Step, frozen=True, kw_only=True):
 
 
 class ChildStep(Step, frozen=True, kw_only=True):
-    """Workflow step that starts a run of another workflow once, and ends when that run ends."""
+    """Workflow step that runs another workflow once and waits for it."""
 
     workflow: Any  # the Definition, or a Python workflow
     params: Any = {}
     assign: str | None = None
 
     def data_of(self, output: Any) -> Any:
-        """Return the data of this step, which later steps may use, from the output of its child run."""
+        """Return the data of this step for later steps, from its child run's output."""
         return output
 
     @property
     def uses_models(self) -> bool:
-        """Return True if the child workflow contains agent steps. The budget of this workflow applies to them too."""
+        """Return True if the child workflow has agent steps. This workflow's budget then applies to them."""
         return isinstance(self.workflow, Definition) and bool(self.workflow.agent_steps())
 
     @property
     def own_budget(self) -> Budget | None:
-        """Return the budget in the definition of the child workflow. None if it has none."""
+        """Return the budget in the child workflow's definition, or None."""
         return self.workflow.budget if isinstance(self.workflow, Definition) else None
 
 
 class AgentRuns(msgspec.Struct, frozen=True):
-    """Reference to the built-in Python workflow that executes agents, for definitions and for `Workflows.start`.
+    """Refers to the built-in Python workflow that runs agents.
 
     The engine must have got that workflow in its argument `code`.
     """
@@ -240,13 +240,13 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
     def walk(self) -> list[Step]:
-        """Return all steps, also those inside other steps, in the order of the file."""
+        """Return all steps, including nested ones, in file order."""
         found: list[Step] = []
         _collect(self.steps, found)
         return found
 
     def agent_steps(self) -> list[AgentStep]:
-        """Return the agent steps of the workflow, and of the workflows that it starts as child runs."""
+        """Return the agent steps of this workflow and its child workflows."""
         found: list[AgentStep] = []
         for step in self.walk():
             if isinstance(step, AgentStep):
@@ -256,7 +256,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def tool_names(self) -> set[str]:
-        """Return the names of all tools that the workflow, and the workflows that it starts as child runs, may call."""
+        """Return the names of all tools that this workflow and its child workflows may call."""
         names: set[str] = set()
         for step in self.walk():
             if isinstance(step, ToolStep):
@@ -266,7 +266,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return names
 
     def tools_beside(self, part: Step | Definition | None = None) -> set[str]:
-        """Return patterns of the tools whose results an agent step, or the workflow of a child step, may have read.
+        """Return patterns of tools whose results an agent step, or a child step's workflow, may have read.
 
         These are the tools of all other steps, including those that the agents of other steps may use.
         """

@@ -159,7 +159,7 @@ def _prepare(expression: str, variables: frozenset[str]) -> _Prepared:
 
 
 def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at `path` in the data if it is a short text, an integer or a boolean; else None.
+    """Return the value at `path` if it is a short string, an integer or a boolean; else None.
 
     Such a value does not need the CEL runtime.
     """

@@ -37,7 +37,7 @@ EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unkn
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entry for one attempt of one workflow step: what was begun, and what is known of its outcome."""
+    """Journal entry for one attempt of a step: what was started, and what is known of its outcome."""
 
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
     attempt: int = 1
@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Message to a run: an answer, a statement about an unknown outcome, resume, cancel, or the end of a child run."""
+    """Message to a run: an answer, a resolved outcome, resume, cancel, or the end of a child run."""
 
     id: int = 0
     kind: Literal["answer", "settle", "resume", "cancel", "child"]
@@ -114,7 +114,7 @@ class RunsInUse(ToolwayError):
 
 
 class RunLost(ToolwayError):
-    """Raised when another process executes a run now, or may do so. Nothing was written to the run."""
+    """Raised when another process may be executing a run. Nothing was written to it."""
 
     code = "E-WORKFLOW-LOST"
 
@@ -126,7 +126,7 @@ class JournalError(ToolwayError):
 
 
 class RunDamaged(JournalError):
-    """Raised when a stored value of one run cannot be read. It concerns this run alone: all other runs continue."""
+    """Raised when one run's stored value cannot be read. All other runs continue."""
 
     code = "E-WORKFLOW-DAMAGED"
 
@@ -176,7 +176,7 @@ class RunJournal(Protocol):
 
     @property
     def life(self) -> int:
-        """Return the number of the period in which this process executes runs. It is stored with each entry.
+        """Return the number of this process's current period of executing runs, stored in each entry.
 
         In a journal file it counts the processes that have executed runs. In a cluster it is the number of the node's
         lease. It is 0 if this process executes no runs.
@@ -188,7 +188,7 @@ class RunJournal(Protocol):
         ...
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:
-        """Store a new run and return it; if a run with its workflow, caller and key exists, only return that one."""
+        """Store a new run and return it, or the existing run with the same workflow, caller and key."""
         ...
 
     async def take(self, now: float, room: int) -> list[RunRecord]:

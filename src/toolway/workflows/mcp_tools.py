@@ -1,4 +1,4 @@
-"""MCP server in this process whose tools are workflows: a call starts a run and returns its output.
+"""In-process MCP server whose tools are workflows: a call starts a run and returns its output.
 
 A client with the tasks extension gets a task. For other clients the call waits, and reports the progress of the run. If
 the run asks a user, the client gets the question as a form: an approval, data, or the outcome of a call that may have
@@ -67,7 +67,7 @@ _TASK_STATES: Final = {"done": "completed", "cancelled": "cancelled"}  # other f
 
 
 class WorkflowServer:
-    """Server whose tools are workflows. Give it to a hub like any server object.
+    """Server whose tools are workflows. Pass it to a hub like any server object.
 
     Args:
         workflows: The engine that executes the runs.
@@ -114,7 +114,7 @@ class WorkflowServer:
                 transport.notify_list_changed()
 
     def stop_waiting(self) -> None:
-        """Let all calls that wait for the end of a run return now, with the id of the run."""
+        """Make all calls that wait for a run return now, with the run's id."""
         self.stopping.set()
 
     def create_transport(self) -> Transport:
@@ -268,7 +268,7 @@ class WorkflowTransport:
             return _failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     async def _find_run(self, id: object, caller: str) -> RunRecord:
-        """Return a run if the caller may see it: the local owner sees every run, an API key the runs that it started.
+        """Return a run if the caller may see it: the local owner sees all, an API key its own.
 
         Raises `WorkflowError` if the run does not exist.
         """
@@ -278,7 +278,7 @@ class WorkflowTransport:
         return record
 
     async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:
-        """Wait until a run ends or asks a user, or the time of the call is over.
+        """Wait until a run ends or asks a user, or the call's time runs out.
 
         Return the tool result for the client.
         """
@@ -350,7 +350,7 @@ class WorkflowTransport:
             raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
 
     async def _task(self, id: object, caller: str) -> Json:
-        """Return a run in the form of a task of MCP's tasks extension."""
+        """Return a run as a task of MCP's tasks extension."""
         try:
             await self._find_run(id, caller)
             record, _, entries, _ = await self._workflows.load(str(id))

@@ -465,7 +465,7 @@ class _Reader:
         return AgentStep(**common, params=params, settings=settings, assign=self._variable(step.get("assign"), at))
 
     def _mark_prompts(self, definition: Definition) -> None:
-        """Store in each agent step the tools whose results its prompt may contain: all tools that other steps use."""
+        """Store in each agent step which tools' results its prompt may contain: those of all other steps."""
         for step in definition.walk():
             if isinstance(step, AgentStep):
                 step.params["settings"]["has_read"] = sorted(definition.tools_beside(step))

@@ -1,4 +1,4 @@
-"""Actions that a user can take on a run, each with a text about what it will do."""
+"""Actions that a user can take on a run, each with a description of its effect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def possible_actions(record: RunRecord, entries: Sequence[Entry]) -> list[Json]:
 
 
 def find_effect(actions: list[Json], action: str, step: str | None, body: Json) -> str:
-    """Return the text that says what an action would do to a run; "" if no possible action matches, or several do."""
+    """Return the description of an action's effect; "" if not exactly one action matches."""
     found = [
         str(each["effect"])
         for each in actions

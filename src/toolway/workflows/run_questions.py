@@ -38,7 +38,7 @@ _UNKNOWN_FORM: Final[Json] = {
 
 
 class RunQuestions:
-    """Converter of open questions of workflow runs to forms for MCP clients, and of filled-in forms to answers.
+    """Converts runs' open questions to forms for MCP clients, and filled-in forms to answers.
 
     A caller gets only the questions that it may answer. `roles` returns the names and roles of a caller.
     """
@@ -134,7 +134,7 @@ async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) ->
 async def watch_questions(
     workflows: Workflows | TemporalWorkflows, id: str
 ) -> AsyncGenerator[tuple[RunRecord, list[RunRecord]]]:
-    """Yield (run, runs that ask a user now) at each change, until the run `id` has ended.
+    """Yield (run, runs that ask a user) on each change, until the run `id` has ended.
 
     The runs that ask are the run itself or child runs of it.
     """

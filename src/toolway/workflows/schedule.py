@@ -1,4 +1,4 @@
-"""Schedules of workflows: `every` and `cron`, and the time of the next run.
+"""Workflow schedules: `every` and `cron`, and the next run's time.
 
 The next run of a schedule is always in the journal, as a waiting run that is due at its time. The process that takes it
 creates the run after it. So a schedule waits without a process, and runs once after downtime. The key of a

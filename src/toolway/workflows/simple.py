@@ -1,4 +1,4 @@
-"""Workflow execution in one call, for definitions in code: `WorkflowEngine(hub).execute(workflow, context)`.
+"""Runs a workflow in one call, for definitions in code: `WorkflowEngine(hub).execute(…)`.
 
 Without a journal file the run lives in memory and ends with the process. `Workflows` has the whole interface.
 """
@@ -36,7 +36,7 @@ class WorkflowEngine:
     async def execute(
         self, workflow: str | os.PathLike[str] | Mapping[str, Any], context: Mapping[str, Any] | None = None
     ) -> Json:
-        """Run a workflow to its end and return its result.
+        """Run a workflow to completion and return its result.
 
         Args:
             workflow: A file or a dictionary.

@@ -148,7 +148,7 @@ class SqliteJournal:
         return await work.future
 
     def _commit_queued(self, first: _Work[Any]) -> None:
-        """Commit the first work of a group, and all that was queued in the meantime."""
+        """Commit the first piece of a group, with everything queued since."""
         group = [first, *cast(list[_Work[Any]], self._thread.take_queued(MAX_GROUP - 1))]
         try:
             self._commit(group)
@@ -203,7 +203,7 @@ class SqliteJournal:
         )
 
     def _execute(self, works: list[_Work[Any]], *, together: bool) -> None:
-        """Run database actions one after the other.
+        """Execute database actions one at a time.
 
         If `together` and this process has taken all runs, write the rows of all actions with one statement.
         """
@@ -219,7 +219,7 @@ class SqliteJournal:
                 work.error = exc
 
     def _begin_life(self) -> int:
-        """Return the number of this process in the journal, after what the journal has lost was restored."""
+        """Restore what the journal has lost, then return this process's number in it."""
         self._db.execute("BEGIN IMMEDIATE")
         if self._intents is not None:
             self._intents.recover(self._db)

@@ -1,4 +1,4 @@
-"""Functions of all commands, with their arguments and options.
+"""Functions of all commands, with arguments and options.
 
 The modules that do the work are imported when a command runs, so `--help` stays fast.
 """

@@ -113,7 +113,7 @@ def calls_replay(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, see `toolway calls`.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Make the call even if it may change something.")] = False,
 ) -> CommandResult:
-    """Let the gateway make the call again, with the same arguments, and print the result."""
+    """Make the call again through the gateway, with the same arguments, and print the result."""
     return run_replay(context, id_, yes=yes)
 
 
@@ -213,7 +213,7 @@ def _server_row(row: Json) -> tuple[str, ...]:
 
 
 def sparkline(values: list[int]) -> str:
-    """Return counts as a sparkline: one block character per count, as high as the count."""
+    """Return counts as a sparkline: one block character per count, scaled to its height."""
     highest = max([*values, 1])
     return "".join(_SPARK_CHARS[-(-value * (len(_SPARK_CHARS) - 1) // highest)] for value in values)
 
@@ -313,7 +313,7 @@ def _waterfall_bar(begin: float, share: float, width: int) -> str:
 
 
 async def run_replay(context: CommandContext, id_: str, *, yes: bool) -> ExitCode:
-    """Let the gateway repeat a recorded call with the same arguments, and print the result."""
+    """Repeat a recorded call through the gateway, with the same arguments, and print the result."""
     output = context.output
     gateway = await find_running_gateway(output, context.target_options)
     response = await gateway.request_admin("POST", f"calls/{quote(id_, safe='')}/replay", {"confirm": yes})

@@ -1,4 +1,4 @@
-"""`toolway add` and `toolway new`: an entry for an existing server, and the project of a new one."""
+"""`toolway add` and `toolway new`: an entry for an existing server, or a project for a new one."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def run_add(
 
 
 def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return server name and entry for the words of `toolway add`: a URL, package, OpenAPI document or command.
+    """Return server name and entry for the words after `toolway add`.
 
     Raises `UsageError` if the name or the source is invalid.
     """
@@ -289,7 +289,7 @@ def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
 
 
 class _AnyVariable(dict[str, str]):
-    """Environment in which every variable counts as set, so only the entry itself is checked."""
+    """An environment in which every variable counts as set, to check only the entry itself."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return "x"

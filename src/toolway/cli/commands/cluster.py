@@ -124,7 +124,7 @@ async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
 
 
 def _needs_attention(found: Json) -> bool:
-    """Return True if the cluster has an unowned server, a silent node, refused rows, or no NATS connection."""
+    """Return True if the cluster has an unowned server, a silent node, rejected rows, or no NATS."""
     is_silent = any(each["state"] == "silent" for each in found["nodes"])
     return bool(found["unowned"] or not found["nats"] or found.get("refused") or is_silent)
 
@@ -257,7 +257,7 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
 async def run_trust(
     output: Output, database: str | None, cluster_key_file: Path | None, yes: bool, dry_run: bool
 ) -> ExitCode:
-    """Keep the valid rows of the cluster database and delete the invalid ones, after the user has confirmed it.
+    """Keep valid rows of the cluster database and delete invalid ones, after confirmation.
 
     Each row is shown first. With `dry_run`, nothing else is done.
     """

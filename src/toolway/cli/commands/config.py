@@ -101,7 +101,7 @@ def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
 
 
 def _values_in_file(file: Path) -> list[ValueWithOrigin]:
-    """Return all values of the config file named by --config, which then is the only file in use."""
+    """Return all values in the config file given by --config, the only file used then."""
     name = os.fspath(file)
     text = decode_config(read_config_bytes(name), name)
     document, lines = jsonc.parse_jsonc(text, name), jsonc.find_key_lines(text, MAX_LINE_LEVELS)
@@ -203,7 +203,7 @@ def run_config_rollback(context: CommandContext, number: int, *, dry_run: bool) 
 
 
 def _versioned_file(context: CommandContext) -> Path:
-    """Return the config file whose versions are shown: the named one, or the one changed last."""
+    """Return the config file whose versions to show: the named one, or the one changed last."""
     explicit = context.config_file()
     if explicit is not None:
         return explicit

@@ -229,7 +229,7 @@ async def run_doctor(
 
 
 async def _check_credentials(context: CommandContext, access_token: str | None) -> list[SubjectReport]:
-    """Let the parts of a gateway check what verifies credentials, and the given access token.
+    """Let a gateway's parts check their credential verifiers, and the given access token.
 
     Raises `UsageError` if a token is given, but nothing can verify it.
     """
@@ -249,7 +249,7 @@ async def _check_credentials(context: CommandContext, access_token: str | None) 
 
 
 def _check_exposure(context: CommandContext) -> list[SubjectReport]:
-    """Say which defaults the gateway has, if its settings make it public."""
+    """Report a gateway's defaults, if its settings make it public."""
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -322,7 +322,7 @@ def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None,
 
 
 def select_servers(scene: CheckPlan, names: Sequence[str]) -> CheckPlan:
-    """Return the check plan reduced to the servers `names` and their files; unchanged without a name.
+    """Reduce the check plan to the servers `names` and their files; unchanged without names.
 
     If none of them exists, it has only the broken files, one of which may name the servers. Raises `NotFound` if one
     does not exist and no file is broken.

@@ -222,7 +222,7 @@ def _client_file(client: str, scope: str) -> ClientConfigFile:
 
 
 def _installed_client_files(scope: str) -> list[ClientConfigFile]:
-    """Return one config file for each client that is installed on this machine."""
+    """Return one config file for each client installed on this machine."""
     installed = {
         config_file.client
         for config_file in find_client_files(os.environ, Path.cwd())
@@ -363,7 +363,7 @@ def _apply_exports(
 
 
 def _reject_foreign_target(config_file: ClientConfigFile) -> None:
-    """Raise `ConfigError` if a client's file of a project is a link that leads out of the project."""
+    """Raise `ConfigError` if a client's project file is a link that points outside the project."""
     if config_file.scope == "project" and config_file.directory is not None:
         reject_outside_project(config_file.path, config_file.directory)
 
@@ -449,7 +449,7 @@ async def run_print(output: Output, target_options: TargetOptions, client: str, 
 
 
 def _gateway_to_connect(output: Output, target_options: TargetOptions) -> GatewayClient:
-    """Return the gateway to which a client shall connect.
+    """Return the gateway that a client should connect to.
 
     It is the one of --gateway, the running one, or the one that `toolway serve` would start.
     """

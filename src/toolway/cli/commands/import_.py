@@ -258,7 +258,7 @@ def discover_servers(
 
 
 class _Deduplicator:
-    """Classifier of the server entries of clients: new, known (in our own file) or duplicate.
+    """Classifies clients' server entries: new, known (in our own file) or duplicate.
 
     Of several entries for the same server the first is kept. Entries whose environment or headers differ are different
     servers: two accounts, or two folders of data.

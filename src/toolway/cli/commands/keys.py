@@ -192,7 +192,7 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 
 
 def describe_access(key: Json) -> str:
-    """Return in words what a key or a user may use, and with which limits."""
+    """Describe what a key or user may use, and with which limits."""
     only: Any = key["access"]
     access = "everything" if only is None else ", ".join(only)
     access = f"{access} and /admin" if key["admin"] else access
@@ -216,7 +216,7 @@ def _describe_expiry(key: Json) -> str:
 
 
 def _parse_expiry(text: str) -> float:
-    """Return the time of `90d`, `12h` or `30m` from now, or of a date, in seconds since 1970. Raises `UsageError`."""
+    """Parse an expiry (`90d`, `12h`, `30m`, or a date) to seconds since 1970. Raises `UsageError`."""
     number, unit = text[:-1], text[-1:]
     if unit in _UNIT_SECONDS and number.isascii() and number.isdecimal() and 0 < int(number) <= _MAX_UNITS:
         return time.time() + int(number) * _UNIT_SECONDS[unit]
@@ -238,7 +238,7 @@ def format_date(seconds: float) -> str:
 
 
 def run_local_token(output: Output) -> int:
-    """Print the access token with which programs on this machine use its gateway."""
+    """Print the access token that programs on this machine use for its gateway."""
     state = StateDir.default(os.environ)
     if output.as_json:
         output.print_raw_json({"token": state.read_token(), "file": str(state.folder / "token")})

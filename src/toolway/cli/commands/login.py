@@ -136,7 +136,7 @@ def _report_login(output: Output, name: str, fields: dict[str, Any]) -> int:
 
 
 async def _count_tools(hub: Hub, name: str) -> tuple[int | None, str]:
-    """Return the number of tools of a server and "", or None and an error text.
+    """Return a server's tool count and "", or None and an error message.
 
     A number shows the user that the login works.
     """
@@ -172,7 +172,7 @@ async def _listen_for_redirect(settings: OAuth) -> AsyncIterator[RedirectServer]
 
 
 class _BrowserLogin:
-    """The user's part of an OAuth login: opens the browser or prints the URL.
+    """The user's side of an OAuth login: opens the browser or prints the URL.
 
     Without a browser on this machine, the user can paste the final URL.
     """

@@ -67,7 +67,7 @@ async def show_overview(context: CommandContext) -> ExitCode:
 
 
 def _server_row(name: str, server: Server, cached: CachedLists, cause: str) -> dict[str, Any]:
-    """Return the row of a server that no gateway runs: it starts with the first command that needs it.
+    """Return a server's row when no gateway runs: it starts with the first command that needs it.
 
     `cause` is why it failed when `toolway doctor` last checked it.
     """

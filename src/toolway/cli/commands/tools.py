@@ -144,7 +144,7 @@ def call(
 
 
 def parse_timeout(text: str) -> float:
-    """Return the seconds of a time such as `20`, `0.5s` or `2m`. Raises `UsageError` if it is none."""
+    """Parse a time such as `20`, `0.5s` or `2m` to seconds. Raises `UsageError` if invalid."""
     try:
         seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_duration("--timeout", text)
     except ConfigError:
@@ -273,7 +273,7 @@ def _output_tools(
 def _missing_others(
     named: Tool, statuses: Sequence[ServerStatus], cached: CachedLists, problems: Sequence[ConfigIssue]
 ) -> list[str]:
-    """Return the names of other servers whose tools are not known, because they are down or never answered."""
+    """Return other servers whose tools are unknown, because they are down or never answered."""
     broken = [problem.server for problem in problems if problem.severity == "error" and problem.server]
     unlisted = [name for name in cached.uncached if name not in {status.server for status in statuses}]
     names = {*broken, *unlisted, *(status.server for status in _down_servers(statuses))}
@@ -443,7 +443,7 @@ async def run_call(
 async def _fit_to_schema(
     servers: HubApi, tool: str, server: str | None, arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return arguments as the tool's schema wants them (`5` in `count=5` becomes a number), and a note for the user.
+    """Convert arguments to fit the tool's schema (`count=5` becomes a number), with a note for the user.
 
     This is done before the call: a first attempt with text would be recorded as a failed call. Raises
     `InvalidArguments` if the tool has no argument of a given name. Changes nothing if the schema is not known; the note
@@ -483,7 +483,7 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
 
 def _find_cached_server(target: Target, name: str) -> str | None:
-    """Return the server of a tool that was named without its server, so only this server is started.
+    """Return the server of a tool named without its server, so only this one is started.
 
     None if all servers must be available: a gateway is used, or the tools of a server are not cached yet. Raises
     `NotFound` if no cached list has the tool or several do, `AccessDenied` if it is denied.
@@ -508,7 +508,7 @@ def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None
 
 
 class _LastCall:
-    """Sink of a hub that remembers how the last call ended."""
+    """Event sink that remembers how the last call ended."""
 
     wants_attempts = False
 
@@ -523,7 +523,7 @@ class _LastCall:
 
 
 def _describe_interrupted(tool: str, call: CallFinished | None) -> str:
-    """Say whether a call that Ctrl-C interrupted may have run."""
+    """Print whether a call interrupted by Ctrl-C may have run."""
     if call is None or call.executed == "no":
         return f"interrupted: {tool} did not run"
     if call.effect == "read":
@@ -532,7 +532,7 @@ def _describe_interrupted(tool: str, call: CallFinished | None) -> str:
 
 
 async def _add_questions(error: CallError, questions: ServerQuestions) -> None:
-    """Open the addresses that the error of a call demands to be visited, and say in it what could not be asked."""
+    """Open the addresses that a call's error wants visited, and add what could not be asked."""
     if isinstance(error, ProtocolError):
         with suppress(CallbackError):
             if await questions.visit(error):
@@ -611,7 +611,7 @@ def _content_text(block: dict[str, Any]) -> str:
 
 
 def convert_texts(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse those arguments as JSON whose text the schema rejects because it wants another type.
+    """Parse arguments as JSON where the schema expects another type than a string.
 
     A string that is not valid JSON stays: the call then names it.
     """

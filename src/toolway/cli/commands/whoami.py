@@ -21,7 +21,7 @@ def whoami(context: CommandContext) -> CommandResult:
 
 
 async def run_whoami(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print as whom the gateway identifies the sender of the token: name, kind, groups, access and expiry."""
+    """Print how the gateway identifies the token: name, kind, groups, access and expiry."""
     gateway = await require_gateway(output, target_options, "no gateway is running", "start one with: toolway serve")
     found = await gateway.request_who()
     if output.as_json:

@@ -1,1 +1,1 @@
-"""Help of the command line: the pages that list commands, the text of `--help`, and names that commands had before."""
+"""Command line help: command pages, `--help` text, and former command names."""

@@ -1,4 +1,4 @@
-"""Names that commands and options had before, or have in other programs. None of them works: the error names ours."""
+"""Former names of commands and options, and names from other programs. The error gives ours."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) ->
 
 
 def find_moved_option(path: str, option: str) -> str:
-    """Return the message about an option that is elsewhere now, or means something else; "" for another option."""
+    """Return the message for an option that moved or changed its meaning; "" for others."""
     new = renamed_options().get((path.partition(" ")[2], option))
     if new is not None:
         return f"unknown option {option} of {path}: use `toolway {new}`"

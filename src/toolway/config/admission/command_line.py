@@ -1,4 +1,4 @@
-"""Check of the command line in a server entry from an untrusted sender against the operator's list.
+"""Checks an untrusted entry's command line against the allowed ones.
 
 A listed line allows the command lines that begin with its words. What may follow depends on the program:
 
@@ -24,7 +24,7 @@ _MAX_SHOWN_CHARS: Final = 200  # characters of a command line in a message
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Reason why an entry is rejected, and the setting in `toolway.gateway` with which the operator can allow it."""
+    """Why an entry is rejected, and the setting in `toolway.gateway` that can allow it."""
 
     reason: str  # is logged: without arguments, which may be secrets
     setting: str = ""  # for example "allowedCommands": ["npx -y name@1.2.3"]
@@ -32,7 +32,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class _Runner(NamedTuple):
-    """Program that downloads a package and runs it, with the words that may precede the package."""
+    """A program that downloads a package and runs it, and the words that may precede the package."""
 
     package: re.Pattern[str]
     example: str  # a package as it must be written
@@ -147,7 +147,7 @@ _STARTS_PROGRAMS: Final = frozenset(
 
 
 def split_line(line: str) -> tuple[str, ...]:
-    """Split a line of the operator's list of allowed command lines into words, as a shell does.
+    """Split an allowed command line from the settings into words, as a shell does.
 
     Raises `ValueError` if the line is empty or a quote is not closed.
     """
@@ -171,7 +171,7 @@ def is_interpreter(command: str) -> bool:
 def check_command_line(
     words: Sequence[str], lines: Iterable[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
 ) -> Rejection | None:
-    """Return why a command line is rejected; None if one of `lines`, the operator's allowed command lines, allows it.
+    """Return why a command line is rejected; None if one of the allowed `lines` covers it.
 
     `volumes` are the folders that a container may mount, `variables` the environment variables that it may get.
     """
@@ -246,7 +246,7 @@ def _split_runner_words(
 def _check_rest(
     line: tuple[str, ...], words: tuple[str, ...], volumes: Collection[str], variables: Collection[str]
 ) -> Rejection | None:
-    """Return why the words of a command line after the words of a listed line are rejected; None if they are allowed.
+    """Return why the words after a listed command line are rejected; None if they are allowed.
 
     `line` is the listed line, `words` the whole command line, which begins with it.
     """

@@ -38,7 +38,7 @@ ADMISSION_CODE: Final = "E-ADMISSION"
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True):
-    """Commands, variables, folders and secrets that are allowed in a server entry of an untrusted author.
+    """What a server entry from an untrusted author may use: commands, variables, folders, secrets.
 
     For `/admin` the operator lists them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
     document declares, and from the values that the user gave.
@@ -54,12 +54,12 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy in which the URLs of its entry do not allow private addresses."""
+    """Return the server with a network policy that its own URLs cannot widen."""
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 
 def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolicy = PUBLIC_ONLY) -> Rejection | None:
-    """Return why an admission policy rejects a server entry of an untrusted author; None if the policy allows it."""
+    """Return why an admission policy rejects an untrusted server entry; None if it is allowed."""
     for reference in list_secret_refs(server):
         if reference.kind != "keyring" or reference.target not in policy.secrets:
             return Rejection("a secret reference would read files or run commands on this machine")
@@ -109,7 +109,7 @@ def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPo
 
 
 def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
-    """Return `server` with the restrictions of `configured`, the entry of the operator that it replaces.
+    """Return `server` with the restrictions of `configured`, the entry that it replaces.
 
     A restriction that `server` does not set is copied, and the deny lists are joined. Return a rejection if `server`
     sets another value.

@@ -36,7 +36,7 @@ BUNDLE_PATHS: Final = frozenset({"PYTHONPATH", "NODE_PATH"})
 
 
 def is_never_allowed(name: str) -> bool:
-    """Return True if an untrusted author may never set this environment variable, even if the operator lists it."""
+    """Return True if an untrusted author may never set this environment variable, even if listed."""
     return _NAME.fullmatch(name) is None or (name not in _HARMLESS and _NEVER.fullmatch(name) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Approval of config files: which programs and data an entry uses, and what a user has approved.
+"""Trust in config files: which programs and data an entry uses, and what you have trusted.
 
 accesses.py      what an entry runs, reads and sends
 trust_store.py   trusted project files and approved entries, by content

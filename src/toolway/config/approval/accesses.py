@@ -1,4 +1,4 @@
-"""List of what a config file's entries run, read and send, for the user who decides whether to trust the file.
+"""Lists what a config file's entries run, read and send, for deciding whether to trust it.
 
 Only the text of the file is examined: no variable is expanded and no reference is resolved.
 """

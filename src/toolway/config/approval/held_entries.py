@@ -124,7 +124,7 @@ class HeldEntry:
 
 
 class ApprovalGate:
-    """Gate that decides which entries of the user's own config files may be used, by the approvals in the trust store.
+    """Decides which entries of the user's own config files may be used, based on the trust store.
 
     The first load of the files may approve all entries that it finds (`start`); every later load uses only approved
     entries. An entry that this process approved stays approved for it even if the trust store cannot be written.
@@ -139,7 +139,7 @@ class ApprovalGate:
 
     @classmethod
     def open(cls, environment: Mapping[str, str], named: NamedFileRule = "ignore") -> ApprovalGate:
-        """Return the approval gate of this process, with the trust store of this user if there is a folder for it."""
+        """Return this process's gate, with the user's trust store if there is a folder for it."""
         try:
             return cls(open_trust_store(environment), named)
         except ConfigError:
@@ -147,11 +147,11 @@ class ApprovalGate:
 
     @property
     def covers_named(self) -> bool:
-        """Return True if the entries of a config file that the user names explicitly (`--config`) need approval too."""
+        """Return True if entries of a file given with `--config` need review too."""
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:
-        """Register a load of config files. Return True if the caller must approve all entries that it finds in them.
+        """Register a load of config files. Return True if the caller must trust all entries it finds.
 
         True only at the first load in this process: if no approvals are stored yet for this user or for `named_file`,
         or if all entries of a named file count as approved.
@@ -173,7 +173,7 @@ class ApprovalGate:
         dotenv: Mapping[str, str],
         workflows: Iterable[CapturedWorkflow] = (),
     ) -> None:
-        """Approve the entries that a file has now: for this process, and in the trust store if that can be written.
+        """Trust a file's current entries: in this process, and in the trust store if it is writable.
 
         `dotenv` has the variables of the `.env` file next to it, `workflows` the workflows that it defines or names.
         """
@@ -193,7 +193,7 @@ class ApprovalGate:
         dotenv: Mapping[str, str],
         workflows: Iterable[CapturedWorkflow] = (),
     ) -> list[HeldEntry]:
-        """Return the entries of a file that are not approved, and its workflows.
+        """Return a file's entries that are not trusted, and its workflows.
 
         `dotenv` has the variables of the `.env` next to it, `workflows` the workflows that it defines or names.
         """
@@ -212,7 +212,7 @@ FileContent = tuple[Mapping[str, Any], Any]  # server map and `toolway` block of
 def approve_written(
     store: TrustStore, file: str, before: FileContent, after: FileContent, *, keep_waiting: bool = False
 ) -> None:
-    """Approve the entries that a user wrote with a Toolway command: the ones in `after` but not in `before`.
+    """Trust entries that a user wrote with a Toolway command: those in `after` but not in `before`.
 
     An entry that another program wrote before still needs review; with `keep_waiting` even if the command has
     changed it. Raises `ConfigError` if the store cannot be written.
@@ -239,7 +239,7 @@ def count_waiting(names: Iterable[str], kind: str = "command") -> str:
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
-    """Return a digest of all that a server entry runs, reads and sends. Its name and harmless keys are not part of it.
+    """Return a digest of everything a server entry runs, reads and sends, without its name.
 
     Variables of `.env` count if they decide what runs, or where something is sent: another program could write them
     there instead of into the entry.
@@ -276,7 +276,7 @@ def json_digest(value: Any) -> str:
 
 
 def find_held_workflows(file: str, workflows: Iterable[CapturedWorkflow], approved: Collection[str]) -> list[HeldEntry]:
-    """Return the workflow files of a trusted project file that are not approved.
+    """Return a trusted project file's workflow files that are not trusted.
 
     Inline definitions do not need their own approval: they are part of the trusted file.
     """
@@ -290,7 +290,7 @@ def held_agents(held: Iterable[HeldEntry]) -> frozenset[str]:
 
 
 def workflow_digest(workflow: CapturedWorkflow) -> str:
-    """Return the digest by which a workflow is approved: of its place and of all that it consists of."""
+    """Return the digest that trust in a workflow is based on: its location and all its content."""
     return json_digest(workflow.identity)
 
 
@@ -313,7 +313,7 @@ def find_approvable(
     dotenv: Mapping[str, str],
     workflows: Iterable[CapturedWorkflow],
 ) -> list[HeldEntry]:
-    """Return the entries, settings, agents and workflows of a file that need approval, approved or not."""
+    """Return everything in a file that can be trusted: entries, settings, agents and workflows."""
 
     def add(name: str, entry: Any, digest: str, kind: HeldKind) -> None:
         server = "" if kind == "server" else name

@@ -1,4 +1,4 @@
-"""Trust store: which project files, and which entries of the user's own files, a user has approved, by content."""
+"""Trust store: which project files and own entries a user trusts, by content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrustStore:
         return found == digest + _WITH_COMMANDS or (found == digest and not has_commands(content))
 
     def was_trusted(self, path: Path) -> bool:
-        """Return True if the user has trusted this project file, with its present content or an earlier one."""
+        """Return True if the user trusted this project file, with its current or an earlier content."""
         return _project_key(path) in self._load()
 
     def trust(self, path: Path, content: bytes, *, allow_commands: bool = False) -> None:
@@ -71,18 +71,18 @@ class TrustStore:
         return was_trusted
 
     def approved_workflows(self, path: Path) -> frozenset[str]:
-        """Return the digests of the approved workflow files of a project file."""
+        """Return the digests of a project file's trusted workflow files."""
         return self._digests(_WORKFLOWS_KEY, _project_key(path)) or frozenset()
 
     def approve_workflows(self, path: Path, digests: Collection[str]) -> None:
-        """Add digests to the approved workflow files of a project file.
+        """Add digests to a project file's trusted workflow files.
 
         Raises `ConfigError` if the store cannot be written.
         """
         self._update_digests(_WORKFLOWS_KEY, _project_key(path), partial(_with_digests, digests))
 
     def revoke_workflows(self, path: Path, digests: Collection[str]) -> bool:
-        """Remove digests from the approved workflow files of a project file. Return True if one was approved.
+        """Remove digests from a project file's trusted workflow files. Return True if any was trusted.
 
         Raises `ConfigError` if the store cannot be written.
         """
@@ -94,20 +94,20 @@ class TrustStore:
 
     @property
     def has_entries(self) -> bool:
-        """True if approved entries of any file are stored, or if the store is damaged."""
+        """True if trusted entries are stored for any file, or if the store is damaged."""
         return self._is_damaged() or _ENTRIES_KEY in self._load()
 
     def approved_entries(self, file: str) -> frozenset[str] | None:
-        """Return the digests of the approved entries of a file. None if nothing was stored for the file yet."""
+        """Return the digests of a file's trusted entries. None if nothing is stored for the file."""
         found = self._digests(_ENTRIES_KEY, os.path.abspath(file))
         return frozenset() if found is None and self._is_damaged() else found
 
     def approve_entries(self, file: str, digests: Collection[str]) -> None:
-        """Add digests to the approved entries of a file. Raises `ConfigError` if the store cannot be written."""
+        """Add digests to a file's trusted entries. Raises `ConfigError` if the store cannot be written."""
         self._update_digests(_ENTRIES_KEY, os.path.abspath(file), partial(_with_digests, digests))
 
     def revoke_entries(self, file: str, digests: Collection[str]) -> bool:
-        """Remove digests from the approved entries of a file. Return True if one of them was approved.
+        """Remove digests from a file's trusted entries. Return True if any was trusted.
 
         Raises `ConfigError` if the store cannot be written.
         """

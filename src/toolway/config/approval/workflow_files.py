@@ -1,4 +1,4 @@
-"""Workflows of a configuration, with all that they consist of, read once: what was approved is what runs.
+"""A configuration's workflows with all their files, read once: what you trusted is what runs.
 
 A workflow file may name other files, its child workflows (`workflow: child.yaml`). They are read with it and are part
 of what a user approves. `workflows/reader.py` gets these contents and opens no file itself, so a file that is missed
@@ -38,7 +38,7 @@ class CapturedWorkflow:
 
     @property
     def identity(self) -> Json:
-        """Return what a user approves: the place of the workflow and its contents, as JSON."""
+        """Return what trust covers: the workflow's location and its contents, as JSON."""
         if self.body is not None:
             return {"workflow": self.body}
         folder, name = os.path.split(self.file)
@@ -97,7 +97,7 @@ def child_path(parent: str, name: str) -> str:
 
 
 def _read(file: str) -> bytes:
-    """Return the content of a regular file, one byte more than allowed at most. Raises `OSError`.
+    """Return a regular file's content, at most one byte over the limit. Raises `OSError`.
 
     A pipe or a device has no content that could be approved, and could block.
     """
@@ -109,7 +109,7 @@ def _read(file: str) -> bytes:
 
 
 def _child_files(file: str, content: bytes) -> Iterator[str]:
-    """Yield the files that a workflow file names as child workflows, and maybe more. An invalid file has none."""
+    """Yield the files that a workflow names as child workflows, and maybe more."""
     text = content.decode("utf-8", "replace")
     if not _CHILD_KEY.search(text) or len(content) > MAX_FILE_BYTES:
         return

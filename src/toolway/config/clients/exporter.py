@@ -142,7 +142,7 @@ class _ExportPlanner:
 
 
 def _keep_extras(value: dict[str, Any], existing: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """Return the new entry `value`; if it has no keys that only this client knows, add the existing entry's keys."""
+    """Return the new entry `value`, with the existing entry's client-specific keys if it has none."""
     theirs, ours = existing.get("extras", {}), value.get("extras", {})
     return value if client in ours or client not in theirs else {**value, "extras": {**ours, client: theirs[client]}}
 

@@ -87,7 +87,7 @@ def _resolve_cwd(cwd: Any, directory: Path) -> Any:
 
 
 class _ReferenceReplacer:
-    """Replacement of client-specific references in an entry: project folder, inputs, secrets."""
+    """Replaces client-specific references in an entry: project folder, inputs, secrets."""
 
     def __init__(self, name: str, directory: Path | None) -> None:
         self._name = normalize_name(name)

@@ -277,7 +277,7 @@ def default_backup_folder(environment: Mapping[str, str]) -> Path:
 
 
 def list_backups(file: Path, backup_folder: Path) -> list[Backup]:
-    """Return the backups of a config file, newest first."""
+    """Return a config file's backups, newest first."""
     found = [
         (path, _parse_created(path)) for path in _backup_folder_for(file, backup_folder).glob(f"*{_BACKUP_SUFFIX}")
     ]

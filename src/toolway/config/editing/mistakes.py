@@ -1,4 +1,4 @@
-"""Hints for frequent mistakes in config files: JSON syntax, types of values, keys of an entry. Pure.
+"""Hints for common mistakes in config files: JSON syntax, value types, entry keys. No I/O.
 
 No hint repeats a value: it may be a secret.
 """

@@ -85,7 +85,7 @@ async def run_search(
     refresh: bool,
     wait: float | None,
 ) -> ExitCode:
-    """Print the tools that fit a task best, or the reasons for the score of the result number `why`."""
+    """Print the best tools for a task, or why result number `why` got its score."""
     if not query.strip():
         raise UsageError("the task is empty", hint='toolway search "make an issue"')
     if why is not None:
@@ -190,7 +190,7 @@ def _print_reasons(output: Output, found: Json) -> None:
 
 
 async def run_missed(context: CommandContext) -> ExitCode:
-    """Print the recent searches of a gateway's clients after which no found tool was called."""
+    """Print recent searches by a gateway's clients that led to no call."""
     gateway = await require_gateway(
         context.output,
         context.target_options,
@@ -241,7 +241,7 @@ async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None
 
 
 def _count_tokens(tools: Sequence[Tool]) -> Json:
-    """Return the tokens that tools cost a model: at the endpoints /mcp and /mcp/search, and of each server."""
+    """Return token costs: at the endpoints /mcp and /mcp/search, and per server."""
     servers = [
         {"server": name, "tools": len(found), "tokens": estimate_tool_tokens(found)}
         for name, found in _by_server(tools).items()

@@ -64,7 +64,7 @@ def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
 
 
 def find_missing_model(settings: SearchSettings) -> list[ConfigIssue]:
-    """Return a warning if the search by meaning is configured, and its packages are not installed here."""
+    """Return a warning if embedding search is configured but its packages are not installed."""
     if settings.endpoint or settings.model != LOCAL_MODEL:
         return []
     from importlib.util import find_spec

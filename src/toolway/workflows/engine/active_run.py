@@ -8,7 +8,7 @@ from toolway.types import Json
 
 
 class Signal:
-    """Event for which one coroutine waits. Unlike `asyncio.Event` with a timeout it creates no task."""
+    """Event that one coroutine waits for. Cheaper than `asyncio.Event` with a timeout: no task."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -25,7 +25,7 @@ class Signal:
         self._is_set = False
 
     def notify(self, _: object = None) -> None:
-        """Wake the coroutine that waits now, if there is one, without setting the signal."""
+        """Wake the waiting coroutine, if any, without setting the signal."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -45,7 +45,7 @@ class Signal:
 
 
 class ActiveRun:
-    """Workflow run that this process executes now: its task, its wake-up signal and the number of its lease."""
+    """A workflow run that this process executes: its task, wake-up signal and lease number."""
 
     def __init__(self, id: str, asks: list[Json]) -> None:
         self.id = id

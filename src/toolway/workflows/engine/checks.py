@@ -14,7 +14,7 @@ from toolway.workflows.python_workflow.decorator import PythonWorkflow
 
 
 class WorkflowError(ToolwayError):
-    """Raised when a run cannot be started, answered or found, or if it ended without a result."""
+    """Raised when a run cannot be started, answered or found, or ended without a result."""
 
     code = "E-WORKFLOW"
 

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunExecutor(ScheduledRuns):
-    """Extension of `ScheduledRuns` by the method that executes a run until the run ends, waits or asks a user."""
+    """Extends `ScheduledRuns` with executing a run until it ends, waits or asks a user."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
@@ -338,7 +338,7 @@ class RunExecutor(ScheduledRuns):
         return child_outcome(intent, await self._child_to_json(child), self._clock())
 
     async def _tell_parent(self, record: RunRecord) -> None:
-        """Send the end of a child run to its parent as a message.
+        """Send a message to a child run's parent that it has ended.
 
         If it is lost, the parent reads the child's state later.
         """
@@ -350,7 +350,7 @@ class RunExecutor(ScheduledRuns):
             await self._send(parent, message)
 
     async def _child_to_json(self, record: RunRecord) -> Json:
-        """Return what a parent run stores of its child: state, output, error, limits and usage of its agents."""
+        """Return what a parent stores about its child: state, output, error, limits and agents' usage."""
         found: Json = {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
         limits = (record.variables or {}).get(BUDGET_VARIABLE)
         if limits is not None:
@@ -364,13 +364,13 @@ class RunExecutor(ScheduledRuns):
         return found
 
     async def _put_back(self, active: ActiveRun, reason: str) -> None:
-        """Store a run that this process cannot execute as waiting, so another process may take it."""
+        """Put a run that this process cannot execute back as waiting, so another process may take it."""
         _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _mark_damaged(self, active: ActiveRun, error: RunDamaged) -> None:
-        """Store that a run cannot be read, so a user learns of it. The run makes no more calls."""
+        """Mark a run as unreadable, so a user learns about it. The run makes no more calls."""
         _log.error("%s", error)
         change = RunChange(state="damaged", error=error.to_json(), ended=self._clock())
         await self._write(active, [], change)
@@ -393,7 +393,7 @@ class RunExecutor(ScheduledRuns):
 
 
 def _sum_usage(entries: list[Entry]) -> Json:
-    """Return the cost, tokens, calls and requests that all child runs of a run have used, in the form of a `usage`."""
+    """Return what all child runs of a run have used together (cost, tokens, calls, requests)."""
     spent = RunMemory(entries).spent
     return {"usd": spent.usd, "input_tokens": spent.tokens, "calls": spent.calls, "requests": spent.requests}
 

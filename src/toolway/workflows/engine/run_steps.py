@@ -36,7 +36,7 @@ class RunSteps(Protocol):
         ...
 
     async def call(self, action: CallAction, intent: Entry) -> Entry:
-        """Make the call of a step; return the entry with its outcome."""
+        """Make a step's call; return the entry with its outcome."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class RunSteps(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Return True if the run has Python code that has not ended. It may request a new step later."""
+        """Return True if the run's Python code has not ended, so it may request a new step."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Schedules of workflows: the next run of each waits in the journal. When it begins, it creates the following run."""
+"""Workflow schedules: the next run waits in the journal, and creates its successor when it starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_SCHEDULED_RUNS: Final = 10_000
 
 
 class ScheduledRuns(StoredRuns):
-    """Extension of `StoredRuns` by methods that create and cancel the next runs of workflows with a schedule."""
+    """Extends `StoredRuns` with creating and cancelling the next runs of scheduled workflows."""
 
     async def schedule(
         self, workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition, *, caller: str = "schedule"

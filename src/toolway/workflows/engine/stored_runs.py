@@ -192,7 +192,7 @@ class StoredRuns:
         return await self._get_journal().list_runs(state, limit)
 
     async def read(self, id: str) -> tuple[RunRecord, list[Entry], list[RunMessage]]:
-        """Return a run with its entries and messages for display: of a damaged run its record with the error alone."""
+        """Return a run with entries and messages for display; a damaged one only has its record."""
         try:
             record, _, entries, messages = await self.load(id)
             return record, entries, messages
@@ -231,7 +231,7 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, done, question["path"], by))
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
-        """State whether a call of a run with an unknown outcome ran. The run continues accordingly.
+        """Record whether a call with an unknown outcome ran. The run continues accordingly.
 
         `happened` says whether the call ran, `result` is then the data of its step.
         """
@@ -254,7 +254,7 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, "resumed", who=by))
 
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
-        """Cancel a run and its child runs: no new step begins, running calls may end.
+        """Cancel a run and its child runs: no new step starts, running calls may finish.
 
         If `undo`, finished steps are undone.
         """

@@ -1,4 +1,4 @@
-"""Workflow engine: takes the runs that are due from the journal, and executes them over a hub.
+"""Workflow engine: takes due runs from the journal and executes them over a hub.
 
 `planner.py` decides what a run does next, `run_executor.py` executes one run. A run that waits for a time or a user
 is a row in the journal and nothing in memory.
@@ -72,7 +72,7 @@ class Workflows(RunExecutor):
 
     @classmethod
     def for_reading(cls, journal: RunJournal) -> Self:
-        """Return an engine that executes no runs: it only reads an open journal and sends messages to runs."""
+        """Return an engine that executes nothing: it only reads a journal and sends messages to runs."""
         engine = cls(None, journal)  # type: ignore[arg-type] # no call is made
         engine._journal = journal
         return engine
@@ -135,7 +135,7 @@ class Workflows(RunExecutor):
 
     @property
     def active_runs(self) -> int:
-        """Return the number of runs that this process executes now, without those that wait."""
+        """Return how many runs this process is executing, not counting waiting ones."""
         return len(self._active)
 
     def effect_of(self, tool: str) -> Effect:

@@ -6,7 +6,7 @@ import contextvars
 
 
 class Group:
-    """Set of branches of a workflow function that run concurrently. If one fails, no new step begins in any of them."""
+    """Branches of a workflow function that run concurrently. If one fails, none starts a new step."""
 
     def __init__(self, parent: Group | None) -> None:
         self._parent = parent

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class StepRequest:
-    """A step that the code of a Python workflow waits for, and the future of its result."""
+    """A step that a Python workflow is waiting for, and the future of its result."""
 
     def __init__(self, step: Step, path: str, group: Group | None, future: asyncio.Future[Any]) -> None:
         self.step = step
@@ -111,7 +111,7 @@ class CodePlanner(StepPlanner):
 
 
 class FunctionCalls:
-    """Evaluator for the functions that a Python step has instead of expressions (`verify`, `undo`).
+    """Evaluates the functions that a Python step has in place of expressions (`verify`, `undo`).
 
     It returns values that are not functions unchanged.
     """

@@ -1,4 +1,4 @@
-"""Execution of a workflow function: lets it run until it waits for steps, plans these steps and makes their calls."""
+"""Runs a workflow function until it waits for steps, then plans and calls these."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CodeRun:
         now: float,
         terms: Callable[[str], CallTerms | None],
     ) -> Decision:
-        """Let the workflow function run until it waits for steps, or has ended. Return the next actions of the run."""
+        """Run the workflow function until it waits for steps or ends. Return the run's next actions."""
         self._memory, self._life, self.time = memory, life, now
         if self._task is None:
             self._task = asyncio.create_task(self._execute(record))
@@ -227,7 +227,7 @@ class CodeRun:
         return len(self._memory.entries.get(path, ()))
 
     def times(self, path: str) -> tuple[float, float] | None:
-        """Return when the step at a path began and ended; None if it has not ended."""
+        """Return when the step at a path started and ended; None if it has not ended."""
         entries = self._memory.entries.get(path)
         if not entries or entries[-1].ended is None:
             return None

@@ -1,4 +1,4 @@
-"""`@workflow`, which makes a workflow of an `async` function, and the workflows in a Python file."""
+"""`@workflow`, which turns an `async` function into a workflow, and loading workflows from a file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def workflow(
 
 
 def workflow(function: Callable[..., Coroutine[Any, Any, Any]] | None = None, /, **options: Any) -> Any:
-    """Make a workflow of an `async` function whose first parameter is the `RunContext`.
+    """Turn an `async` function into a workflow. Its first parameter is the `RunContext`.
 
     Args:
         function: The function; its other parameters are the inputs of a run.

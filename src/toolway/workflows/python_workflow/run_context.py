@@ -1,4 +1,4 @@
-"""`RunContext`: the run as its workflow function sees it, with the methods for steps, waits and questions."""
+"""`RunContext`: a workflow function's view of its run, with methods for steps, waits and questions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEFAULT_FUNCTION_TIMEOUT_S: Final = 60.0
 
 
 class RunContext:
-    """The run as its workflow function sees it: steps, waits, questions, and time and randomness from the journal."""
+    """A workflow function's view of its run: steps, waits, questions, replayable time and randomness."""
 
     def __init__(self, record: RunRecord, code: CodeRun) -> None:
         self.id = record.id
@@ -142,7 +142,7 @@ class RunContext:
         *,
         name: str | None = None,
     ) -> Any:
-        """Run another workflow as a child, which is started once, and return its output.
+        """Run another workflow as a child, started only once, and return its output.
 
         Raises:
             StepFailed: The child failed, was cancelled or undone, or is stuck.
@@ -211,14 +211,14 @@ class RunContext:
     async def each(
         self, items: Iterable[T], function: Callable[[T], Awaitable[Any]], *, at_once: int = 1, name: str | None = None
     ) -> list[Any]:
-        """Run a function for each item, at most `at_once` side by side; return the results in the order of the items.
+        """Run a function for each item, at most `at_once` in parallel; return results in item order.
 
         If one fails, no new step begins, steps in flight end, and the first failure is raised.
         """
         return await self._run_branches([partial(function, item) for item in items], at_once, name or "each")
 
     async def gather(self, *branches: Coroutine[Any, Any, Any], name: str | None = None) -> list[Any]:
-        """Run branches side by side and return their results, such as `run.gather(pay(run), write(run))`."""
+        """Run branches in parallel and return their results, as in `run.gather(pay(run), write(run))`."""
 
         async def run(branch: Coroutine[Any, Any, Any]) -> Any:
             return await branch
@@ -273,7 +273,7 @@ class RunContext:
         return self._code.attempts(f"{current_branch.get().prefix}{name}")
 
     def times(self, name: str) -> tuple[float, float] | None:
-        """Return when the step with this name began and ended, in seconds since 1970; None if it has not ended."""
+        """Return when this step started and ended, in seconds since 1970; None if it has not ended."""
         return self._code.times(f"{current_branch.get().prefix}{name}")
 
     def now(self) -> float:

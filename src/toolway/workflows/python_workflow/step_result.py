@@ -17,7 +17,7 @@ from toolway.workflows.definition import (
 
 
 class Suspended(BaseException):
-    """Raised inside a workflow function if its run is removed from memory while it waits. Do not catch it."""
+    """Raised in a workflow function when its waiting run is removed from memory. Do not catch it."""
 
 
 class RunFailure(ToolwayError):
@@ -65,7 +65,7 @@ def verify(
     after: str | float | None = None,
     otherwise: UnknownPolicy = "ask",
 ) -> Verify:
-    """Return a read that finds out whether a call with an unknown outcome ran, for `run.call(on_unknown=…)`.
+    """Return a read that finds out whether a call ran, for `run.call(on_unknown=…)`.
 
     Args:
         tool: The tool to read with.

@@ -1,1 +1,1 @@
-"""File of workflow runs: its rows (`run_rows.py`), and the second record of intents next to it (`intent_record.py`)."""
+"""Files of workflow runs: their rows (`run_rows.py`), and a second record of intents."""

@@ -1,4 +1,4 @@
-"""Second record of the intents of unsafe steps, next to the journal of runs.
+"""A second record of unsafe steps' intents, next to the run journal.
 
 SQLite drops the end of a write-ahead log that was truncated, changed or removed, without a word. The intents in it
 would be gone, and their calls would be made again. So each intent is also appended to its own file (`Journal` of
@@ -70,7 +70,7 @@ class IntentRecord:
     # -- when the journal is opened
 
     def recover(self, db: sqlite3.Connection) -> None:
-        """Restore the intents that the journal has lost. Call it in a transaction."""
+        """Restore intents that the journal has lost. Call it in a transaction."""
         record, group = read_meta(db, _RECORD), read_meta(db, _GROUP)
         content, problem = self._read()
         lost: list[_Intent] = []
@@ -126,7 +126,7 @@ class IntentRecord:
     # -- writing
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """Begin a new record, after all that the journal has committed is in the database itself."""
+        """Start a new record, once everything in the journal is in the database itself."""
         self._forget(db)
         record = secrets.randbits(62) + 1
         self._files.start(f"{record:032x}")
@@ -136,7 +136,7 @@ class IntentRecord:
         _checkpoint(db)
 
     def end(self, db: sqlite3.Connection) -> None:
-        """Remove the record, because the journal is closed and the database itself has everything."""
+        """Remove the record: the journal is closed, and the database has everything."""
         self._forget(db)
 
     def _forget(self, db: sqlite3.Connection) -> None:
@@ -150,7 +150,7 @@ class IntentRecord:
         sync_folder(self._journal)
 
     def announce(self, db: sqlite3.Connection) -> None:
-        """Note in the transaction of a group of intents that the group follows in the record."""
+        """Note, in the transaction, that a group of intents will follow in the record."""
         write_meta(db, _GROUP, self._group + 1)
 
     def append(self, db: sqlite3.Connection, rows: Sequence[EntryRow]) -> None:
@@ -195,7 +195,7 @@ def _is_later(stored: bytes, intent: Entry) -> bool:
 
 
 def _find_gap(content: JournalContent, record: int, group: int) -> str:
-    """Return why a record may be incomplete: groups are missing in it, or it belongs to another journal. "" if not."""
+    """Return why a record may be incomplete, or ""."""
     numbers = [number for number, _ in content.entries]
     if not numbers or numbers != list(range(1, len(numbers) + 1)):
         return "groups of it are missing"
@@ -209,7 +209,7 @@ def _find_gap(content: JournalContent, record: int, group: int) -> str:
 
 
 def _doubt_runs(db: sqlite3.Connection) -> int:
-    """Let all runs that have begun and not ended ask before each unsafe step; return their number."""
+    """Make all unfinished runs ask before each unsafe step; return how many there are."""
     write_meta(db, _DOUBT, int(time.time()))
     places = ", ".join("?" * len(FINAL_STATES))
     rows = db.execute(

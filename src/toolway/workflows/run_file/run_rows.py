@@ -129,7 +129,7 @@ def create(db: sqlite3.Connection, run: RunRecord, definition: Json) -> RunRecor
 
 
 def _as_lost_run(db: sqlite3.Connection, run: RunRecord) -> RunRecord:
-    """Return a new run with a key as the one that the journal has lost, if it has lost one with this key.
+    """Mark a new run as a lost one with the same key, if the journal has lost such a run.
 
     It has the id of the lost run, so the intents that were restored for it count. If it is not known which runs
     or steps were lost, the run asks a user before each unsafe step.
@@ -230,7 +230,7 @@ def write(
 
 
 def are_owned(db: sqlite3.Connection, ids: list[str], life: int) -> bool:
-    """Return True if the process with the number `life` has taken all these runs.
+    """Return True if the process with number `life` has taken all these runs.
 
     The caller has a transaction, so no other process takes one of them in the meantime.
     """

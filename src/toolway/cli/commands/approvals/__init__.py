@@ -1,1 +1,1 @@
-"""Commands to approve content: project files, secrets, and the definitions of servers."""
+"""Commands for trust: project files, secrets, and tool definitions."""

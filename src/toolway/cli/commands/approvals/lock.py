@@ -244,7 +244,7 @@ def read_entries(file: str) -> dict[str, LockedEntry]:
 
 
 def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
-    """Write the entries of a lock file. A file without entries is not created."""
+    """Write a lock file's entries. Without entries, no file is created."""
     if entries or os.path.exists(file):
         write_lock(file, entries)
 

@@ -116,7 +116,7 @@ def _print_changes(output: Output, name: str, changes: list[VersionChange], row:
 async def _compare_definitions(
     name: str, server: Server, command: PackageCommand, entry: LockedEntry
 ) -> tuple[list[Json], str]:
-    """Start the new version of a server in the sandbox strict, and compare its tools with the pinned (approved) ones.
+    """Start a server's new version in the sandbox `strict`, and compare its tools with the pins.
 
     Return the tools that differ, and a note about the comparison.
     """

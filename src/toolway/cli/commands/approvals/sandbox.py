@@ -1,4 +1,4 @@
-"""`toolway trust sandbox`: start a server in the sandbox `strict`, and show what its entry has to grant."""
+"""`toolway trust sandbox`: start a server in the sandbox `strict`, and show what it needs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
 
 
 async def _describe_limits(server: Server) -> list[str]:
-    """Return how the sandbox is made on this machine and which limits apply, or why a limit cannot be applied."""
+    """Return how the sandbox works on this machine and its limits, or why a limit cannot be applied."""
     try:
         return await asyncio.to_thread(describe, "strict", server.grants)
     except SandboxError as exc:
@@ -105,7 +105,7 @@ def find_missing(text: str, server: Server) -> list[str]:
 
 
 def suggest_entry(server: Server, missing: list[str]) -> Json | str:
-    """Return a value for the key `sandbox`: what the entry grants now, and the `missing` paths as readable ones."""
+    """Return a value for the key `sandbox`: current grants, plus the `missing` paths as readable."""
     grants = server.grants
     read = [*grants.read, *missing]
     network = True if grants.all_hosts else list(grants.hosts)

@@ -151,7 +151,7 @@ def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
 def run_trust(
     output: Output, config: Path | None, target: str | None, digest: str | None, *, allow_commands: bool
 ) -> ExitCode:
-    """Show the project files and entries that need a review, and trust those that the user confirms.
+    """Show project files and entries that need review, and trust those that the user confirms.
 
     Trust is for the current content. A given digest replaces the confirmation. Everything that would be run, read or
     sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
@@ -185,7 +185,7 @@ def run_trust(
 
 
 def run_trust_revoke(output: Output, config: Path | None, target: str | None) -> ExitCode:
-    """Revoke the trust in a project's config file, or in an entry of the user's own file."""
+    """Stop trusting a project's config file, or an entry in the user's own file."""
     trust_store = open_trust_store(os.environ)
     if target is None or _is_file(target):
         files = [Path(target)] if target is not None else list(find_config_paths(os.environ, Path.cwd()).project)
@@ -224,7 +224,7 @@ def _revoke_entry(config: Path | None, name: str) -> list[str]:
 def confirm_review(
     output: Output, pending: PendingReview, digest: str | None, *, only_one: bool = True, allow_commands: bool = False
 ) -> bool:
-    """Show a file or entries to trust. Return True if the user confirms them, or has given their digest.
+    """Show a file or entries to trust. Return True if the user confirms, or gave their digest.
 
     Raises `ConfigError` if this is the only review (`only_one`) and other content has the given digest.
     """
@@ -242,7 +242,7 @@ def confirm_review(
 
 @dataclass(frozen=True, eq=False)
 class PendingReview:
-    """A project's file, or entries for the user's own file, that wait for the trust of the user."""
+    """A project's file, or entries for the user's own file, waiting for the user's trust."""
 
     kind: Literal["file", "entry"]
     title: str
@@ -259,7 +259,7 @@ class PendingReview:
 
 
 def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -> list[PendingReview]:
-    """Return the project files and entries of this folder that need a review, or only the named one.
+    """Return project files and entries in this folder that need review, or only the named one.
 
     If no entries were recorded before, `gate` records all of the user's own files as approved. Raises `UsageError` if
     the named file is not a project's config file, and `NotFound` if the named entry does not wait.
@@ -306,7 +306,7 @@ def _is_file(target: str) -> bool:
 
 
 def _is_same(path: Path, name: str) -> bool:
-    """Return True if a path leads to a held workflow file, whose last part may be a link."""
+    """Return True if a path leads to a held workflow file, possibly through a link."""
     return path.name == os.path.basename(name) and os.path.realpath(path.parent) == os.path.realpath(
         os.path.dirname(name)
     )
@@ -344,7 +344,7 @@ def _confirm_trust(pending: PendingReview, digest: str | None, *, only_one: bool
 
 
 def _confirm_commands(pending: PendingReview, allow_commands: bool, *, interactive: bool) -> bool:
-    """Ask a second time if commands would run to get values of an entry. Return True if that is allowed.
+    """Ask a second time if commands would run to get an entry's values. Return True if allowed.
 
     Without a terminal --allow-commands is needed.
     """
@@ -400,7 +400,7 @@ def _review_file(pending: UntrustedFile) -> PendingReview:
 
 
 def _workflows_of(content: bytes, file: str, *, is_project: bool = True) -> tuple[CapturedWorkflow, ...]:
-    """Return the workflows of a config file as they are now; () if the file is invalid, because nothing of it runs."""
+    """Return a config file's current workflows; () if the file is invalid, so nothing in it runs."""
     variables, _ = add_dotenv(file, os.environ, is_project=is_project)
     try:
         return capture_workflows(parse_config(decode_config(content, file), file, variables).gateway.workflows)
@@ -430,7 +430,7 @@ def _review_entry(held: HeldEntry) -> PendingReview:
 
 
 def review_entries(title: str, entries: Mapping[str, Any]) -> PendingReview:
-    """Return the entries that `toolway clients import` would write to the user's own file, prepared for a review."""
+    """Return the entries that `toolway clients import` would write, prepared for review."""
     fields: Json = {"servers": {name: _mask_entry(entry) for name, entry in entries.items()}}
     digest, accesses = json_digest(entries), find_accesses(entries)
     return PendingReview("entry", title, digest, fields, accesses, command="toolway clients import --project")

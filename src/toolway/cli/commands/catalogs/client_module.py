@@ -145,7 +145,7 @@ def _docstring(text: str) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """Return a text as a Python string literal.
+    """Return text as a Python string literal.
 
     JSON's escapes are valid in Python if other characters stay as they are.
     """

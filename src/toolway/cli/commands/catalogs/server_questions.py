@@ -1,4 +1,4 @@
-"""Answers of the user at a terminal to requests that a server sends during a call: elicitation and sampling.
+"""Answers server requests at the terminal during a call: elicitation and sampling.
 
 Elicitation is a form, asked field by field, or a URL, which is opened only after the user agreed. Sampling shows what
 the server would ask a model, and the user writes the answer or refuses. Without a terminal nobody is asked: the server
@@ -36,7 +36,7 @@ class EndOfInput(Exception):
 
 
 class ServerQuestions:
-    """Callbacks of a hub that ask the user at this terminal, one request after the other.
+    """Hub callbacks that ask the user at this terminal, one request at a time.
 
     `unanswered` describes the requests that nobody could be asked, for lack of a terminal.
     """
@@ -91,7 +91,7 @@ class ServerQuestions:
         return CallbackError(INVALID_REQUEST, f"no terminal to ask the user at; {question}")
 
     async def visit(self, error: ProtocolError) -> bool:
-        """Offer to open the addresses that a server demands to be visited before a call. True if it demands any."""
+        """Offer to open the addresses that a server wants visited first. True if there are any."""
         data = error.data if isinstance(error.data, dict) else {}
         demanded = data.get("elicitations") if error.rpc_code == URL_ELICITATION_REQUIRED else None
         found = [each for each in demanded if isinstance(each, dict)] if isinstance(demanded, list) else []
@@ -284,7 +284,7 @@ def _number(text: str) -> float:
 
 
 def _pick(text: str, options: list[tuple[Any, str]]) -> Any:
-    """Return the option that a text names: by its value or label, or by its place in the list."""
+    """Return the option that an answer means: by its value, label, or position."""
     for value, label in options:
         if text in (str(value), label):
             return value

@@ -54,7 +54,7 @@ def print_tool(output: Output, tool: Tool, called_as: str) -> None:
 
 
 def effect_text(annotations: Mapping[str, Any]) -> str:
-    """Return what the hints of a tool say about its effect; empty if they say nothing."""
+    """Return what a tool's hints say about its effect; empty if nothing."""
     if annotations.get("readOnlyHint") is True:
         return "reads only"
     if annotations.get("destructiveHint") is True:
@@ -96,7 +96,7 @@ def type_text(schema: Any) -> str:
 
 
 def example_words(schema: Mapping[str, Any]) -> str:
-    """Return arguments for a call to copy: the required ones, or the first two if none is required."""
+    """Return arguments for an example call: the required ones, or the first two."""
     properties = properties_of(schema)
     names = [name for name in required_names(schema) if name in properties] or list(properties)[:2]
     words = [_example_word(name, properties[name]) for name in names]

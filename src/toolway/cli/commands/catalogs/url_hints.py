@@ -1,4 +1,4 @@
-"""Hints about a server that the user named by its URL: it has no entry, so commands in hints must contain the URL."""
+"""Hints about a server named by URL: it has no entry, so commands must contain the URL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 
 
 def hint_for_url(hint: str, server: str, url: str) -> str:
-    """Return a hint in which commands with the name `server` are replaced by commands with the URL of the server."""
+    """Return a hint with the server's URL in commands instead of its name."""
     name, quoted = re.escape(server), shlex.quote(url)
     hint = re.sub(rf"toolway tools (?:-s|--server) {name}\b", lambda _: f"toolway tools {quoted}", hint)
     hint = re.sub(rf"toolway tools {name}\.", lambda _: f"toolway tools {quoted} ", hint)
