@@ -1,11 +1,12 @@
 """Find phrases that sound translated, and print what to write instead: scripts/words.toml has them.
 
     python scripts/words.py            how often each phrase occurs in docs, code and tests
-    python scripts/words.py docs       each hit in the docs, with its replacement (code, tests: there)
+    python scripts/words.py docs       each hit in the docs, with its replacement (code, tests, retired: there)
     python scripts/words.py --sample messages 40 --seed 2      error messages with a hint, drawn at random
     python scripts/words.py --sample paragraphs 20             paragraphs of the docs written by hand
 
-In code only what is read as English counts: comments, docstrings and other strings.
+In code only what is read as English counts: comments, docstrings and other strings. `retired` has the names that
+settings, options, commands and states had before 0.1: no page, setting or line of code may have them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ AREAS: Final = {
     "docs": ("docs/**/*.md", "*.md"),
     "code": ("src/**/*.py", "dashboard/src/**/*.ts", "dashboard/src/**/*.tsx", "examples/**/*.py", "scripts/*.py"),
     "tests": (*(f"{each}/**/*.py" for each in ("tests", "bench", "conformance", "interop", "fuzz")), *SHELL),
+    "retired": (
+        *("docs/**/*.md", "*.md", "src/**/*.py", "dashboard/src/**/*.ts", "dashboard/src/**/*.tsx", "examples/**/*.*"),
+        *("deploy/**/*.yml", "deploy/**/*.yaml", "deploy/**/*.json", "deploy/**/*.md"),
+    ),
 }
 #: Written by a command; what they say is checked where it comes from.
 GENERATED: Final = ("docs/reference/admin-api.md", "docs/reference/cli.md", "docs/reference/python.md")
@@ -47,7 +52,7 @@ class Hit(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("areas", nargs="*", help="print each hit in docs, code or tests")
+    parser.add_argument("areas", nargs="*", help="print each hit in docs, code, tests or retired")
     parser.add_argument(
         "--sample", nargs=2, metavar=("KIND", "N"), help=f"print N of {' or '.join(SAMPLES)}, at random"
     )
@@ -67,7 +72,7 @@ def main() -> int:
     if not areas:
         found = {area: Counter(each.write for each in hits(area)) for area in AREAS}
         print(f"{'':62}" + "".join(f"{area:>8}" for area in AREAS))
-        for write in (each["write"] for each in rules()["pattern"]):
+        for write in (each["write"] for kind in ("pattern", "retired") for each in rules()[kind]):
             print(f"{write[:60]:62}" + "".join(f"{found[area][write]:8}" for area in AREAS))
         print(f"{'in all':62}" + "".join(f"{found[area].total():8}" for area in AREAS))
     return 0
@@ -79,18 +84,16 @@ def rules() -> Mapping[str, Any]:
 
 def hits(area: str) -> list[Hit]:
     """Return all phrases of an area that are not excepted."""
-    known = rules()
+    known, kind = rules(), "retired" if area == "retired" else "pattern"
     excepted = [(each["path"], each["text"]) for each in known.get("exception", ())]
-    patterns = [
-        (re.compile(each["find"], re.IGNORECASE), each["write"], each.get("only", "")) for each in known["pattern"]
-    ]
+    patterns = [(re.compile(each["find"], re.IGNORECASE), each["write"], each.get("only", "")) for each in known[kind]]
     found = []
     for path in sorted({path for each in AREAS[area] for path in ROOT.glob(each) if "node_modules" not in path.parts}):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(GENERATED):
             continue
         source = path.read_text()
-        for number, line in _lines(name, source):
+        for number, line in enumerate(source.split("\n"), 1) if area == "retired" else _lines(name, source):
             for pattern, write, only in patterns:
                 found += [] if only else [Hit(name, number, each[0], line, write) for each in pattern.finditer(line)]
         for number, hint in _hints(name, source):

@@ -105,7 +105,7 @@ def test_first_run_names_entries_it_trusts(machine):
     entries = {"files": {"command": "x"}, "shell": {"command": "y"}, "web": {"url": "https://x.example/mcp"}}
     machine.write(".config/toolway/mcp.json", {"mcpServers": entries})
     first, second = machine.toolway("trust"), machine.toolway("trust")
-    assert "recorded 2 entries as approved: files, shell\n" in first.stderr  # a plain URL works without approval
+    assert "recorded 2 entries as trusted: files, shell\n" in first.stderr  # a plain URL works without approval
     assert "recorded" not in second.output
     assert "nothing needs your review" in second.output
 

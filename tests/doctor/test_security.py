@@ -158,7 +158,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
         replace(GOOD, servers=(replace(WIKI, runs_for_secrets=True, approval="unrecorded"),)),
         *("content", FAILS, "wiki", "not recorded as trusted yet", "toolway trust"),
     ),
-    (approval(signer="command:hsm"), "content", HOLDS, "signer", "is approved command:hsm", ""),
+    (approval(signer="command:hsm"), "content", HOLDS, "signer", "is trusted command:hsm", ""),
     (approval(signer="command:hsm", signer_held=True), "content", HOLDS, "signer", "does not run", ""),
     (replace(GOOD, servers=None, reasons={"servers": "far away"}), "content", UNKNOWN, "servers", "far away", ""),
     (replace(GOOD, limits={"content": "a cluster"}), "content", UNKNOWN, "limit", "a cluster", ""),

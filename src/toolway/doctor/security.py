@@ -205,7 +205,7 @@ def check_other_entries(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
     for file in approval.untrusted_files:
         yield _ok("project", f"{file} is not trusted, so it is not used")
     if approval.signer:
-        state = "does not run: you have not trusted it yet" if approval.signer_held else "is approved"
+        state = "does not run: you have not trusted it yet" if approval.signer_held else "is trusted"
         yield _ok("signer", f"the command that signs the audit log {state}", approval.signer)
     if approval.allowed_commands:
         commands = ", ".join(approval.allowed_commands)
@@ -240,7 +240,7 @@ def _program(server: CheckedServer) -> Iterator[Check]:
 def _approval(server: CheckedServer) -> Check:
     if server.approval == "entry":
         limit = "" if server.package else "; the content of the program is not compared"
-        message = f"its command line is approved, by the digest of its entry{limit}"
+        message = f"its command line is trusted, by the digest of its entry{limit}"
     elif server.approval == "project":
         message = "its project file is trusted, by the digest of the file"
     elif server.approval == "unrecorded":
@@ -341,13 +341,13 @@ GUARANTEES: Final = (
     ),
     Guarantee(
         "content",
-        "Nothing runs that was not approved by content",
+        "Nothing runs that you do not trust",
         ("approval", "servers"),
         (check_reload, check_lock_rule, check_programs, check_other_entries),
     ),
     Guarantee(
         "definitions",
-        "No tool changed since it was pinned or approved",
+        "No tool changed since it was pinned or accepted",
         ("servers",),
         part="pins",
     ),

@@ -715,8 +715,8 @@ class Router:
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
         """Return the filter of all tools that these scopes of a principal permit, on any endpoint.
 
-        It is the union of the toolsets and servers in the scopes of an API key; None permits all tools. The scopes of a
-        user are groups of the identity provider.
+        It is the union of the toolsets and servers that an API key is limited to; None permits all tools. A user's
+        scopes are groups of the identity provider.
         """
         if scopes is None:
             return ALL_TOOLS

@@ -108,7 +108,7 @@ class HeldEntry:
     @property
     def issue(self) -> ConfigIssue:
         shown = entry_accesses(mask_value(self.entry), self.name) if self.kind == "server" else self.accesses
-        what = str(shown[0]) if shown else "it approves all later entries of the file"
+        what = str(shown[0]) if shown else "it trusts all later entries of the file"
         if self.workflow is not None:
             what = f"the workflow {self.workflow.file or 'in the file'}"
         return ConfigIssue(

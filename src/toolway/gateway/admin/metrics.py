@@ -1,7 +1,7 @@
 """`/metrics`: counters and gauges in the Prometheus text format.
 
-It is authenticated like every path. It names all servers, so it is restricted to administrators and to API keys with
-the metrics scope: `toolway keys create prometheus --only /metrics`.
+It is authenticated like every path. It names all servers, so it is restricted to administrators and to API keys that
+are made for it: `toolway keys create prometheus --only /metrics`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MetricsEndpoint:
             exchange.reply(status, body, (*fields, ("allow", "GET, HEAD")))
         elif not principal.admin and METRICS_SCOPE not in (principal.scopes or ()):
             hint = f"create a key for it: toolway keys create prometheus --only {METRICS_SCOPE}"
-            message = "metrics require an administrator or a key with the metrics scope"
+            message = "metrics require an administrator or a key made with --only /metrics"
             exchange.reply(*json_error(403, message, hint=hint))
         else:
             body, kind = await self.render(exchange.request.headers.get("accept", ""))

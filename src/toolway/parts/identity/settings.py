@@ -207,7 +207,7 @@ def parse_access(
         raise ConfigError(
             "toolway.access has no effect without toolway.gateway.login",
             detail="its groups come from an identity provider",
-            hint="add toolway.gateway.login, or use API keys with scopes and remove toolway.access",
+            hint="add toolway.gateway.login, or use API keys with --only and remove toolway.access",
             code=CONFIG_KEY_CODE,
         )
     if len(block) > MAX_GROUPS:

@@ -10,7 +10,7 @@ from toolway.errors import ConfigError
 
 _HEAD: Final = """\
 // Policies of a Toolway gateway, in Cedar (https://docs.cedarpolicy.com).
-// Use them with "toolway": {"policy": "policy.cedar"}. They apply in addition to `access` and the scopes of API keys.
+// Use them with "toolway": {"policy": "policy.cedar"}. They apply in addition to `access` and `keys create --only`.
 //
 //   principal   User::"SUBJECT" (a user, in Group::"NAME"), User::"key:NAME" (a key), User::"local" (the local token)
 //   action      call (tools), get (prompts), read (resources)

@@ -55,7 +55,7 @@ class GatewayRunAccess:
         starter = "user who" if principal.is_person else "API key that"
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
-            detail=f"{principal.name}: its scopes or the gateway's policy do not include the tool",
+            detail=f"{principal.name}: its access or the gateway's policy does not include the tool",
             hint="allow the tool for the key or user, or start the workflow with another one",
             code="E-WORKFLOW-STARTER",
         )

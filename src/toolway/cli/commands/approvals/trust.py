@@ -163,7 +163,7 @@ def run_trust(
     pending = _find_pending(config, target, gate)
     if gate.recorded and not output.as_json:
         number = "1 entry" if len(gate.recorded) == 1 else f"{len(gate.recorded)} entries"
-        output.info(f"recorded {number} as approved: {', '.join(gate.recorded)}", "green")
+        output.info(f"recorded {number} as trusted: {', '.join(gate.recorded)}", "green")
     trusted = []
     for each in pending:
         if confirm_review(output, each, digest, only_one=len(pending) == 1, allow_commands=allow_commands):
