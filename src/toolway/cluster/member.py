@@ -3,13 +3,15 @@
 Three loops, each with one thing to wait for. Every call checks `fence_of`, which does not wait.
 
 Rule 1. An instance is ours from the moment the database says so until we give up the lease (`lease_clock.py`), by our
-clock. Rule 2. The first node of a slot claims its instances at once, the next nodes later (`placement.py`), so two
-nodes rarely claim the same one; the database decides. If none of these has room, any node with room claims it. Rule
-3. Instances that another node should own are handed over to it (`ownership.py`). A draining node claims nothing and
-releases everything. Rule 4. The database is authoritative: after a lost result, and every RESYNC_INTERVAL_S seconds,
-our owned instances are made equal to it. An instance that we are releasing does not become ours again. Rule 5. If
-nothing has changed, a poll is one query (`db/poll.py`). It costs the same for one server and for a thousand, for
-three nodes and for hundreds.
+        clock.
+Rule 2. The first node of a slot claims its instances at once, the next nodes later (`placement.py`), so two nodes
+        rarely claim the same one; the database decides. If none of these has room, any node with room claims it.
+Rule 3. Instances that another node should own are handed over to it (`ownership.py`). A draining node claims nothing
+        and releases everything.
+Rule 4. The database is authoritative: after a lost result, and every RESYNC_INTERVAL_S seconds, our owned instances
+        are made equal to it. An instance that we are releasing does not become ours again.
+Rule 5. If nothing has changed, a poll is one query (`db/poll.py`). It costs the same for one server and for a
+        thousand, for three nodes and for hundreds.
 """
 
 from __future__ import annotations
