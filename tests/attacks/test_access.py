@@ -73,18 +73,22 @@ async def test_machine_token_through_a_proxy_is_rejected(tmp_path: Path, hosts: 
 def test_public_gateway_has_strict_defaults(block: Json, tmp_path: Path) -> None:
     settings = parse_gateway({"gateway": block}, {})
     rules = find_rules(settings)
-    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("hold", True, "guard-if-possible")
+    assert (rules.pin_mode, rules.required_guards, rules.default_sandbox) == (
+        "hold",
+        frozenset({"lock"}),
+        "guard-if-possible",
+    )
     assert any(str(value) in rules.public_reason or key in rules.public_reason for key, value in block.items())
     chosen = {"pins": "warn", "lock": "optional", "sandbox": "auto"}
     rules = find_rules(parse_gateway({"gateway": block | chosen}, {}))
-    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("warn", False, "auto")
+    assert (rules.pin_mode, rules.required_guards, rules.default_sandbox) == ("warn", frozenset(), "auto")
 
 
 @pytest.mark.parametrize("block", PRIVATE, ids=str)
 def test_private_gateway_has_lenient_defaults(block: Json) -> None:
     settings = parse_gateway({"gateway": block}, {})
     rules = find_rules(settings)
-    assert (rules.pin_mode, rules.requires_lock, rules.default_sandbox) == ("warn", False, "auto")
+    assert (rules.pin_mode, rules.required_guards, rules.default_sandbox) == ("warn", frozenset(), "auto")
     assert not rules.public_reason
     assert find_rules(settings, "192.0.2.7").public_reason == "it listens on 192.0.2.7"
     assert find_rules(settings, in_cluster=True).pin_mode == "hold"
@@ -96,7 +100,7 @@ async def test_public_gateway_without_authentication_does_not_start(block: Json,
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {}, "toolway": {"gateway": block}}))
     process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"), auth=False)
-    assert process.hub.spawner.requires_lock and process.hub.spawner.default_sandbox == "guard-if-possible"
+    assert process.hub.spawner.required_guards and process.hub.spawner.default_sandbox == "guard-if-possible"
     assert process.public_reason
     with pytest.raises(ConfigError, match="without authentication can serve only this machine"):
         await process.run("127.0.0.1", 0, None, lambda url: None, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolway.doctor.report import Check
@@ -17,17 +18,21 @@ from toolway.doctor.security_facts import (
     IdentityFacts,
     SandboxProbe,
 )
+from toolway.part_api import GuardedProgram
 from toolway.parts.audit.security_check import AuditFacts, judge_audit
+from toolway.parts.lock.doctor_check import PackageFacts
+from toolway.parts.lock.settings import LockSettings
 from toolway.parts.pins.security_check import PinFacts, PinnedServer, judge_pins
 
+REQUIRED = frozenset({"lock"})
+OPTIONAL: frozenset[str] = frozenset()
 PROBE = SandboxProbe("bubblewrap (/usr/bin/bwrap)", ("files of Toolway", "~/.ssh"))
+PACKAGE = PackageFacts("acme-files", file="/home/me/toolway.lock", locked="107 packages, tree 3f2a")
 FILES = CheckedServer(
     "files",
     "/home/me/mcp.json:3",
     "npx -y acme-files",
-    package="acme-files",
-    lock_file="/home/me/toolway.lock",
-    locked="107 packages, tree 3f2a",
+    guarded={"lock": GuardedProgram("acme-files", PACKAGE, [])},
     sandbox="guard",
     probe=PROBE,
 )
@@ -50,7 +55,7 @@ GOOD = Facts(
         tried="tried at http://127.0.0.1:8765",
         token_file="/home/me/token",
     ),
-    approval=ApprovalFacts(requires_lock=True),
+    approval=ApprovalFacts(required_guards=REQUIRED),
     servers=(FILES, WIKI),
     evidence={"audit": tuple(judge_audit(LOG)), "pins": tuple(judge_pins(PINS))},
 )
@@ -69,8 +74,12 @@ def server(**changes: Any) -> Facts:
     return replace(GOOD, servers=(replace(FILES, **changes), WIKI))
 
 
+def package(**changes: Any) -> Facts:
+    return server(guarded={"lock": GuardedProgram("acme-files", msgspec.structs.replace(PACKAGE, **changes), [])})
+
+
 def approval(**changes: Any) -> Facts:
-    return replace(GOOD, approval=replace(ApprovalFacts(requires_lock=True), **changes))
+    return replace(GOOD, approval=replace(ApprovalFacts(required_guards=REQUIRED), **changes))
 
 
 def pins(**changes: Any) -> Facts:
@@ -131,28 +140,35 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (identity(cluster=True), "identity", HOLDS, "nodes", "with the cluster key", ""),
     (replace(GOOD, identity=None), "identity", UNKNOWN, "identity", "it was not collected", ""),
     # what runs
-    (approval(requires_lock=False), "content", FAILS, "lock", "the gateway isn't public", '"lock": "required"'),
-    (approval(requires_lock=False, lock_setting="optional"), "content", FAILS, "lock", "'optional'", '"required"'),
+    (approval(required_guards=OPTIONAL), "content", FAILS, "lock", "the gateway isn't public", '"lock": "required"'),
+    (
+        approval(required_guards=OPTIONAL, guard_settings={"lock": LockSettings("optional")}),
+        "content",
+        FAILS,
+        "lock",
+        "'optional'",
+        '"required"',
+    ),
     (approval(reload_all=True), "content", FAILS, "reload", "toolway.gateway.reload", '"reload": "approved"'),
     (approval(waiting=("new",)), "content", HOLDS, "new", "you have not trusted this entry yet", ""),
     (approval(untrusted_files=("/p/.mcp.json",)), "content", HOLDS, "project", "/p/.mcp.json is not trusted", ""),
     (approval(allowed_commands=("npx",)), "content", HOLDS, "admin", "npx", ""),
-    (server(lock_exempt=True), "content", FAILS, "files", '"lock" is false', "toolway trust lock files"),
+    (package(is_exempt=True), "content", FAILS, "files", '"lock" is false', "toolway trust lock files"),
     (
-        server(locked="", lock_problem="a file differs"),
+        package(locked="", problem="a file differs"),
         "content",
         FAILS,
         "files",
         "a file differs",
         "toolway trust lock files",
     ),
-    (server(locked=""), "content", FAILS, "files", "it is not in /home/me/toolway.lock", "toolway trust lock files"),
+    (package(locked=""), "content", FAILS, "files", "it is not in /home/me/toolway.lock", "toolway trust lock files"),
     (server(), "content", HOLDS, "files", "107 packages, tree 3f2a", ""),
-    (server(package="", locked=""), "content", HOLDS, "files", "content of the program is not compared", ""),
+    (server(guarded={}), "content", HOLDS, "files", "content of the program is not compared", ""),
     (server(approval="unrecorded"), "content", FAILS, "files", "/home/me/mcp.json:3", "toolway trust"),
     (server(approval="project"), "content", HOLDS, "files", "its project file is trusted", ""),
     (server(approval="unknown"), "content", UNKNOWN, "files", "unknown: whether", ""),
-    (server(package="", image="acme/files:1.0"), "content", FAILS, "files", "acme/files:1.0", "@sha256:"),
+    (server(guarded={}, image="acme/files:1.0"), "content", FAILS, "files", "acme/files:1.0", "@sha256:"),
     (server(), "content", HOLDS, "wiki", "cannot be locked", ""),
     (
         replace(GOOD, servers=(replace(WIKI, runs_for_secrets=True, approval="unrecorded"),)),

@@ -18,7 +18,10 @@ from toolway.doctor.entry_checks import CheckTarget, check_command
 from toolway.doctor.file_checks import plan_own_files
 from toolway.doctor.run import run_checks
 from toolway.errors import ConfigError, ServerUnavailable
-from toolway.packages.lock_file import LockedEntry, write_lock
+from toolway.packages.lock_file import LockedEntry
+from toolway.parts.lock.guard import lock_of
+from toolway.parts.lock.lock_writer import write_lock
+from toolway.parts.lock.settings import settings_of
 
 ISSUER = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
 
@@ -33,13 +36,13 @@ ISSUER = {"issuer": "https://login.example", "audience": "https://tools.example/
     ],
 )
 def test_gateway_with_login_requires_lock_by_default(block, required: bool) -> None:
-    assert find_rules(parse_gateway({"gateway": block}, {})).requires_lock == required
+    assert find_rules(parse_gateway({"gateway": block}, {})).required_guards == ({"lock"} if required else set())
 
 
 def test_minimum_age_is_three_days_by_default() -> None:
-    assert GatewaySettings().min_age == 3 * 86_400
-    assert parse_gateway({"gateway": {"minAge": "7d"}}, {}).min_age == 7 * 86_400
-    assert parse_gateway({"gateway": {"minAge": 0}}, {}).min_age == 0
+    assert settings_of(GatewaySettings()).min_age == 3 * 86_400
+    assert settings_of(parse_gateway({"gateway": {"minAge": "7d"}}, {})).min_age == 7 * 86_400
+    assert settings_of(parse_gateway({"gateway": {"minAge": 0}}, {})).min_age == 0
     with pytest.raises(ConfigError):
         parse_gateway({"gateway": {"lock": "maybe"}}, {})
 
@@ -54,12 +57,13 @@ def test_entries_have_the_lock_next_to_their_file(tmp_path: Path) -> None:
     file.write_text(json.dumps({"mcpServers": servers}))
     loaded = load_file(file)
     assert str(tmp_path / "toolway.lock") in loaded.watched_files
-    found = loaded.servers["a"].package_lock
+    found = lock_of(loaded.servers["a"])
     assert found is not None and not found.exists
-    assert (loaded.servers["b"].package_lock, loaded.servers["c"].package_lock) == (None, None)
+    assert (lock_of(loaded.servers["b"]), lock_of(loaded.servers["c"])) == (None, None)
     write_lock(str(tmp_path / "toolway.lock"), {})
     again = load_file(file).servers["a"]
-    assert again.package_lock is not None and again.package_lock.exists
+    found = lock_of(again)
+    assert found is not None and found.exists
     assert again != loaded.servers["a"]  # so a reload restarts it
 
 
@@ -93,7 +97,7 @@ async def test_unlocked_package_added_through_admin_does_not_start(
             assert refused.status == 422
             added = await gateway.ask("PUT", f"/admin/servers/{name}", json.dumps(entry).encode())
             assert added.status == 200
-            lock = gateway.hub.servers.entries[name].package_lock
+            lock = lock_of(gateway.hub.servers.entries[name])
             assert lock is not None and lock.exists and lock.entry is None
             with pytest.raises(ServerUnavailable, match="is not locked"):
                 await gateway.hub.servers.wait_ready(name, timeout=30)

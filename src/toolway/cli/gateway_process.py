@@ -261,7 +261,7 @@ def build_doctor(
 
         rules: dict[str, Any] = {}
         if spawner is not None:
-            rules = {"requires_lock": spawner().requires_lock, "default_sandbox": spawner().default_sandbox}
+            rules = {"required_guards": spawner().required_guards, "default_sandbox": spawner().default_sandbox}
         return await check_servers(name, config, None if current_servers is None else current_servers(), gate, rules)
 
     return run_checks_as_json

@@ -25,8 +25,6 @@ TOOLS_COMMANDS: Final = {
 }
 
 TRUST_COMMANDS: Final = {
-    "lock": CommandSpec("Pin the npm and PyPI packages your servers run.", "approvals.lock:lock", CONFIG_OPTIONS),
-    "update": CommandSpec("Update a pinned package.", "approvals.package_update:update", CONFIG_OPTIONS),
     "sandbox": CommandSpec(
         "See what a server needs to run in a sandbox.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS
     ),
@@ -108,20 +106,18 @@ _COMMANDS: Final = {
 
 def _with_parts(table: dict[str, CommandSpec]) -> dict[str, CommandSpec]:
     """Return the table with the commands of all built-in parts, each in the group that its first words name."""
-    of_parts = {path: each for part in registry.built_in() for path, each in part.commands.items()}
-    rows = list(table.items())
-    for path, command in of_parts.items():
-        if " " not in path:
-            names = [name for name, _ in rows]
-            at = names.index(command.after) + 1 if command.after in names else len(rows)
-            rows.insert(at, (path, CommandSpec.of_part(command)))
-    found = dict(rows)
-    for path, command in of_parts.items():
-        *groups, name = path.split()
+    found = dict(table)
+    of_parts = [(path.split(), each) for part in registry.built_in() for path, each in part.commands.items()]
+    for (*groups, name), command in sorted(of_parts, key=lambda row: len(row[0])):
         level: Any = found
         for group in groups:
             level = level[group].subcommands
-        level[name] = CommandSpec.of_part(command)
+        rows = list(level.items())
+        names = [" ".join((*groups, each)) for each in level]
+        at = names.index(command.after) + 1 if command.after in names else len(rows)
+        rows.insert(at, (name, CommandSpec.of_part(command)))
+        level.clear()
+        level.update(rows)
     return found
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 from urllib.parse import urlsplit
 
+from toolway.part_api import registry
+
 if TYPE_CHECKING:
     from toolway.config.schema import DefaultSandbox
     from toolway.config.settings import GatewaySettings
@@ -24,7 +26,7 @@ class GatewayRules:
 
     public_reason: str  # why the gateway is public, as readable text; "" if only its machine uses it
     pin_mode: Literal["warn", "hold", "review"]  # of changed definitions
-    requires_lock: bool  # packages of npx and uvx run only from a `toolway.lock`
+    required_guards: frozenset[str]  # parts whose start guards must know what runs, such as a lock of packages
     default_sandbox: DefaultSandbox  # of server entries that name none
 
 
@@ -40,7 +42,11 @@ def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: b
     return GatewayRules(
         reason,
         cast("Literal['warn', 'hold', 'review']", settings.pins or default_pins),
-        settings.lock == "required" or (not settings.lock and bool(reason)),
+        frozenset(
+            part.name
+            for part in registry.guarding()
+            if part.requires_guard(settings.parts.get(part.name), is_public=bool(reason))
+        ),
         "guard" if settings.sandbox == "guard" else default_sandbox,
     )
 

@@ -36,8 +36,6 @@ from toolway.config.settings import (
 )
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
-from toolway.packages.lock_file import find_locks, lock_path
-from toolway.packages.runner_command import is_runner
 from toolway.part_api import registry
 
 __all__ = ["ConfigIssue", "LoadedConfig", "load_file", "parse_config", "parse_entry", "parse_inline"]
@@ -89,7 +87,9 @@ def load_text(text: str, file: str, variables: Mapping[str, str]) -> LoadedConfi
     with_file, issues = add_dotenv(file, variables)
     loaded = parse_config(text, file, with_file)
     issues += find_missing_env_files(loaded)
-    return replace(loaded, issues=(*loaded.issues, *issues), watched_files=(dotenv_path(file), lock_path(file)))
+    return replace(
+        loaded, issues=(*loaded.issues, *issues), watched_files=(dotenv_path(file), *registry.entry_files(file))
+    )
 
 
 def dotenv_path(file: str) -> str:
@@ -198,23 +198,20 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
     servers = parser.apply_default_timeout(servers, entries, names)
     network_policy = parser.parse_network_policy()
     servers = {name: with_network_policy(server, network_policy) for name, server in servers.items()}
-    servers = _with_package_locks(servers, file)
+    servers = _with_guard_facts(servers, file)
     gateway = parser.parse_gateway_settings()
     dotenv = variables.file_values if isinstance(variables, DotenvVariables) else {}
     return LoadedConfig(servers, tuple(parser.issues), file, gateway, network_policy=network_policy, dotenv=dotenv)
 
 
-def _with_package_locks(servers: dict[str, Server], file: str) -> dict[str, Server]:
-    """Return the servers, each with the entry of its package in the `toolway.lock` next to the config file."""
-    runners = [
-        name
-        for name, server in servers.items()
-        if server.command is not None and server.lock and is_runner([server.command, *server.args])
-    ]
-    if not runners or not file:
+def _with_guard_facts(servers: dict[str, Server], file: str) -> dict[str, Server]:
+    """Return the servers, each with what start guards read about it from their files next to the config file."""
+    if not file or all(server.command is None for server in servers.values()):
         return servers
-    locks = find_locks(file, runners)
-    return {name: replace(server, package_lock=locks.get(name)) for name, server in servers.items()}
+    for part, guard in registry.start_guards().items():
+        for name, facts in guard.read_facts(file, servers).items():
+            servers[name] = replace(servers[name], guard_facts={**servers[name].guard_facts, part: facts})
+    return servers
 
 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:

@@ -23,7 +23,6 @@ from toolway.part_api import registry
 from toolway.types import Effect
 
 if TYPE_CHECKING:
-    from toolway.packages.lock_file import PackageLock
     from toolway.part_api.server_transport import TransportSettings
 
 #: Transports of `upstream/transports`. Parts and other distributions add more.
@@ -437,7 +436,7 @@ class Server:
         health: health check. Default `HealthCheck()`.
         limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
         lock: False runs an `npx` or `uvx` entry without its lock, even if a `toolway.lock` exists. Default True.
-        package_lock: what the `toolway.lock` next to the config file says about the entry. Default None: no file.
+        guard_facts: what files next to the config file, such as `toolway.lock`, say about the entry. Default none.
         env_file: file with more environment variables, read on each start; `env` wins. Default None.
         network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
         extras: unknown keys in the configuration file; they have no effect. Default none.
@@ -490,9 +489,9 @@ class Server:
     health: HealthCheck = field(default_factory=HealthCheck)
     limits: Limits = field(default_factory=Limits)
     lock: bool = True  # false: run npx or uvx without its lock, even if a `toolway.lock` exists
-    package_lock: PackageLock | None = field(
-        default=None, repr=False
-    )  # from the `toolway.lock` next to the file; not a key in files
+    guard_facts: Mapping[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # from files such as `toolway.lock` next to the config file, by part; not a key in files
     env_file: str | None = None  # file with more environment variables, read on each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys in the configuration file

@@ -68,7 +68,7 @@ from toolway.config.secret_refs import find_unset_variables, join_folder
 from toolway.config.settings import GatewaySettings, parse_gateway, with_network_policy
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
-from toolway.packages.lock_file import lock_path
+from toolway.part_api import registry
 
 if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
@@ -305,7 +305,7 @@ def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> I
     files = (paths.user, *(paths.root / name for name in PROJECT_FILE_NAMES), paths.local)
     yield from files
     yield from dict.fromkeys(Path(dotenv_path(os.fspath(file))) for file in files)
-    yield from dict.fromkeys(Path(lock_path(os.fspath(file))) for file in files)
+    yield from dict.fromkeys(Path(each) for file in files for each in registry.entry_files(os.fspath(file)))
     try:
         yield open_trust_store(environment).file
     except ConfigError:

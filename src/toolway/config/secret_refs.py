@@ -89,7 +89,7 @@ def join_folder(folder: str, path: str) -> str:
 # -- variables that are not set yet -----------------------------------------------------------------------------------
 
 _NOT_EXPANDED: Final = frozenset(
-    {"instance", "document", "extras", "network_policy", "package_lock"}
+    {"instance", "document", "extras", "network_policy", "guard_facts"}
 )  # fields without variables
 _PLAIN: Final = frozenset({str, int, float, bool, NoneType})  # values without references: a template has its own type
 V = TypeVar("V")

@@ -55,7 +55,6 @@ DEFAULT_GATEWAY_PORT: Final = 8765
 AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
 SECONDS_PER_DAY: Final = 86_400.0
 RELOAD_RULES: Final = ("approved", "all")
-LOCK_RULES: Final = ("required", "optional")
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
@@ -68,7 +67,7 @@ BLOCK_KEYS: Final = (
 #: Keys of the block `gateway` that are not of a part.
 _GATEWAY_KEYS: Final = (
     *("host", "port", "url", "hosts", "origins", "localTokenFrom", "allowedCommands", "allowedEnv", "allowedVolumes"),
-    *("invisibleCharacters", "dropNulls", "pins", "ignoredChanges", "reload", "lock", "minAge"),
+    *("invisibleCharacters", "dropNulls", "pins", "ignoredChanges", "reload"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
@@ -200,9 +199,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
     drop_nulls: bool = False  # drop null arguments that are optional and may not be null, such as those CrewAI sends
     pins: str = ""  # changed definitions: warn, hold, or review each; "": hold if the gateway is public, else warn
     ignored_changes: Mapping[str, tuple[str, ...]] = {}  # changes to ignore: server.tool → paths
-    lock: str = ""  # npx and uvx packages without a lock: required refuses them; "": required if public
     sandbox: str = ""  # default for entries without one: guard or auto; "": guard if public and bubblewrap is installed
-    min_age: float = 3 * SECONDS_PER_DAY  # seconds a package must be published before it is locked. In a file: minAge
     toolsets: Mapping[str, ToolsetSettings] = {}  # named selections of tools, each with its own endpoint
     audit: AuditSettings | None = None  # audit log; None: no audit log
     alerts: AlertSettings | None = None  # alerts that need an administrator; None: no files, no webhook
@@ -272,9 +269,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         pins=fields.get_choice("pins", ("warn", "hold", "review"), ""),
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
-        lock=fields.get_choice("lock", LOCK_RULES, ""),
         sandbox=fields.get_choice("sandbox", ("guard", "auto"), ""),
-        min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
         toolsets={
             _check_toolset_name(name): _parse_toolset(name, value, variables)
             for name, value in require_object("toolway.toolsets", block.get("toolsets")).items()

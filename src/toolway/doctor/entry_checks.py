@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from toolway.config.schema import ConfigIssue, DefaultSandbox, Server
 from toolway.doctor.command_lookup import MIN_NODE_VERSION, CommandMatch, desktop_path, is_old_node, unpinned_package
 from toolway.doctor.report import Check, EntryFix, MakeExecutable, split_hint
+from toolway.part_api import registry
 from toolway.secrets import looks_like_secret
 from toolway.upstream.diagnosis import diagnose
 
@@ -46,7 +47,7 @@ class CheckTarget:
     problems: tuple[ConfigIssue, ...] = ()
     untrusted: bool = False  # it is from an untrusted project file: nothing of it is started
     overridden_by: str = ""  # location of the entry that overrides this one
-    requires_lock: bool = False  # the gateway starts packages of npx and uvx only from a lock
+    required_guards: frozenset[str] = frozenset()  # the gateway starts only what the start guards of these parts know
     default_sandbox: DefaultSandbox = "auto"  # of the gateway, if the entry names none
 
     @property
@@ -308,9 +309,10 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
 
     `found` is the result of the lookup. `runtime` is the program that runs the command, with its version.
     """
-    name, lock = server.command or "", server.package_lock
-    if lock is not None and lock.entry is not None:
-        return Check("command", "ok", f"runs the locked tree of {' '.join(lock.entry.packages)}")
+    name, checks = server.command or "", registry.guard_checks()
+    for part, facts in server.guard_facts.items():
+        if program := checks[part].describe(facts):
+            return Check("command", "ok", f"runs {program}")
     if found.path is None:
         return _command_not_found(target, name, server, found)
     message = found.path if os.path.dirname(name) else f"{name} → {found.path}"
@@ -322,8 +324,9 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
     message += f" ({runtime})" if runtime else ""
     if package := unpinned_package(server):
         message += f"; {package} is not pinned to a version"
-    if lock is not None and not lock.exists and not target.client:
-        message += f"; lock its packages with toolway trust lock {target.name}"
+    for part, facts in server.guard_facts.items() if not target.client else ():
+        if advice := checks[part].advise(facts, target.name):
+            message += f"; {advice}"
     if target.is_desktop_client and found.path_on_desktop is None:
         changes = full_path_changes(target, server, found.path)
         return Check(

@@ -308,10 +308,10 @@ def plan_own_files(
 
 
 def _apply_start_rules(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
-    """Apply the gateway's requirements for server processes to the plan: a lock and a sandbox."""
+    """Apply the gateway's requirements for server processes to the plan: start guards and a sandbox."""
     if gateway is not None:
         found = find_rules(gateway)
-        rules: dict[str, Any] = {"requires_lock": found.requires_lock, "default_sandbox": found.default_sandbox}
+        rules: dict[str, Any] = {"required_guards": found.required_guards, "default_sandbox": found.default_sandbox}
         plan.targets = [replace(target, **rules) for target in plan.targets]
     return plan
 

@@ -142,7 +142,7 @@ async def _check_start(
         server,
         environ,
         spawner,
-        requires_lock=target.requires_lock,
+        required_guards=target.required_guards,
         default_sandbox=target.default_sandbox,
     )
     if trial.listed_at is not None and not target.client:

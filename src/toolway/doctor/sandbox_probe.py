@@ -14,7 +14,7 @@ from toolway.config.locations import own_folders
 from toolway.config.schema import Server
 from toolway.doctor.security_facts import SandboxProbe
 from toolway.upstream.process.bubblewrap import SECRET_PATHS, refuse_package_runner
-from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError
+from toolway.upstream.process.confinement import SandboxError, program_folders
 from toolway.upstream.process.pipes import read_all
 from toolway.upstream.process.sandboxes import describe
 from toolway.upstream.process.shown_paths import program_paths
@@ -36,7 +36,7 @@ def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> 
 
     `more` has other files, such as a `.env`. Return nothing if Toolway has no file to try.
     """
-    own = [path for folder in own_folders(environ) if (path := _first_file(folder, PROGRAM_FOLDERS))]
+    own = [path for folder in own_folders(environ) if (path := _first_file(folder, program_folders()))]
     if not own:
         return {}
     found = {f"{OWN_FILES} ({path})": path for path in dict.fromkeys(own)}

@@ -17,6 +17,7 @@ from toolway._os.support import missing
 from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
 from toolway.doctor.security_facts import ApprovalFacts, CheckedServer, Facts, IdentityFacts
 from toolway.errors import PLATFORM_CODE
+from toolway.part_api import registry
 
 Verdict = Literal["holds", "does not hold", "cannot be determined"]
 Servers = tuple[CheckedServer, ...]
@@ -181,15 +182,11 @@ def check_reload(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
         )
 
 
-def check_lock_rule(approval: ApprovalFacts, servers: Servers) -> Iterator[Check]:
-    if approval.requires_lock or not any(server.package and not server.lock_exempt for server in servers):
-        return
-    is_set = f"it is {approval.lock_setting!r}"
-    setting = is_set if approval.lock_setting else "it is not set, and the gateway isn't public"
-    message = "a lock is not required: without toolway.lock, packages run in the version that the registry returns"
-    yield _fail("lock", message, f"toolway.gateway.lock: {setting}").with_fix(
-        "require it", _settings(lock="required"), "E-LOCK"
-    )
+def check_guards(approval: ApprovalFacts, servers: Servers) -> Iterator[Check]:
+    for name, checks in registry.guard_checks().items():
+        facts = [server.guarded[name].facts for server in servers if name in server.guarded]
+        settings = approval.guard_settings.get(name)
+        yield from checks.judge_rule(settings, facts, is_required=name in approval.required_guards)
 
 
 def check_programs(_: ApprovalFacts, servers: Servers) -> Iterator[Check]:
@@ -213,7 +210,7 @@ def check_other_entries(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
 
 
 def _program(server: CheckedServer) -> Iterator[Check]:
-    name, lock = server.name, f"toolway trust lock {shlex.quote(server.name)}"
+    name = server.name
     if server.runs_program or server.runs_for_secrets:
         yield _approval(server)
     if not server.runs_program:
@@ -224,22 +221,13 @@ def _program(server: CheckedServer) -> Iterator[Check]:
         yield _fail(name, message, server.location).with_fix(
             "use the image with its digest", f"{server.image.partition('@')[0]}@sha256:…"
         )
-    if not server.package:
-        return
-    if server.lock_exempt:
-        message = f'{server.package} runs without its lock: "lock" is false in its entry'
-        yield _fail(name, message, server.source).with_fix('remove "lock": false, then lock it', lock, "E-LOCK")
-    elif server.locked:
-        detail = f"{server.lock_file}: {server.locked}"
-        yield _ok(name, f"{server.package} is locked, and all files of its tree were compared", detail)
-    else:
-        detail = server.lock_problem or f"it is not in {server.lock_file}"
-        yield _fail(name, f"{server.package} does not run from a lock", detail).with_fix("lock it", lock, "E-LOCK")
+    for part, found in server.guarded.items():
+        yield from registry.guard_checks()[part].judge_program(name, server.source, found.facts)
 
 
 def _approval(server: CheckedServer) -> Check:
     if server.approval == "entry":
-        limit = "" if server.package else "; the content of the program is not compared"
+        limit = "" if server.guarded else "; the content of the program is not compared"
         message = f"its command line is trusted, by the digest of its entry{limit}"
     elif server.approval == "project":
         message = "its project file is trusted, by the digest of the file"
@@ -343,7 +331,7 @@ GUARANTEES: Final = (
         "content",
         "Nothing runs that you do not trust",
         ("approval", "servers"),
-        (check_reload, check_lock_rule, check_programs, check_other_entries),
+        (check_reload, check_guards, check_programs, check_other_entries),
     ),
     Guarantee(
         "definitions",

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from toolway.config.schema import EnvPolicy, Sandbox
 from toolway.doctor.report import Check
+from toolway.part_api.start_guard import GuardedProgram
 
 #: How the entry of a server was approved. "unrecorded": no gateway has used the file yet, the first start takes all.
 Approval = Literal["entry", "project", "unrecorded", "all", "unknown"]
@@ -67,11 +68,7 @@ class CheckedServer:
     runs_for_secrets: bool = False  # its entry has a reference ${command:…}, which runs a program here
     approval: Approval = "entry"
     record_command: str = "toolway trust"  # that records the entries of its file, if none were recorded
-    package: str = ""  # that npx, uvx or another package runner runs; "" for another program
-    lock_exempt: bool = False  # "lock": false in its entry
-    lock_file: str = ""
-    locked: str = ""  # what the lock has, if the installed tree was compared with it
-    lock_problem: str = ""  # why it would not start from a lock
+    guarded: Mapping[str, GuardedProgram] = field(default_factory=dict)  # what start guards found, by part
     is_container: bool = False  # an engine such as docker starts it, outside its sandbox
     image: str = ""  # image of a container, if it is named without its digest
     sandbox: Sandbox = "auto"
@@ -84,8 +81,8 @@ class CheckedServer:
 class ApprovalFacts:
     """The rules for programs that the gateway may start."""
 
-    requires_lock: bool = False
-    lock_setting: str = ""  # toolway.gateway.lock; "": not set
+    required_guards: frozenset[str] = frozenset()  # parts whose start guards must know what starts
+    guard_settings: Mapping[str, Any] = field(default_factory=dict)  # of these parts
     reload_all: bool = False  # "reload": "all"
     waiting: tuple[str, ...] = ()  # entries that need review, and are not started
     untrusted_files: tuple[str, ...] = ()  # project files that are not used

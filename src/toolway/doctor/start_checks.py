@@ -16,7 +16,7 @@ from toolway.doctor.report import Check, split_hint
 from toolway.doctor.start_advice import refine_cause
 from toolway.doctor.trial_start import TrialStart, is_package_runner
 from toolway.errors import PLATFORM_CODE
-from toolway.packages.lock_file import LOCK_CODE
+from toolway.part_api import registry
 from toolway.protocol.sanitize import sanitize
 from toolway.secrets.replacer import cut_text
 from toolway.upstream.diagnosis import Diagnosis, diagnose
@@ -58,9 +58,9 @@ def _check_start(target: CheckTarget, server: Server, trial: TrialStart) -> Chec
         return Check("start", "fail", failure.reason, "", *split_hint(failure.hint), PLATFORM_CODE)
     if failure.code == SANDBOX_CODE:
         return Check("start", "fail", failure.reason, "", *split_hint(sandbox_hint(target.name)), SANDBOX_CODE)
-    if failure.code == LOCK_CODE:
-        hint, copy = "lock its packages", f"toolway trust lock {shlex.quote(target.name)}"
-        return Check("start", "fail", failure.reason, "", hint, copy, LOCK_CODE)
+    for checks in registry.guard_checks().values():
+        if (fix := checks.find_fix(failure.code, target.name)) is not None:
+            return Check("start", "fail", failure.reason, "", *fix, failure.code)
     if trial.spawned_at is not None and not failure.code.startswith("E-STDIO"):
         return Check("start", "ok", _format_times(server, trial))  # it started; the failure is a later one
     cause = _find_cause(target, server, trial, failure)

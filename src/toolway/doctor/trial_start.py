@@ -83,18 +83,18 @@ async def run_trial_start(
     environ: Mapping[str, str],
     spawner: Spawner,
     *,
-    requires_lock: bool = False,
+    required_guards: frozenset[str] = frozenset(),
     default_sandbox: DefaultSandbox = "auto",
 ) -> TrialStart:
     """Start a server, negotiate the MCP protocol version, list its tools, and stop it.
 
     A server that exits on a modern request (2026-07-28) is started once more with the legacy protocol.
-    `requires_lock` refuses packages of npx and uvx that are not in a lock, and `default_sandbox` is the sandbox if the
-    entry names none, as in the gateway.
+    `required_guards` refuse what they don't know, such as a package without a lock, and `default_sandbox` is the
+    sandbox if the entry names none, as in the gateway.
     """
 
     def tap() -> TappedSpawner:
-        return TappedSpawner(spawner, requires_lock, default_sandbox)
+        return TappedSpawner(spawner, required_guards, default_sandbox)
 
     trial = await _attempt_start(name, server, environ, tap(), legacy_first=False)
     # Some servers exit on an unknown request; the hub restarts them and begins with the legacy era.
@@ -234,10 +234,15 @@ class TappedSpawner(Spawner):
     The transport is the same as for calls, unchanged.
     """
 
-    def __init__(self, spawner: Spawner, requires_lock: bool = False, default_sandbox: DefaultSandbox = "auto") -> None:
+    def __init__(
+        self,
+        spawner: Spawner,
+        required_guards: frozenset[str] = frozenset(),
+        default_sandbox: DefaultSandbox = "auto",
+    ) -> None:
         super().__init__()
         self.default_sandbox = default_sandbox
-        self.requires_lock = requires_lock or spawner.requires_lock
+        self.required_guards = required_guards | spawner.required_guards
         self.stats = StdoutStats()
         self._real_spawner = spawner
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -95,37 +94,6 @@ def read_lock(path: str) -> dict[str, LockedEntry] | None:
         raise _unusable(path, f"{type(exc).__name__}: {exc}"[:200]) from None
 
 
-def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
-    """Write a lock file. Return False if it has this content already.
-
-    Raises `ConfigError` if it cannot be written.
-    """
-    import tempfile  # slow to load, and only commands write locks
-
-    text = format_lock(entries)
-    with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
-        if file.read() == text:
-            return False
-    try:
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".toolway.lock-")
-        try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except OSError as exc:
-        raise ConfigError(
-            f"{path} cannot be written", file=path, detail=exc.strerror or str(exc), code=LOCK_CODE
-        ) from None
-    return True
-
-
 def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageLock]:
     """Return the state of each of these servers in the lock file next to a config file."""
     path = lock_path(config_file)
@@ -136,37 +104,6 @@ def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageL
     if entries is None:
         return dict.fromkeys(servers, PackageLock(path))
     return {name: PackageLock(path, exists=True, entry=entries.get(name)) for name in servers}
-
-
-def format_lock(entries: Mapping[str, LockedEntry]) -> str:
-    """Return the text of a lock file: sorted, with one line for each package."""
-    servers = {name: _entry_to_json(entry) for name, entry in sorted(entries.items())}
-    return _dump({"version": FORMAT, "servers": servers}, 0) + "\n"
-
-
-def _entry_to_json(entry: LockedEntry) -> dict[str, Any]:
-    optional = {"name": entry.name, "python": entry.python}
-    return {
-        "ecosystem": entry.ecosystem,
-        "packages": list(entry.packages),
-        "program": entry.program,
-        **{key: value for key, value in optional.items() if value},
-        "contents": entry.contents,
-        "trees": entry.trees,
-    }
-
-
-def _dump(value: Any, level: int) -> str:
-    """Return a value as JSON with sorted keys, indented from `level` on.
-
-    An object with the key `version` is a package, and stays on one line.
-    """
-    is_block = isinstance(value, Mapping) and value and (level < 2 or "version" not in value) and level < 6
-    if not is_block:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False)
-    indent = "  " * (level + 1)
-    rows = [f"{indent}{json.dumps(key, ensure_ascii=False)}: {_dump(value[key], level + 1)}" for key in sorted(value)]
-    return "{\n" + ",\n".join(rows) + "\n" + "  " * level + "}"
 
 
 def _parse_entry(value: Mapping[str, Any]) -> LockedEntry:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         PartRuntime,
     )
     from toolway.part_api.server_transport import EntryString, RestrictionLost, ServerTransport, TransportSettings
+    from toolway.part_api.start_guard import GuardChecks, GuardedProgram, StartGuard
     from toolway.types import Json
     from toolway.upstream.transport import Transport, TransportServices
 
@@ -117,6 +118,11 @@ _EXPORTS: Final = {
         "ServerTransport",
         "TransportSettings",
     ),
+    "toolway.part_api.start_guard": (
+        "GuardChecks",
+        "GuardedProgram",
+        "StartGuard",
+    ),
     "toolway.types": ("Json",),
     "toolway.upstream.transport": (
         "Transport",
@@ -150,6 +156,8 @@ __all__ = [
     "GatewayPlace",
     "GatewaySettings",
     "Gauge",
+    "GuardChecks",
+    "GuardedProgram",
     "Implied",
     "Json",
     "KeyAttribute",
@@ -168,6 +176,7 @@ __all__ = [
     "RpcResult",
     "Server",
     "ServerTransport",
+    "StartGuard",
     "StoreUnavailable",
     "SubjectReport",
     "Table",

@@ -164,6 +164,10 @@ class Part:
     transport: ClassVar[str] = ""  # `module:class` of its `ServerTransport`, which has the name of the part
     inbox: ClassVar[str] = ""  # `module:class` of what waits for the user (`inbox.py`), for `toolway approvals`
     audit_sinks: ClassVar[Mapping[str, str]] = {}  # `toolway.audit.to` → `module:function` that creates an `AuditSink`
+    start_guard: ClassVar[str] = ""  # `module:class` that is asked before a server process starts (`start_guard.py`)
+    guard_checks: ClassVar[str] = ""  # `module:class` of what `toolway doctor` says about it (`GuardChecks`)
+    entry_file: ClassVar[str] = ""  # name of a file next to a config file, which its start guard reads
+    program_folder: ClassVar[str] = ""  # in the data folder: programs that its start guard starts
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
@@ -177,6 +181,10 @@ class Part:
     def implied(self, settings: Any) -> Implied:
         """Return what the settings mean for the whole gateway."""
         return Implied()
+
+    def requires_guard(self, settings: Any, *, is_public: bool) -> bool:
+        """Return True if a gateway with these settings (None: with none) starts only what its start guard knows."""
+        return False
 
     def open(self, context: PartContext) -> PartRuntime:
         """Start the part in a gateway. The settings come later: `PartRuntime.apply`."""

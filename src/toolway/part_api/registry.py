@@ -7,11 +7,14 @@ Finding them means reading the metadata of every installed distribution, so we o
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway.errors import ConfigError
 from toolway.part_api.part import KeyAttribute, Metric, Part
+from toolway.part_api.start_guard import GuardChecks, StartGuard
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -31,7 +34,10 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "audit": "toolway.parts.audit:AuditLogs",
     "pins": "toolway.parts.pins:PinnedDefinitions",
     "openapi": "toolway.parts.openapi:HttpApis",
+    "lock": "toolway.parts.lock:PackageLocks",
 }
+#: Built-in parts with a start guard: all that a hub without a gateway loads.
+GUARDING: Final = ("lock",)
 ENTRY_POINTS: Final = "toolway.parts"
 TRANSPORT_ENTRY_POINTS: Final = "toolway.transports"
 _loaded: Final[dict[str, Part]] = {}
@@ -119,6 +125,33 @@ def former_commands() -> Mapping[str, str]:
 def audit_sinks() -> Mapping[str, str]:
     """Return the storages of audit logs that the parts in use add: value of `toolway.audit.to` → `module:function`."""
     return {kind: path for part in in_use() for kind, path in part.audit_sinks.items()}
+
+
+def guarding() -> Iterator[Part]:
+    """Yield the parts that have a start guard."""
+    yield from (_load(name, BUILT_IN[name]) for name in GUARDING)
+    yield from (part for name, part in list(_loaded.items()) if name not in BUILT_IN and part.start_guard)
+
+
+def start_guards() -> Mapping[str, StartGuard]:
+    """Return the start guards by name of their part."""
+    return {part.name: _create_once(part.start_guard) for part in guarding()}
+
+
+def guard_checks() -> Mapping[str, GuardChecks]:
+    """Return what commands say about start guards, by name of their part."""
+    return {part.name: _create_once(part.guard_checks) for part in guarding() if part.guard_checks}
+
+
+@cache
+def _create_once(path: str) -> Any:
+    return _create(path)
+
+
+def entry_files(config_file: str) -> list[str]:
+    """Return the paths of the files next to a config file that start guards read. They may not exist."""
+    folder = os.path.dirname(config_file)
+    return [os.path.join(folder, part.entry_file) for part in guarding() if part.entry_file]
 
 
 def metrics() -> Mapping[str, Metric]:

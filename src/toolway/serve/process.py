@@ -175,9 +175,9 @@ class GatewayProcess:
         return GatewayPlace(folder, is_first_worker=worker is None or worker.is_first)
 
     def _apply_start_rules(self, settings: GatewaySettings) -> None:
-        """Apply requirements on server processes: lock and sandbox. Running servers stay as they are."""
+        """Apply what is required of a server process: start guards and sandbox. Running servers stay as they are."""
         rules = self._find_rules(settings)
-        self.hub.spawner.requires_lock = rules.requires_lock
+        self.hub.spawner.required_guards = rules.required_guards
         self.hub.spawner.default_sandbox = rules.default_sandbox
 
     def _find_rules(self, settings: GatewaySettings) -> GatewayRules:

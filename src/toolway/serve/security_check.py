@@ -62,8 +62,6 @@ from toolway.gateway.gateway import UNSIGNED_TOKEN
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.state_dir import StateDir
 from toolway.http.exchange import HttpRequest
-from toolway.packages.runner_command import NotLockable, is_runner, parse_command
-from toolway.packages.start import locked_command, tree_platform
 from toolway.part_api import registry
 from toolway.part_api.part import CheckedGateway
 from toolway.protocol.jsonrpc import decode_json
@@ -435,8 +433,8 @@ class _OwnFiles:
     def approval_facts(self) -> ApprovalFacts:
         settings = self._setup.settings
         return ApprovalFacts(
-            requires_lock=self._setup.rules.requires_lock,
-            lock_setting=settings.lock,
+            required_guards=self._setup.rules.required_guards,
+            guard_settings=settings.parts,
             reload_all=settings.reload == "all",
             waiting=tuple(self.waiting),
             untrusted_files=self.untrusted,
@@ -487,7 +485,7 @@ async def _collect_server(
     if server.command is None:
         return found
     words = [server.command, *map(str, server.args)]
-    found, argv = await asyncio.to_thread(_with_lock, found, server, words, setup.environ)
+    found, argv = await asyncio.to_thread(_examine_program, found, server, words, setup.environ)
     if found.sandbox in ("guard", "strict"):
         confined = replace(server, sandbox=found.sandbox)
         probe: SandboxProbe | None = await probe_sandbox(confined, argv, private, setup.environ, spawner)
@@ -495,41 +493,20 @@ async def _collect_server(
     return found
 
 
-def _with_lock(
+def _examine_program(
     found: CheckedServer, server: Server, words: list[str], environ: Mapping[str, str]
 ) -> tuple[CheckedServer, list[str]]:
-    """Return facts about a server with its package lock or image, and the command line to run.
+    """Return the facts about a server including its container image and what start guards know, and what to run.
 
-    If the package is locked, this reads all its installed files, and the command line runs the locked package.
+    A guard may read all files of the program, and start a copy that it has compared.
     """
-    program = program_name(words[0])
-    if program in ("docker", "podman") and words[1:2] == ["run"]:
+    if program_name(words[0]) in ("docker", "podman") and words[1:2] == ["run"]:
         is_fixed = any(_IMAGE_DIGEST.fullmatch(word) for word in words)
         image = "" if is_fixed else runner_package(words) or "of the container"
         return replace(found, is_container=True, image=image), words
-    if program == "dnx":
-        return replace(found, package=runner_package(words), lock_problem="dnx cannot be locked"), words
-    if not is_runner(words):
-        return found, words
-    lock = server.package_lock
-    found = replace(found, lock_exempt=not server.lock, lock_file=lock.file if lock is not None else "")
-    try:
-        command = parse_command(words)
-        found = replace(found, package=" ".join(command.packages) if command is not None else program)
-    except NotLockable as exc:
-        return replace(found, package=program, lock_problem=str(exc)), words
-    if lock is None or not lock.exists:  # else `locked_command` would say that the gateway requires one
-        return replace(found, lock_problem=f"{found.lock_file or 'a lock file'} does not exist"), words
-    try:
-        argv = locked_command(words, lock, environ, required=True, exempt=False)
-    except ToolwayError as exc:
-        return replace(found, lock_problem=f"{exc.message}: {exc.detail}"), words
-    entry = lock.entry if lock is not None else None
-    platform = tree_platform(entry) if entry is not None else None
-    if argv is None or entry is None or platform is None:
-        return found, words
-    digest = entry.trees[platform][:16]
-    return replace(found, locked=f"{len(entry.iter_packages(platform))} packages, tree {digest}"), argv
+    examined = {name: checks.examine(server, words, environ) for name, checks in registry.guard_checks().items()}
+    guarded = {name: each for name, each in examined.items() if each.program}
+    return replace(found, guarded=guarded), next((each.argv for each in guarded.values()), words)
 
 
 def _plain_secrets(target: CheckTarget) -> tuple[str, ...]:

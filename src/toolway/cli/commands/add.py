@@ -34,7 +34,6 @@ from toolway.config.schema import check_server_name
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.config.settings import find_private_hosts
 from toolway.errors import ConfigError
-from toolway.packages.runner_command import is_runner
 from toolway.part_api import registry
 
 _SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
@@ -214,8 +213,10 @@ def run_add(
         output.info(f"added {name} to {with_tilde(file)}", "green")
         output.print_problems(address_problems)
         output.info(f"check that it works: toolway doctor {name}")
-        if is_runner([str(entry.get("command", "")), *map(str, entry.get("args", ()))]):
-            output.info(f"lock its packages so it always runs the same versions: toolway trust lock {name}")
+        words = [str(entry.get("command", "")), *map(str, entry.get("args", ()))]
+        for checks in registry.guard_checks().values():
+            if advice := checks.advise_added(words, name):
+                output.info(advice)
     return ExitCode.OK
 
 

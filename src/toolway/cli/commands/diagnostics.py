@@ -257,9 +257,12 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
     rules = find_rules(loaded.gateway)
     if not rules.public_reason:
         return []
-    lock = "required" if rules.requires_lock else "optional"
+    guards = "".join(
+        f"{checks.title}: {'required' if name in rules.required_guards else 'optional'}; "
+        for name, checks in registry.guard_checks().items()
+    )
     sandbox = "guard, if bubblewrap works" if rules.default_sandbox == "guard-if-possible" else rules.default_sandbox
-    defaults = f"changed definitions: {rules.pin_mode}; lock of packages: {lock}; sandbox: {sandbox}"
+    defaults = f"changed definitions: {rules.pin_mode}; {guards}sandbox: {sandbox}"
     check = Check("public", "ok", f"the gateway counts as public: {rules.public_reason}", defaults)
     return [SubjectReport("machine", "gateway", (check,), location=str(loaded.file))]
 

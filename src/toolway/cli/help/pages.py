@@ -45,7 +45,7 @@ _SECTIONS: Final = {
     "Set up": (*("init", "add", "new", "clients import", "clients export", "clients sync", "connect", "completion"),),
     "Servers": ("ls", "show", "edit", "rm", "enable", "disable", "restart", "login", "logout", "secrets"),
     "Tools": ("tools", "tools codegen", "call", "prompts", "resources"),
-    "Trust": ("trust", "trust lock", "trust update", "trust sandbox"),
+    "Trust": ("trust", "trust sandbox"),
     "Gateway": (
         *("serve", "ui", "top", "calls", "calls show", "calls replay", "keys"),
         *("whoami", "cluster"),

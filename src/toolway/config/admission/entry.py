@@ -82,8 +82,9 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
         return Rejection("env_policy inherit would pass the environment of Toolway to the server")
     if server.sandbox == "off":
         return Rejection("sandbox off would let the server read the folders of Toolway")
-    if not server.lock:
-        return Rejection("lock false would let the server run packages that are not in toolway.lock")
+    for guard in registry.start_guards().values():
+        if evasion := guard.find_evasion(server):
+            return Rejection(evasion)
     return _check_command(server, policy) or _check_env(server, policy)
 
 
@@ -128,6 +129,12 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
         if theirs != default:
             return _weakens(key, "the new entry has another one")
         kept[name] = ours
+    for part in registry.guarding():
+        facts, theirs = configured.guard_facts.get(part.name), server.guard_facts.get(part.name)
+        if facts is not None and theirs != facts:
+            if theirs is not None:
+                return _weakens(part.entry_file, "the new entry has another one")
+            kept["guard_facts"] = {**kept.get("guard_facts", server.guard_facts), part.name: facts}
     if configured.transport_settings is not None and server.transport_settings is not None:
         try:
             kept["transport_settings"] = server.transport_settings.keep_restrictions(configured.transport_settings)
@@ -136,15 +143,18 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
     return replace(server, **kept)
 
 
-def with_lock_of(server: Server, configured: Iterable[Server]) -> Server:
-    """Return an added `server` that runs only packages in the lock file (`toolway.lock`) of the configured servers.
+def with_guard_facts_of(server: Server, configured: Iterable[Server]) -> Server:
+    """Return an added `server` with the restrictions of start guards, such as the lock file of the configured servers.
 
-    The server is returned unchanged if it has its own lock file, or if no configured server has one.
+    A guard that has facts about the server already does not change them.
     """
-    locks = [each.package_lock for each in configured if each.package_lock is not None and each.package_lock.exists]
-    if server.package_lock is not None or not locks:
-        return server
-    return replace(server, package_lock=msgspec.structs.replace(locks[0], entry=None))
+    known = [each.guard_facts for each in configured]
+    added = dict(server.guard_facts)
+    for name, guard in registry.start_guards().items():
+        facts = guard.facts_for_added([each[name] for each in known if name in each]) if name not in added else None
+        if facts is not None:
+            added[name] = facts
+    return replace(server, guard_facts=added) if added != server.guard_facts else server
 
 
 def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
@@ -170,7 +180,6 @@ _RESTRICTIONS: Final = {
     "untrusted": "untrusted",
     "labels": "labels",
     "redact": "redact",
-    "package_lock": "toolway.lock",
 }
 
 

@@ -23,7 +23,7 @@ from toolway.config.admission.entry import (
     check_written,
     keep_restrictions,
     rejection_error,
-    with_lock_of,
+    with_guard_facts_of,
 )
 from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import ConfigIssue, Server
@@ -232,7 +232,7 @@ class ServersAdmin:
         if rejection is None and configured is not None:
             kept = keep_restrictions(server, configured)
             server, rejection = (server, kept) if isinstance(kept, Rejection) else (kept, None)
-        server = with_lock_of(server, self._servers.config.servers.values())
+        server = with_guard_facts_of(server, self._servers.config.servers.values())
         self._emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
@@ -402,7 +402,7 @@ def server_to_json(server: Server) -> Json:
     """Return a server's non-default settings, with secrets masked."""
     defaults = asdict(Server(command="x") if server.command else Server(url="http://x"))
     found: Json = {}
-    for key, value in asdict(replace(server, package_lock=None)).items():
+    for key, value in asdict(replace(server, guard_facts={})).items():
         if value != defaults.get(key) and value is not None:
             found[key] = mask_entry(msgspec.to_builtins(value, enc_hook=str), key)
     return found

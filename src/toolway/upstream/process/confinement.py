@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,11 +15,9 @@ from toolway._os.support import Feature, missing
 from toolway.config.locations import private_files
 from toolway.config.schema import Sandbox
 from toolway.errors import PLATFORM_CODE
-from toolway.packages import FOLDER_NAME as PACKAGES_FOLDER
+from toolway.part_api import registry
 from toolway.upstream.process import landlock
 from toolway.upstream.process.path_facts import all_places
-
-PROGRAM_FOLDERS: Final = ("bundles", PACKAGES_FOLDER)  # in the data folder: programs that servers run
 
 
 class SandboxError(Exception):
@@ -32,6 +30,11 @@ class SandboxError(Exception):
         super().__init__(text)
         self.code = code
         self.hint = hint
+
+
+def program_folders() -> list[str]:
+    """Return the names of the folders in the data folder that have programs of servers."""
+    return ["bundles", *(part.program_folder for part in registry.guarding() if part.program_folder)]
 
 
 def require(feature: Feature) -> None:
@@ -74,4 +77,4 @@ def hide_own_folders(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, 
         files += all_places(files)
     certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
     hidden = sorted({*folders, *certain}) if sandbox == "guard" else certain
-    return {"hidden": hidden, "kept": [os.path.join(folder, name) for folder in hidden for name in PROGRAM_FOLDERS]}
+    return {"hidden": hidden, "kept": [os.path.join(folder, name) for folder in hidden for name in program_folders()]}

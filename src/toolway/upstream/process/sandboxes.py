@@ -18,10 +18,10 @@ from toolway.config.locations import private_files
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock, path_facts, seatbelt, shown_paths, syscall_filter
 from toolway.upstream.process.confinement import (
-    PROGRAM_FOLDERS,
     Confinement,
     SandboxError,
     hide_own_folders,
+    program_folders,
     require,
 )
 from toolway.upstream.process.limits import plan_limits
@@ -68,7 +68,7 @@ def make_sandbox(
             return Confinement(command, env, {**limits.orders(), **_scope(program, grants)})
         bubblewrap.create_missing(own_folders)
         _refuse_replaceable(own)
-        kept = [os.path.join(folder, name) for folder in own for name in PROGRAM_FOLDERS]
+        kept = [os.path.join(folder, name) for folder in own for name in program_folders()]
         command = bubblewrap.guard_command(program, argv, env, cwd, own, kept, limits)
         orders = limits.orders()
         if syscall_filter.is_supported():

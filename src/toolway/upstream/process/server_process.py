@@ -72,7 +72,7 @@ class SpawnerBase(ABC):
     def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
         self._runtime_dir = runtime_dir
         self._own_folders = own_folders  # hidden from servers, if the kernel has Landlock
-        self.requires_lock = False  # refuse packages of npx and uvx that are not in a `toolway.lock`
+        self.required_guards: frozenset[str] = frozenset()  # parts whose start guards must know what starts
         self.default_sandbox: DefaultSandbox = "auto"  # of servers whose entry names none
         self._last_id = 0
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.errors import PLATFORM_CODE, ToolwayError
-from toolway.packages.runner_command import is_runner
+from toolway.part_api import registry
 from toolway.protocol import jsonrpc
 from toolway.secrets.replacer import CUT, cut_bytes
 from toolway.types import Certainty
@@ -100,28 +100,23 @@ class StdioTransport(MessageStream):
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
-        """Return the command line to start: the installed copy for a locked package, else `words`.
+        """Return the command line to start: `words`, or what a start guard runs instead, such as a locked package.
 
-        Raises `TransportError` if the package must not run.
+        Raises `TransportError` if a guard refuses to start it.
         """
-        if not is_runner(words):
-            return words
-        from toolway.packages.start import locked_command
-
-        server = self._server
-        try:
-            found = await asyncio.to_thread(
-                locked_command,
-                words,
-                server.package_lock,
-                self._environ,
-                required=self._spawner.requires_lock,
-                exempt=not server.lock,
-            )
-        except ToolwayError as exc:
-            reason = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
-            raise TransportError(reason, Certainty.NOT_SENT, code=exc.code, hint=exc.hint) from None
-        return words if found is None else found
+        for name, guard in registry.start_guards().items():
+            if not guard.concerns(words):
+                continue
+            required = name in self._spawner.required_guards
+            try:
+                found = await asyncio.to_thread(
+                    guard.find_command, self._server, words, self._environ, is_required=required
+                )
+            except ToolwayError as exc:
+                reason = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+                raise TransportError(reason, Certainty.NOT_SENT, code=exc.code, hint=exc.hint) from None
+            words = words if found is None else found
+        return words
 
     async def close(self) -> None:
         """Close stdin, wait, send SIGTERM to the process group, wait, then kill; about 6 s at most."""

@@ -13,15 +13,6 @@ from toolway import Hub
 from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
 from toolway.catalog.pin_report import describe_deviation
 from toolway.catalog.pins import Deviation, definition_digest, server_key
-from toolway.cli.commands.approvals.lock import (
-    MinAge,
-    load_locked_config,
-    lock_files,
-    open_locker,
-    read_entries,
-    require_command,
-    write_entries,
-)
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.file_changes import confirm
 from toolway.cli.framework import CommandResult
@@ -32,6 +23,15 @@ from toolway.errors import CallError, NotFound
 from toolway.hub.source import server_fingerprint
 from toolway.packages.locker import compare
 from toolway.packages.start import tree_command
+from toolway.parts.lock.cli import (
+    MinAge,
+    load_locked_config,
+    lock_files,
+    open_locker,
+    read_entries,
+    require_command,
+    write_entries,
+)
 
 if TYPE_CHECKING:
     from toolway.catalog.pins import Reason, ServerPins
@@ -126,7 +126,7 @@ async def _compare_definitions(
 
     argv = tree_command(entry, command, None, os.environ)
     trial = replace(
-        server, command=argv[0], args=tuple(argv[1:]), package_lock=None, sandbox="strict", enabled=True, lazy=False
+        server, command=argv[0], args=tuple(argv[1:]), guard_facts={}, sandbox="strict", enabled=True, lazy=False
     )
     async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
         try:

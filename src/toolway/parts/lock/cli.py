@@ -15,12 +15,15 @@ from toolway.cli.options import CommandContext
 from toolway.cli.targets import load_masked_config
 from toolway.config.field_reader import parse_duration
 from toolway.errors import ConfigError, NotFound, ToolwayError
-from toolway.packages.lock_file import read_lock, write_lock
+from toolway.packages.lock_file import read_lock
 from toolway.packages.locker import Locker, script_packages
 from toolway.packages.malware import MalwareIndex, malware_path, read_osv, write_malware
 from toolway.packages.runner_command import NotLockable, normalize, parse_command
 from toolway.packages.start import matches, reject_malware, tree_platform
 from toolway.packages.store import TreeStore
+from toolway.parts.lock.guard import lock_of
+from toolway.parts.lock.lock_writer import write_lock
+from toolway.parts.lock.settings import settings_of
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
@@ -193,7 +196,7 @@ def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
 
     It accepts only packages that are at least `min_age` old, such as `7d`; None uses the age in the configuration.
     """
-    seconds = config.gateway.min_age
+    seconds = settings_of(config.gateway).min_age
     if min_age is not None:
         seconds = 0.0 if min_age.strip() == "0" else parse_duration("--min-age", min_age)
     return Locker(dict(os.environ), seconds, MalwareIndex.open(os.environ))
@@ -208,7 +211,7 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
     for name in wanted:
         if name not in config.servers:
             raise NotFound(f"unknown server {name!r}", hint=f"configured: {', '.join(config.servers) or 'none'}"[:300])
-        if config.servers[name].package_lock is None:
+        if lock_of(config.servers[name]) is None:
             raise ConfigError(
                 f"{name} cannot be locked",
                 detail='it does not run an npx or uvx package, or its entry has "lock": false',
@@ -217,8 +220,9 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
             )
     found: dict[str, dict[str, Server]] = {}
     for name, server in config.servers.items():
-        if server.package_lock is not None and (not wanted or name in wanted):
-            found.setdefault(server.package_lock.file, {})[name] = server
+        locked = lock_of(server)
+        if locked is not None and (not wanted or name in wanted):
+            found.setdefault(locked.file, {})[name] = server
     return found
 
 
