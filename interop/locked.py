@@ -24,10 +24,10 @@ from corpus import Package
 
 from toolway import Hub, Timeout, ToolwayError
 from toolway.config.loader import load_file
-from toolway.packages.lock_file import read_lock
-from toolway.packages.start import tree_platform
-from toolway.packages.store import TreeStore
-from toolway.packages.tree import hash_tree
+from toolway.parts.lock.lock_file import read_lock
+from toolway.parts.lock.start import tree_platform
+from toolway.parts.lock.store import TreeStore
+from toolway.parts.lock.tree import hash_tree
 
 READY_SECONDS = 120.0
 CALL_SECONDS = 60.0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.lab import ENTRIES, UV, Lab, has_npm
-from tests.packages.registry import serving
-from toolway.packages.tool_process import LockError, run_tool
+from tests.parts.lock.lab import ENTRIES, UV, Lab, has_npm
+from tests.parts.lock.registry import serving
+from toolway.parts.lock.tool_process import LockError, run_tool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_npm or UV is None, reason="npm or uv is not installed")]
 

@@ -29,7 +29,7 @@ PROSE = {
     "src/toolway/auth/encrypted_token_store.py": "tokens",
     "src/toolway/upstream/upstream.py": "upstream",
     "src/toolway/middleware/approval.py": "gateway",
-    "src/toolway/packages/malware.py": "malware",
+    "src/toolway/parts/lock/malware.py": "malware",
     "src/toolway/hub/event_stream.py": "watchdog",
     "src/toolway/audit/mac.py": "audit",
     "src/toolway/audit/signing.py": "audit",

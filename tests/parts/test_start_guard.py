@@ -37,7 +37,7 @@ def guarding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loaded", {"example": Guarding()})
 
 
-def test_each_built_in_part_with_start_guard_is_named_as_guarding() -> None:
+def test_built_in_parts_with_start_guard_are_named_as_guarding() -> None:
     assert [part.name for part in registry.built_in() if part.start_guard] == list(registry.GUARDING)
 
 

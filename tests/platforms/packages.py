@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.packages.registry import serving
+from tests.parts.lock.registry import serving
 from tests.platforms.checks import Message, NotRun, check
 from tests.platforms.home import IS_WINDOWS, ROOT, Home
 

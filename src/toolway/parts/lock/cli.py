@@ -15,22 +15,22 @@ from toolway.cli.options import CommandContext
 from toolway.cli.targets import load_masked_config
 from toolway.config.field_reader import parse_duration
 from toolway.errors import ConfigError, NotFound, ToolwayError
-from toolway.packages.lock_file import read_lock
-from toolway.packages.locker import Locker, script_packages
-from toolway.packages.malware import MalwareIndex, malware_path, read_osv, write_malware
-from toolway.packages.runner_command import NotLockable, normalize, parse_command
-from toolway.packages.start import matches, reject_malware, tree_platform
-from toolway.packages.store import TreeStore
 from toolway.parts.lock.guard import lock_of
+from toolway.parts.lock.lock_file import read_lock
 from toolway.parts.lock.lock_writer import write_lock
+from toolway.parts.lock.locker import Locker, script_packages
+from toolway.parts.lock.malware import MalwareIndex, malware_path, read_osv, write_malware
+from toolway.parts.lock.runner_command import NotLockable, normalize, parse_command
 from toolway.parts.lock.settings import settings_of
+from toolway.parts.lock.start import matches, reject_malware, tree_platform
+from toolway.parts.lock.store import TreeStore
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import Server
-    from toolway.packages.lock_file import LockedEntry
-    from toolway.packages.runner_command import PackageCommand
+    from toolway.parts.lock.lock_file import LockedEntry
+    from toolway.parts.lock.runner_command import PackageCommand
     from toolway.types import Json
 
 MinAge = Annotated[

@@ -10,16 +10,16 @@ import msgspec
 
 from toolway.config.admission.command_line import program_name, runner_package
 from toolway.errors import ToolwayError
-from toolway.packages.lock_file import LOCK_CODE
-from toolway.packages.runner_command import NotLockable, is_runner, parse_command
-from toolway.packages.start import locked_command, tree_platform
 from toolway.part_api import Check
 from toolway.part_api.start_guard import GuardChecks, GuardedProgram
 from toolway.parts.lock.guard import lock_of
+from toolway.parts.lock.lock_file import LOCK_CODE
+from toolway.parts.lock.runner_command import NotLockable, is_runner, parse_command
+from toolway.parts.lock.start import locked_command, tree_platform
 
 if TYPE_CHECKING:
     from toolway.config.schema import Server
-    from toolway.packages.lock_file import PackageLock
+    from toolway.parts.lock.lock_file import PackageLock
     from toolway.parts.lock.settings import LockSettings
 
 

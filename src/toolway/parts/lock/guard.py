@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolway.packages.lock_file import PackageLock, find_locks
-from toolway.packages.runner_command import is_runner
 from toolway.part_api.start_guard import StartGuard
+from toolway.parts.lock import PackageLocks
+from toolway.parts.lock.lock_file import PackageLock, find_locks
+from toolway.parts.lock.runner_command import is_runner
 
 if TYPE_CHECKING:
     from toolway.config.schema import Server
 
-PART: Final = "lock"  # under which `Server.guard_facts` has the lock of an entry
-
 
 def lock_of(server: Server) -> PackageLock | None:
     """Return what the lock file says about an entry; None if it runs no package, or has no file or no lock."""
-    found: PackageLock | None = server.guard_facts.get(PART)
+    found: PackageLock | None = server.guard_facts.get(PackageLocks.name)
     return found
 
 
@@ -47,6 +46,6 @@ class PackageGuard(StartGuard):
     def find_command(
         self, server: Server, words: Sequence[str], environ: Mapping[str, str], *, is_required: bool
     ) -> list[str] | None:
-        from toolway.packages.start import locked_command
+        from toolway.parts.lock.start import locked_command
 
         return locked_command(words, lock_of(server), environ, required=is_required, exempt=not server.lock)

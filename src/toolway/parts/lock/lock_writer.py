@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from toolway.errors import ConfigError
-from toolway.packages.lock_file import FORMAT, LOCK_CODE, LockedEntry
+from toolway.parts.lock.lock_file import FORMAT, LOCK_CODE, LockedEntry
 
 
 def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:

@@ -21,8 +21,6 @@ from toolway.cli.params import DryRun, Yes
 from toolway.config.locations import gateway_state_folder
 from toolway.errors import CallError, NotFound
 from toolway.hub.source import server_fingerprint
-from toolway.packages.locker import compare
-from toolway.packages.start import tree_command
 from toolway.parts.lock.cli import (
     MinAge,
     load_locked_config,
@@ -32,14 +30,16 @@ from toolway.parts.lock.cli import (
     require_command,
     write_entries,
 )
+from toolway.parts.lock.locker import compare
+from toolway.parts.lock.start import tree_command
 
 if TYPE_CHECKING:
     from toolway.catalog.pins import Reason, ServerPins
     from toolway.cli.output import Output
     from toolway.config.schema import Server
-    from toolway.packages.lock_file import LockedEntry
-    from toolway.packages.locker import VersionChange
-    from toolway.packages.runner_command import PackageCommand
+    from toolway.parts.lock.lock_file import LockedEntry
+    from toolway.parts.lock.locker import VersionChange
+    from toolway.parts.lock.runner_command import PackageCommand
     from toolway.types import Json
 
 START_TIMEOUT_S: Final = 60.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolway.packages.windows_tree import node_command, note_python, python_command, write_scripts
+from toolway.parts.lock.windows_tree import node_command, note_python, python_command, write_scripts
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from toolway._os import HAS_DRIVES
 from toolway.errors import ConfigError
-from toolway.packages import windows_tree
-from toolway.packages.lock_file import LOCK_CODE, LockedEntry, PackageLock
-from toolway.packages.malware import MALWARE_CODE, MalwareIndex
-from toolway.packages.runner_command import NotLockable, PackageCommand, parse_command
-from toolway.packages.store import TreeStore, machine_platform
+from toolway.parts.lock import windows_tree
+from toolway.parts.lock.lock_file import LOCK_CODE, LockedEntry, PackageLock
+from toolway.parts.lock.malware import MALWARE_CODE, MalwareIndex
+from toolway.parts.lock.runner_command import NotLockable, PackageCommand, parse_command
+from toolway.parts.lock.store import TreeStore, machine_platform
 
 __all__ = ["locked_command", "matches", "reject_malware", "tree_command", "tree_platform"]
 

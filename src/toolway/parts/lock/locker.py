@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from toolway._os import cache_folder
-from toolway.packages import npm, pypi
-from toolway.packages.lock_file import LockedEntry, npm_name
-from toolway.packages.malware import MalwareIndex
-from toolway.packages.runner_command import PackageCommand
-from toolway.packages.start import matches, reject_malware
-from toolway.packages.store import TreeStore, machine_platform
-from toolway.packages.tool_process import LockError
-from toolway.packages.tree import hash_tree
+from toolway.parts.lock import npm, pypi
+from toolway.parts.lock.lock_file import LockedEntry, npm_name
+from toolway.parts.lock.malware import MalwareIndex
+from toolway.parts.lock.runner_command import PackageCommand
+from toolway.parts.lock.start import matches, reject_malware
+from toolway.parts.lock.store import TreeStore, machine_platform
+from toolway.parts.lock.tool_process import LockError
+from toolway.parts.lock.tree import hash_tree
 
 AGE_CODE: Final = "E-LOCK-AGE"
 _MAX_NAMED: Final = 5  # packages that a message names

@@ -19,9 +19,9 @@ from typing import Final
 
 from toolway._os import data_folder, machine_name, state_folder
 from toolway.errors import ConfigError
-from toolway.packages import FOLDER_NAME
-from toolway.packages.lock_file import LOCK_CODE
-from toolway.packages.tree import hash_tree
+from toolway.parts.lock import PackageLocks
+from toolway.parts.lock.lock_file import LOCK_CODE
+from toolway.parts.lock.tree import hash_tree
 
 _NAME_DIGITS: Final = 32  # of a digest, in the name of a folder: the path of a script's interpreter must stay short
 
@@ -44,7 +44,7 @@ class TreeStore:
         data, state = data_folder(environ), state_folder(environ)
         if not data or not state:
             raise ConfigError("no folder for locked packages", detail="HOME is not set", code=LOCK_CODE)
-        return cls(data / FOLDER_NAME, state / FOLDER_NAME)
+        return cls(data / PackageLocks.program_folder, state / PackageLocks.program_folder)
 
     def folder(self, digest: str, platform_name: str) -> Path:
         """Return the folder of the installed packages (tree) with this digest."""

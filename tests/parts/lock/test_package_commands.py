@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from toolway.packages.lock_file import LockedEntry, read_lock
-from toolway.packages.runner_command import NotLockable, is_runner, parse_command
+from toolway.parts.lock.lock_file import LockedEntry, read_lock
 from toolway.parts.lock.lock_writer import format_lock, write_lock
+from toolway.parts.lock.runner_command import NotLockable, is_runner, parse_command
 
 
 @pytest.mark.parametrize(

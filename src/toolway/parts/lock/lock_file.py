@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolway.errors import ConfigError
-from toolway.packages.runner_command import Ecosystem
+from toolway.parts.lock import PackageLocks
+from toolway.parts.lock.runner_command import Ecosystem
 
-LOCK_NAME: Final = "toolway.lock"
 LOCK_CODE: Final = "E-LOCK"
 FORMAT: Final = 1
 MAX_LOCK_BYTES: Final = 32 * 1024 * 1024
@@ -68,7 +68,7 @@ def npm_name(path: str, package: Mapping[str, Any]) -> str:
 
 def lock_path(config_file: str) -> str:
     """Return the path of the lock file next to a config file."""
-    return os.path.join(os.path.dirname(config_file), LOCK_NAME)
+    return os.path.join(os.path.dirname(config_file), PackageLocks.entry_file)
 
 
 def read_lock(path: str) -> dict[str, LockedEntry] | None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from toolway.packages.lock_file import npm_name
-from toolway.packages.runner_command import PackageCommand, split_requirement
-from toolway.packages.tool_process import LockError, find_tool, run_tool
+from toolway.parts.lock.lock_file import npm_name
+from toolway.parts.lock.runner_command import PackageCommand, split_requirement
+from toolway.parts.lock.tool_process import LockError, find_tool, run_tool
 
 #: Fields of a package in package-lock.json that `npm ci` needs. The address is not one of them.
 _KEPT_FIELDS: Final = (

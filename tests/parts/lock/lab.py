@@ -13,15 +13,15 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from tests.packages.registry import Registry
+from tests.parts.lock.registry import Registry
 from toolway import Hub
 from toolway.cli.app import app
 from toolway.errors import ConfigError
-from toolway.packages.lock_file import find_locks
-from toolway.packages.pypi import find_python
-from toolway.packages.start import locked_command
+from toolway.parts.lock.lock_file import find_locks
+from toolway.parts.lock.pypi import find_python
+from toolway.parts.lock.start import locked_command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 UV = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".uv/bin"))  # of scripts/install
 ENTRIES = {
     "npm": {"command": "npx", "args": ["-y", "acme-tiny", "hello"]},

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._os import HAS_DRIVES
-from toolway.packages import windows_tree
-from toolway.packages.runner_command import PackageCommand, normalize, requirement_line, split_requirement
-from toolway.packages.store import machine_platform
-from toolway.packages.tool_process import LockError, find_tool, run_tool
+from toolway.parts.lock import windows_tree
+from toolway.parts.lock.runner_command import PackageCommand, normalize, requirement_line, split_requirement
+from toolway.parts.lock.store import machine_platform
+from toolway.parts.lock.tool_process import LockError, find_tool, run_tool
 
 _FACTS: Final = (
     "import json, os, platform, sys; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from toolway.packages.runner_command import Ecosystem
+from toolway.parts.lock.runner_command import Ecosystem
 
 _SEMVER: Final = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 _PEP440: Final = re.compile(

@@ -18,8 +18,8 @@ from toolway.doctor.entry_checks import CheckTarget, check_command
 from toolway.doctor.file_checks import plan_own_files
 from toolway.doctor.run import run_checks
 from toolway.errors import ConfigError, ServerUnavailable
-from toolway.packages.lock_file import LockedEntry
 from toolway.parts.lock.guard import lock_of
+from toolway.parts.lock.lock_file import LockedEntry
 from toolway.parts.lock.lock_writer import write_lock
 from toolway.parts.lock.settings import settings_of
 

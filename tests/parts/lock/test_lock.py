@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.lab import ENTRIES, UV, Lab, has_npm
-from tests.packages.registry import serving
+from tests.parts.lock.lab import ENTRIES, UV, Lab, has_npm
+from tests.parts.lock.registry import serving
 from toolway.errors import ServerUnavailable
-from toolway.packages import pypi
-from toolway.packages.runner_command import parse_command
-from toolway.packages.tool_process import LockError
+from toolway.parts.lock import pypi
+from toolway.parts.lock.runner_command import parse_command
+from toolway.parts.lock.tool_process import LockError
 from toolway.upstream.process import bubblewrap, landlock
 
 pytestmark = [

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.lab import ENTRIES, UV, Lab, has_npm, pip_version
-from tests.packages.registry import OLD, serving
+from tests.parts.lock.lab import ENTRIES, UV, Lab, has_npm, pip_version
+from tests.parts.lock.registry import OLD, serving
 
 pytestmark = pytest.mark.skipif(not has_npm, reason="npm is not installed")
 YOUNG = (datetime.now(UTC) - timedelta(days=1)).isoformat()
