@@ -70,7 +70,7 @@ def sync_data(handle: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when new and renamed files of a folder are on the disk."""
+    """Return once a folder's new and renamed files are on disk."""
     handle = os.open(folder, os.O_RDONLY | O_UNSHARED)
     try:
         os.fsync(handle)
@@ -92,7 +92,7 @@ def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
 
 
 def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
-    """Do nothing: the locale says how text is encoded, in a terminal and in a pipe."""
+    """Do nothing: the locale determines the text encoding, in a terminal and in a pipe."""
 
 
 # -- limits and machine -------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def machine_name() -> str:
 
 
 def allow_rebinding(listener: socket.socket) -> None:
-    """Let a socket bind an address on which the last connections of an ended process are still closing."""
+    """Let a socket bind an address where an ended process's last connections are still closing."""
     import socket
 
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -35,7 +35,7 @@ def base_variables() -> tuple[str, ...]:
 
 
 def boot_time() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps. On macOS CLOCK_MONOTONIC does."""
+    """Return the seconds of a clock that also counts while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -68,7 +68,7 @@ def describe_user() -> str:
 
 
 def kill_session(pid: int) -> None:
-    """Kill all processes of the group that a child leads. Raises `ProcessLookupError` if there is none."""
+    """Kill all processes in a child's group. Raises `ProcessLookupError` if there are none."""
     os.killpg(pid, signal.SIGKILL)
 
 
@@ -97,7 +97,7 @@ def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
 
 
 def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
-    """Read a line from a pipe of a process. Return b"" if it has ended, or if it is silent for `timeout` seconds."""
+    """Read a line from a process's pipe. Return b"" at its end, or after `timeout` seconds of silence."""
     data = b""
     while not data.endswith(b"\n") and len(data) <= max_bytes:
         if not select.select([descriptor], [], [], timeout)[0]:
@@ -130,7 +130,7 @@ def outlive_stop_signals() -> None:
 
 
 def limit_lifetime(seconds: int) -> None:
-    """End this process after so many seconds from now on."""
+    """End this process after `seconds`."""
     signal.alarm(seconds)
 
 
@@ -167,7 +167,7 @@ def hidden_input(descriptor: int) -> Iterator[None]:
 
 
 async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
-    """Return the next line of a terminal; empty at its end.
+    """Return the next line from a terminal; empty at its end.
 
     A terminal is ready to be read when a line is complete, so neither a thread nor a buffer is needed, and Ctrl-C ends
     the wait.

@@ -329,7 +329,7 @@ def _model_access(hub: Hub, model_urls: Sequence[str]) -> ModelAccess:
 
 
 def check_agent(settings: AgentSettings, access: ModelAccess, models: Mapping[str, Model] | None = None) -> Model:
-    """Return the model of a run. Raise `AgentError` if it cannot be used: no package, no API key, no known price.
+    """Return a run's model. Raise `AgentError` without its package, API key, or known price.
 
     It cannot be used either if the settings name an address that must not get the API key.
 

@@ -124,7 +124,7 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
 
 
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
-    """Return the tools that the agent may use, by `server.tool`. A server that does not answer in time has none.
+    """Return the tools that the agent may use, by `server.tool`, without servers that are late.
 
     Tools that start agents are left out: an agent cannot start itself, and all its requests count against its budget.
     """

@@ -20,15 +20,15 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class _RefusedAnswer(Exception):
-    """Raised while the answer of a model provider is read, if it exceeds the size limit or is compressed."""
+    """Raised while reading a model provider's answer that is too large or compressed."""
 
 
 class _RefusedRead(httpx2.ReadError, _RefusedAnswer):
-    """Error for an answer that is refused, as a `ReadError`, which SDKs expect from their HTTP client httpx2."""
+    """A rejected answer as a `ReadError`, which SDKs expect from their HTTP client httpx2."""
 
 
 def limit_answers(model: Model) -> None:
-    """Make the HTTP client of a model request answers without compression, and stop reading at the size limit.
+    """Make a model's HTTP client request uncompressed answers, and stop at the size limit.
 
     Call it before each request: the client may have been replaced since the last one.
     """
@@ -54,7 +54,7 @@ def find_refusal(error: BaseException) -> str | None:
 
 
 def find_cause(error: BaseException, kind: type[ErrorT]) -> ErrorT | None:
-    """Return the first exception of a kind among an exception and its causes; None if there is none."""
+    """Return the first exception of this kind among an exception and its causes, or None."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if cause is None or isinstance(cause, kind):

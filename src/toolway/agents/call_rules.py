@@ -1,4 +1,4 @@
-"""Rules for the tool calls of one agent run: what is called, what a user must approve, what is refused. Pure.
+"""Rules for an agent run's tool calls: what is called, what needs approval, what is rejected.
 
 All state follows from the order of the calls and their outcomes, so a replay decides the same again.
 """
@@ -23,7 +23,7 @@ MAX_REVIEW_CHARS: Final = 65_536  # of a call that a user must approve
 
 
 class CallDecision(NamedTuple):
-    """Decision about a tool call. `text` is the question for the person, or the reason for a refusal, for the model."""
+    """Decision about a tool call. `text` is the question for the user, or the reason for the model."""
 
     action: Literal["call", "approve", "refuse"]
     text: str = ""
@@ -55,7 +55,7 @@ class CallRules:
         self._used_up_in: int | None = None  # turn whose results say that no call is left
 
     def require_calls_left(self, turn: int) -> None:
-        """Raise `BudgetUsed` if the model wants a call, though results of an earlier turn say that none is left."""
+        """Raise `BudgetUsed` if the model wants a call after being told that none are left."""
         if self._used_up_in is not None and self._used_up_in < turn:
             limit = self._settings.budget.calls
             raise BudgetUsed(
@@ -72,7 +72,7 @@ class CallRules:
             self._used_up_in = turn
 
     def add_call_note(self, text: str) -> str:
-        """Return the result of a call for the model, with a note if no call is left."""
+        """Return a call's result for the model, with a note if no calls are left."""
         if self._used_up_in is None:
             return text
         return f"{text}\n\n[That was the last of your {self._settings.budget.calls} calls. Give your answer now.]"
@@ -93,7 +93,7 @@ class CallRules:
         return None
 
     def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
-        """Return the decision about a call that the model requests: make it, ask a user first, or refuse it.
+        """Decide about a call that the model wants: make it, ask a user first, or reject it.
 
         A user sees the whole call. One that is too long to be read is refused.
         """

@@ -43,7 +43,7 @@ class AgentEventLog:
         self._changed = asyncio.Event()
 
     def add(self, run: str, event: AgentEvent) -> None:
-        """Add an event of a run, unless it is known already: a replay after a crash produces earlier events again."""
+        """Add an event of a run, unless it is known: a replay after a crash repeats earlier events."""
         events = self._events.get(run)
         if events is None:
             while len(self._events) >= MAX_RUNS:
@@ -60,7 +60,7 @@ class AgentEventLog:
         changed.set()
 
     def add_text(self, run: str, text: str) -> None:
-        """Add an event for a part of a model's text, while the text is still arriving."""
+        """Add an event for part of a model's text while it is still arriving."""
         if text:
             self.add(run, AgentEvent(kind="text", text=text))
 

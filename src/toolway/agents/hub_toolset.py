@@ -52,7 +52,7 @@ _READ_SCHEMA: Final[Json] = {
 
 
 class HubToolset(AbstractToolset[Any]):
-    """Pydantic-ai toolset with the tools of a hub that an agent run may use. Each call is a step of the run.
+    """Pydantic-ai toolset with the hub tools that an agent run may use. Each call is a step.
 
     Args:
         hub: The hub.
@@ -136,7 +136,7 @@ class HubToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: ModelContext[Any], tool: ToolsetTool[Any]
     ) -> str:
-        """Execute a tool call that the model requested; return the text for the model, even if the call failed."""
+        """Execute a tool call for the model; return the text for it, even if the call failed."""
         path = self._model.calls[ctx.tool_call_id or ""]
         turn = _turn_of(path)
         if (refusal := self.rules.find_surplus(int(path.rpartition(".")[2]))) is not None:
@@ -179,7 +179,7 @@ class HubToolset(AbstractToolset[Any]):
         return self.rules.add_call_note(self._cut(path, self.rules.add_result(tool, args, text, turn)))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Ask a user about a tool call if the rules demand it; return the text for the model if the call is refused.
+        """Ask a user about a tool call if required; return the text for the model if it is rejected.
 
         None if the call may be made.
         """
@@ -241,7 +241,7 @@ class HubToolset(AbstractToolset[Any]):
         return self._part(handle, text, offset)
 
     def _cut(self, path: str, text: str) -> str:
-        """Return a short tool result unchanged; of a long one, the first part and a handle for reading the rest."""
+        """Return a short tool result unchanged, or a long one's first part and a handle for the rest."""
         if len(text) <= MAX_RESULT_CHARS:
             return text
         handle = path.removeprefix("tool/")

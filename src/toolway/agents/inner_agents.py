@@ -1,4 +1,4 @@
-"""Agents that an agent may call as tools. Each call is a child run, which uses the budget of its caller.
+"""Agents that an agent may call as tools. Each call is a child run on its caller's budget.
 
 A child gets at most what is left of its caller's budget. What it uses counts against both. If it does not say what it
 has used, all that it was given counts. Untrusted content stays marked: what the caller has read counts as read by the
@@ -51,7 +51,7 @@ class InnerAgents:
         return ((f"{SERVER}.{name}", agent) for name, agent in self._agents.items())
 
     async def call(self, path: str, tool: str, args: Json, turn: int, record: Json) -> str:
-        """Run the agent that `tool` names on the prompt in `args`; return the text for the calling model.
+        """Run the agent named by `tool` on the prompt in `args`; return the text for the calling model.
 
         The text is the answer, or the reason why there is none. `record["executed"]` is set to the outcome.
         """

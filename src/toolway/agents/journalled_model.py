@@ -1,4 +1,4 @@
-"""Journalled model: each answer of a model is a step of the run, so a replay does not ask the model again.
+"""Journaled model: each of a model's answers is a step, so a replay does not ask again.
 
 A request that a crash interrupted is sent again, because it has no effect: it only costs money. Each one that was sent
 counts against the budget, which ends a run whose process keeps crashing. A provider that is overloaded or too slow
@@ -74,7 +74,7 @@ _TEMPORARY: Final = (
 
 
 class JournalledModel(WrapperModel):
-    """Model that stores each answer in the journal of a run, and returns it from there if the run is replayed.
+    """Stores each of a model's answers in a run's journal, and returns it from there on replay.
 
     Args:
         wrapped: The model of the provider.
@@ -225,7 +225,7 @@ class JournalledModel(WrapperModel):
             return stream.get()
 
     def _is_cut(self, response: ModelResponse) -> bool:
-        """Return True if a streamed answer is incomplete: it has no finish reason, which the end of each stream has."""
+        """Return True if a streamed answer is incomplete: it lacks the finish reason that ends a stream."""
         is_streamed = self._on_text is not None or self.wrapped.system in ("anthropic", "bedrock")  # long answers are
         return (
             is_streamed and bool(response.provider_name) and not (response.provider_details or {}).get("finish_reason")
@@ -276,7 +276,7 @@ class JournalledModel(WrapperModel):
         return self._run.now() - self._began - _total_length(self._pauses) + self._used_in_pauses
 
     def add_pause(self, times: tuple[float, float] | None, used: float = 0.0) -> None:
-        """Record a time (begin, end) in which the run waited for a user or a child run.
+        """Record a (begin, end) period when the run waited for a user or a child run.
 
         This time does not count against the budget, except `used`: the seconds in which the child run worked.
         """
@@ -334,7 +334,7 @@ def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
 
 
 def _mask_keys(text: str) -> str:
-    """Mask the secrets of the environment: an error of a provider may repeat the API key that was sent to it."""
+    """Mask secrets from the environment: a provider's error may repeat the API key."""
     masker = SecretMasker()
     for name, value in os.environ.items():
         if is_secret_name(name):

@@ -29,13 +29,13 @@ ADDRESS_CODE: Final = "E-AGENT-ADDRESS"
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Addresses at which models may be asked: those that the operator listed, and the network policy."""
+    """Which addresses may be used for models: those listed in the settings, and the network policy."""
 
     urls: tuple[str, ...] = ()
     policy: NetworkPolicy = PUBLIC_ONLY
 
     def listing(self, urls: Iterable[str]) -> ModelAccess:
-        """Return an access with more addresses, which the operator listed."""
+        """Return a copy that allows more listed addresses."""
         return ModelAccess((*self.urls, *urls), self.policy)
 
     def policy_for(self, settings: AgentSettings, own_url: Callable[[], str]) -> NetworkPolicy:

@@ -34,7 +34,7 @@ def price_of(response: ModelResponse, settings: AgentSettings) -> Decimal | None
 
 
 def require_price(model: Model, settings: AgentSettings) -> None:
-    """Raise `AgentError` if the price of a model is not known: then a budget in USD cannot be kept."""
+    """Raise `AgentError` if a model's price is unknown, so a budget in USD cannot be enforced."""
     if settings.model in settings.prices or model.model_name in settings.prices:
         return
     try:

@@ -82,7 +82,7 @@ def _find_builder(name: str) -> Callable[..., Provider[Any]]:
 
 
 def _own_url(build: Callable[..., Provider[Any]]) -> str:
-    """Return the provider's own address, which may be set in the environment; "" if the provider has none."""
+    """Return the provider's own address, possibly set in the environment, or ""."""
     try:
         return build(http_client=create_http_client(NetworkPolicy())).base_url
     except (UserError, ImportError, ValueError, TypeError):
@@ -90,7 +90,7 @@ def _own_url(build: Callable[..., Provider[Any]]) -> str:
 
 
 def require_one_attempt(model: Model) -> None:
-    """Raise `AgentError` if the client of a model repeats failed requests by itself.
+    """Raise `AgentError` if a model's client retries failed requests by itself.
 
     Such requests would not count against the budget.
     """

@@ -1,4 +1,4 @@
-"""Agent runs as the dashboard shows them: which runs are of agents, their conversation, and what they have used."""
+"""Agent runs for the dashboard: their conversations, and what they have used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALL_STEP: Final = re.compile(r"(tool/\d+\.\d+)(/approve)?")
 
 
 class AgentRunReader:
-    """Reader of the agent runs among workflow runs, for the dashboard of a gateway.
+    """Reads the agent runs among workflow runs, for a gateway's dashboard.
 
     `folder` is the state folder. It has the journal of the command `toolway agent`.
     """
@@ -122,14 +122,14 @@ class AgentRunReader:
 
 
 def _untrusted_servers(settings: AgentSettings, entries: Sequence[Entry]) -> list[str]:
-    """Return the servers after whose results unsafe calls need approval; none if that is switched off."""
+    """Return the servers whose results make unsafe calls need approval; none if that is off."""
     if settings.untrusted == "none":
         return []
     return list(_read_facts(entries).get("untrusted") or settings.untrusted)
 
 
 def _read_facts(entries: Sequence[Entry]) -> Json:
-    """Return the effects of tools and the untrusted servers that the journal stored at the start of a run.
+    """Return the tools' effects and untrusted servers that the journal stored when the run started.
 
     {} if the run has not begun.
     """

@@ -1,4 +1,4 @@
-"""Spending of an agent run: what its answers and its child runs have used, compared with its budget. Pure.
+"""An agent run's spending, including its child runs, compared with its budget. No I/O.
 
 Tokens and prices come from the provider's usage numbers. Two kinds of requests have none: one whose answer was lost
 in a crash, and one whose answer has no usage numbers. They count against the budget by estimate, and are reported apart
@@ -64,7 +64,7 @@ class Spending:
         self._uncounted_cost += Decimal(str(usage.get("uncounted_usd") or 0))
 
     def add_reservation(self, budget: Budget) -> None:
-        """Add the whole budget of a child run as used, because the child run did not report its usage."""
+        """Count a child run's whole budget as used, because it did not report its usage."""
         self.requests += budget.requests or 0
         self._uncounted_tokens += budget.tokens or 0
         self._uncounted_cost += Decimal(str(budget.usd or 0))

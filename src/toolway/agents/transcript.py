@@ -58,7 +58,7 @@ def read_model_name(name: str) -> str:
 
 
 def read_arguments(args: Any) -> Any:
-    """Return the arguments of a tool call as a JSON value. A string that cannot be read as JSON stays a text."""
+    """Return a tool call's arguments as a JSON value. A string that is not JSON stays a string."""
     if not isinstance(args, str):
         return args
     try:

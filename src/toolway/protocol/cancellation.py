@@ -33,7 +33,7 @@ def encode_cancellation(request_id: str | int) -> bytes:
 
 
 def cancelled_request_id(message: Message) -> str | int | None:
-    """Return the id of the request that a `notifications/cancelled` cancels, or None if it names no valid id."""
+    """Return the request id that a `notifications/cancelled` cancels, or None if it is invalid."""
     if message.kind != "notification" or message.method != CANCELLED:
         return None
     request_id: Any = message.body.get("requestId")

@@ -85,7 +85,7 @@ def request_headers(version: str, method: str, params: Json, input_schema: Any =
 
 
 def encode_header_value(value: str) -> str:
-    """Return a text as a header value, in base64 if a header could not carry it unchanged."""
+    """Return text as a header value, base64-encoded if a header could not carry it unchanged."""
     if value.isascii() and value.isprintable() and value == value.strip(" ") and not _is_encoded(value):
         return value
     return _PREFIX + base64.b64encode(value.encode()).decode() + _SUFFIX
@@ -185,7 +185,7 @@ def check_param_headers(input_schema: Any, arguments: Json, headers: Mapping[str
 
 
 def _matches(schema: Json, argument: Any, text: str, header: str | None) -> bool:
-    """Return True if a decoded header value equals the argument it repeats. `42` and `42.0` are the same integer."""
+    """Return True if a decoded header value equals its argument. `42` and `42.0` are the same integer."""
     if header is None:
         return False
     decimal = _DECIMAL.fullmatch(header)
@@ -264,7 +264,7 @@ def _argument_at(arguments: Json, path: tuple[str, ...]) -> Any:
 
 
 def _to_text(argument: Any) -> str | None:
-    """Return an argument as the text of a header; None if it is neither a text, a number nor a boolean."""
+    """Return an argument as header text; None if it is not a string, number or boolean."""
     if isinstance(argument, bool):
         return "true" if argument else "false"
     if not isinstance(argument, str | int | float):

@@ -93,7 +93,7 @@ def encode_request(id: MessageId, method: str, params: Json) -> bytes:
 
 
 def encode_tool_call(id: int, params: bytes) -> bytes:
-    """Encode the request of a tool call whose params are encoded already."""
+    """Encode a tool call request whose params are already encoded."""
     return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params)
 
 
@@ -153,7 +153,7 @@ def parse_message(frame: bytes) -> Message:
 
 
 def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
-    """Return (result, its bytes) of a small response to the request `id`, if it is JSON as `encode_json` writes it.
+    """Return (result, its bytes) of a small response to `id`, if written as `encode_json` does.
 
     A fast path: None for any other message, which `parse_result` decodes.
     """
@@ -167,7 +167,7 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
-    """Return (result, is plain) of a response to the request `id`; None if the message is no such response.
+    """Return (result, is plain) of a response to `id`; None if the message is something else.
 
     A plain response has only jsonrpc, id and result. `parse_message` decodes other messages, or says what is wrong with
     them.
@@ -207,7 +207,7 @@ def parse_bare_response(frame: bytes) -> Message | None:
 
 
 def tool_result_from_json(value: Any) -> Json:
-    """Return a tool result for a JSON value: its JSON as text; an object is the structured content too."""
+    """Return a tool result for a JSON value: its JSON as text, and structured content for objects."""
     result: Json = {"content": [{"type": "text", "text": encode_json(value).decode()}]}
     if isinstance(value, dict):
         result["structuredContent"] = value

@@ -1,4 +1,4 @@
-"""Removal of arguments that are null because a client sends null for all that was not given (`dropNulls`). Pure.
+"""Drops null arguments that a client sends for everything not set (`dropNulls`). No I/O.
 
 A null is removed if its property is optional and the schema of the property does not allow null. So a null with a
 meaning stays, and a missing required argument is still reported.

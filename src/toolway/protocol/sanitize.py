@@ -1,4 +1,4 @@
-"""Sanitizing of untrusted text: control characters, direction marks and invisible characters; check of untrusted URLs.
+"""Sanitizes untrusted text (control, direction and invisible characters), and checks its URLs.
 
 Such characters control a terminal, change the order in which text is shown, or hide text that a model reads and a
 user does not see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
@@ -79,7 +79,7 @@ def escape_invisible(document: str) -> str:
 
 
 def describe_invisible(text: str) -> str:
-    """Return the names of the characters that `remove_invisible` removes from `text`, and the text that tags spell.
+    """Return the names of the characters that `remove_invisible` removes, and any text hidden in tags.
 
     >>> describe_invisible("ab\\u202ec")
     'U+202E RIGHT-TO-LEFT OVERRIDE'
@@ -108,7 +108,7 @@ def has_invisible(document: bytes) -> bool:
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with `change` applied to every text in it, keys included."""
+    """Return a JSON value with `change` applied to every string in it, including keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -27,7 +27,7 @@ def find_patterns(schema: Any) -> set[str]:
 
 
 def drop_patterns(schema: Json, bad: set[str]) -> Json:
-    """Return a copy of a schema without the patterns in `bad`. It accepts all that the schema accepts, or more."""
+    """Return a copy of a schema without the `bad` patterns. It accepts the same values, or more."""
     return dict(_Dropper(bad).schema(schema))
 
 
@@ -55,7 +55,7 @@ class _Dropper:
         self._known: dict[int, bool] = {}  # answers of `_may_accept_more`, by the id of a part of the schema
 
     def schema(self, node: Any) -> Any:
-        """Return a copy of a schema, or of a list of schemas, that accepts at least as much."""
+        """Return a copy of a schema, or list of schemas, that accepts at least as much."""
         if isinstance(node, list):
             return [self.schema(each) for each in node]
         if not isinstance(node, dict):
@@ -88,7 +88,7 @@ class _Dropper:
         return {name: self.schema(each) for name, each in node.items()} if isinstance(node, Mapping) else node
 
     def _may_accept_more(self, node: Any) -> bool:
-        """Return True if a part of the schema has a bad pattern, or a reference, behind which one may be."""
+        """Return True if part of a schema has a bad pattern, or a reference that may lead to one."""
         if isinstance(node, list):
             return any(self._may_accept_more(each) for each in node)
         if not isinstance(node, dict):

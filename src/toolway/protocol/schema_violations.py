@@ -1,4 +1,4 @@
-"""Description, for users and models, of the positions at which arguments violate a JSON schema.
+"""Describes, for users and models, where arguments violate a JSON schema.
 
 A description names the position, what is wrong there and what the schema expects. It repeats names and types, never
 the value of an argument, which may be a secret. The server wrote the schema's strings: they are sanitized and

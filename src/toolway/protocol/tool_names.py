@@ -30,7 +30,7 @@ def model_name_for(ref: ToolRef) -> str:
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return the name for models of a tool or prompt of a server. The name ends with a hash if it had to be changed."""
+    """Return a tool's or prompt's name for models, with a hash at the end if it had to change."""
     plain = f"{server}__{tool}"
     name = _INVALID_MODEL_CHARS.sub("_", plain)
     if name == plain and len(name) <= MAX_MODEL_NAME:

@@ -350,7 +350,7 @@ class AlertDelivery:
             await self._webhook.close()
 
     def on_call(self, event: CallFinished) -> None:
-        """Ignore the end of a call: an alert that it causes arrives as a separate event."""
+        """Do nothing: an alert caused by a call arrives as a separate event."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Alert | AlertResolved):
@@ -421,7 +421,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _time_of(file: Path) -> float:
-    """Return the time that is written in the name of an alert's file, in seconds since 1970; 0 if there is none."""
+    """Return the time in an alert file's name, in seconds since 1970; 0 if it has none."""
     try:
         return float(timegm(time.strptime(file.name.partition("Z-")[0], "%Y%m%dT%H%M%S")))
     except ValueError:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallBatch:
-    """Buffer of finished calls, which event sinks get in batches. Its number of calls and their size are bounded."""
+    """Buffer of finished calls, which event sinks get in batches. Bounded in number and size."""
 
     def __init__(self) -> None:
         self.sinks: tuple[BatchSink, ...] = ()

@@ -59,7 +59,7 @@ class HubLog:
         )
 
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
-        """Log a failed attempt of a call, unless the call had only this attempt and is not retried."""
+        """Log a failed attempt, unless it was the call's only one."""
         number = call.state.attempts
         if (retry_delay is None and number < 2) or not _calls_log.isEnabledFor(logging.INFO):
             return

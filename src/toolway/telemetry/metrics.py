@@ -79,7 +79,7 @@ class Metrics:
 
     @property
     def store(self) -> MetricsStore:
-        """Return the counters of all calls that have ended, including those that still wait for their batch."""
+        """Return the counters of all finished calls, including those still waiting in a batch."""
         self.take_waiting()
         return self._store
 
@@ -136,7 +136,7 @@ class RunMetrics:
         self._workflows: set[str] = set()
 
     def add(self, event: RunChanged | RunStepEnded) -> None:
-        """Count an event of a workflow run: it reached a state, or one of its steps ended."""
+        """Count a workflow run event: the run reached a state, or a step ended."""
         workflow = event.workflow
         if workflow not in self._workflows:
             if len(self._workflows) >= MAX_WORKFLOWS:
@@ -255,7 +255,7 @@ class MetricsStore:
             del self.series[key]
 
     def _find_series(self, event: CallFinished) -> CallSeries:
-        """Return the counters for a call whose (server, method, tool) has none yet, or whose tool does not exist.
+        """Return the counters for a new (server, method, tool), or for a tool that does not exist.
 
         Beyond the limits, and for unknown tools and methods, shared counters are returned.
         """
@@ -336,7 +336,7 @@ class ServerSeries:
 
 
 class CallSeries:
-    """Counters of one tool, or of one MCP method of a server that is not a tool call.
+    """Counters of one tool, or of one of a server's other MCP methods.
 
     Holds a duration histogram per outcome, the retries, and the calls with unknown outcome.
     """

@@ -107,7 +107,7 @@ def chat_span(provider: str, model: str, run: str, describe: Callable[[Any], Map
 
 
 def tool_span(tool: str, call_id: str) -> StepSpan:
-    """Return name and attributes for the span of a tool call that a model has requested."""
+    """Return name and attributes for the span of a tool call that a model requested."""
     attributes = {ATTR_OPERATION: OPERATION_EXECUTE_TOOL, ATTR_TOOL: tool, ATTR_TOOL_TYPE: "extension"}
     return StepSpan(f"{OPERATION_EXECUTE_TOOL} {tool}", {**attributes, ATTR_TOOL_CALL_ID: call_id})
 

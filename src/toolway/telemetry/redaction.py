@@ -44,7 +44,7 @@ class Redactor:
         self._names = frozenset(name.lower() for name in names)
 
     def digest(self, value: Any) -> str:
-        """Return a keyed hash of a JSON value: equal for equal values, and not reversible."""
+        """Return a keyed hash of a JSON value. Equal values have equal hashes; it cannot be reversed."""
         found = self._hash.copy()
         found.update(_encode(value))
         return found.hexdigest()

@@ -50,7 +50,7 @@ def is_refused(event: CallFinished) -> bool:
 
 
 class RefusalCounter:
-    """Decides which refusals of calls are reported one by one, and counts the rest."""
+    """Decides which rejected calls are reported individually, and counts the rest."""
 
     def __init__(self, report: Callable[[RefusedCalls], None], now: Callable[[], float] = time.monotonic) -> None:
         """Create the counter. `report` gets the count of each caller at the end of an interval."""
@@ -81,7 +81,7 @@ class RefusalCounter:
         return False
 
     def flush(self) -> None:
-        """Report all counts, and begin the next interval. Callers without a counted refusal begin again."""
+        """Report all counts and start the next interval."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

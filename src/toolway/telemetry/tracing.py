@@ -148,7 +148,7 @@ class OtelTracer:
 
 
 class RunTrace:
-    """Span of a workflow run while one process executes it, with a child span for each call of a step."""
+    """Span of a workflow run in this process, with a child span for each step's call."""
 
     __slots__ = ("_context", "_span", "_tracer")
 
