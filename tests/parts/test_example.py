@@ -90,15 +90,15 @@ async def test_installed_example_part_works(
         assert "3" in await asyncio.to_thread(toolway, "call", "fake.add", "a=1", "b=2")
         _, answer = await run.request("POST", "/admin/call", {"server": "fake", "tool": "echo", "arguments": {}})
         assert "E-QUIET-HOURS" in json.dumps(answer)
-        assert await run.get("/admin/quiet-hours") == (200, {"quiet": True, "refused": {"fake.echo": 2}})
+        assert await run.get("/admin/quiet-hours") == (200, {"quiet": True, "rejected": {"fake.echo": 2}})
         assert "/admin/quiet-hours" in json.dumps((await run.get("/admin/openapi.json"))[1])
-        assert "fake.echo: refused 2 times" in await asyncio.to_thread(toolway, "quiet")
+        assert "fake.echo: rejected 2 times" in await asyncio.to_thread(toolway, "quiet")
         shown = await metrics()
-        assert "toolway_quiet_hours_now 1.0" in shown and 'toolway_quiet_hours_refused{tool="fake.echo"} 2.0' in shown
+        assert "toolway_quiet_hours_now 1.0" in shown and 'toolway_quiet_hours_rejected{tool="fake.echo"} 2.0' in shown
         await until(lambda: list(alerts.glob("*quiet-hours*")))
         found = await asyncio.to_thread(toolway, "doctor")
         assert "toolway-quiet-hours 0.1.0" in found and "it runs in the gateway, and sees every call" in found
-        assert f"calls are refused from {quiet_now['from']} to" in found
+        assert f"calls are rejected from {quiet_now['from']} to" in found
         run.write(program_of_fake, quietHour=quiet_now)
         assert "unknown key toolway.quietHour" in await asyncio.to_thread(toolway, "config", "validate")
     finally:

@@ -1,4 +1,4 @@
-"""Quiet hours: calls are refused from one hour of the day (UTC) to another."""
+"""Quiet hours: calls are rejected from one hour of the day (UTC) to another."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class QuietHours(Part):
     setting_prefixes = ("quiet",)  # a misspelt key would allow every call, so it is an error
     table_file = "quiet-hours.sqlite"
     commands: ClassVar[Mapping[str, Command]] = {
-        "quiet": Command("Show whether calls are refused now.", "toolway_quiet_hours.cli:quiet")
+        "quiet": Command("Show whether calls are rejected now.", "toolway_quiet_hours.cli:quiet")
     }
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "toolway_quiet_hours_now": Metric("1 while calls are refused"),
-        "toolway_quiet_hours_refused": Metric("Calls that this process refused", ("tool",)),
+        "toolway_quiet_hours_now": Metric("1 while calls are rejected"),
+        "toolway_quiet_hours_rejected": Metric("Calls that this process rejected", ("tool",)),
     }
 
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
@@ -39,5 +39,5 @@ class QuietHours(Part):
         found = gateway.parts.get(self.name)
         if found is None:
             return []
-        check: Check = Check("quiet-hours", "ok", f"calls are refused from {found.begin} to {found.end} o'clock (UTC)")
+        check: Check = Check("quiet-hours", "ok", f"calls are rejected from {found.begin} to {found.end} o'clock (UTC)")
         return [SubjectReport("machine", "quiet-hours", (check,), location=config_file)]

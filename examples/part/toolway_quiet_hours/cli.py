@@ -1,4 +1,4 @@
-"""`toolway quiet`: asks the running gateway whether calls are refused."""
+"""`toolway quiet`: asks the running gateway whether calls are rejected."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from toolway.part_api import CommandContext, CommandResult, ExitCode, require_ga
 
 
 def quiet(context: CommandContext) -> CommandResult:
-    """Show whether calls are refused now, and how many were."""
+    """Show whether calls are rejected now, and how many were."""
     return run_quiet(context)
 
 
 async def run_quiet(context: CommandContext) -> ExitCode:
-    """Print whether calls are refused now, and how often each tool was."""
+    """Print whether calls are rejected now, and how often each tool was."""
     output = context.output
     gateway = await require_gateway(
         output, context.target_options, "quiet hours need a running gateway", "start it: toolway serve"
@@ -20,7 +20,7 @@ async def run_quiet(context: CommandContext) -> ExitCode:
     if output.as_json:
         output.print_json(found)
         return ExitCode.OK
-    output.info("quiet: calls are refused" if found["quiet"] else "not quiet: calls pass")
-    for target, times in found["refused"].items():
-        output.print_line(f"{target}: refused {times} times")
+    output.info("quiet: calls are rejected" if found["quiet"] else "not quiet: calls pass")
+    for target, times in found["rejected"].items():
+        output.print_line(f"{target}: rejected {times} times")
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""Quiet hours in one running gateway: the limit on calls, the table of refused calls, the route and the metrics."""
+"""Quiet hours in one running gateway: the limit on calls, the table of rejected calls, the route and the metrics."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from toolway.part_api import (
 )
 from toolway_quiet_hours.settings import Hours
 
-REFUSED: Final = Table("quiet_hours_refused", {"times": "BIGINT"})  # by tool
+REFUSED: Final = Table("quiet_hours_rejected", {"times": "BIGINT"})  # by tool
 TABLES: Final = (REFUSED,)
 CONDITION: Final = "quiet-hours"  # of the alert
 
 
 class QuietRuntime(PartRuntime):
-    """Refuses calls during the quiet hours. It is the limit on calls of every principal."""
+    """Rejects calls during the quiet hours. It is the limit on the calls of every caller."""
 
     def __init__(self, part: Part, context: PartContext, now: Callable[[], float] = time.time) -> None:
         self.hours: Hours | None = None
@@ -42,7 +42,7 @@ class QuietRuntime(PartRuntime):
         self._hub = context.hub
         self._limits = context.limits
         self._database = context.open_database(part)
-        self._refused = Counter[str]()  # by this process
+        self._rejected = Counter[str]()  # by this process
         context.limits.add(self)
 
     def apply(self, settings: Any) -> None:
@@ -51,7 +51,7 @@ class QuietRuntime(PartRuntime):
 
     @property
     def is_quiet(self) -> bool:
-        """Return True if calls are refused now."""
+        """Return True if calls are rejected now."""
         return self.hours is not None and self.hours.are_now(self.now())
 
     # -- limit on calls ------------------------------------------------------------------------------------------------
@@ -64,14 +64,14 @@ class QuietRuntime(PartRuntime):
             return None
         return QuietLimit(self, target)
 
-    async def add_refused(self, target: str) -> None:
-        """Count a refused call, in the table that all processes of the gateway share, and tell the operator."""
-        self._refused[target] += 1
+    async def add_rejected(self, target: str) -> None:
+        """Count a rejected call, in the table that all processes of the gateway share, and tell the administrator."""
+        self._rejected[target] += 1
         self._hub.emit(
             PartCondition(
                 "",
                 CONDITION,
-                message="calls are refused, because it is quiet now",
+                message="calls are rejected, because it is quiet now",
                 detail=f"the last one was of {target}",
                 hint='list the tools that may be called at any hour in "quietHours": {"except": […]}',
             )
@@ -91,17 +91,17 @@ class QuietRuntime(PartRuntime):
     # -- what is shown -------------------------------------------------------------------------------------------------
 
     async def show(self, request: AdminRequest) -> Json:
-        """Return whether it is quiet, and how often each tool was refused."""
-        refused: dict[str, int] = {}
+        """Return whether it is quiet, and how often each tool was rejected."""
+        rejected: dict[str, int] = {}
         if self._database is not None:
             rows = await self._database.run(lambda db: db.select(REFUSED, "times > :least", least=0))
-            refused = {target: times for target, (times,) in rows.items()}
-        return {"quiet": self.is_quiet, "refused": refused}
+            rejected = {target: times for target, (times,) in rows.items()}
+        return {"quiet": self.is_quiet, "rejected": rejected}
 
     def gauges(self) -> Iterable[Gauge]:
         yield Gauge("toolway_quiet_hours_now", float(self.is_quiet))
-        for target, times in self._refused.items():
-            yield Gauge("toolway_quiet_hours_refused", times, {"tool": target})
+        for target, times in self._rejected.items():
+            yield Gauge("toolway_quiet_hours_rejected", times, {"tool": target})
 
     async def close(self) -> None:
         if self._database is not None:
@@ -126,7 +126,7 @@ class QuietLimit:
         if is_followup or not self._runtime.is_quiet:
             return await work
         work.close()
-        await self._runtime.add_refused(self._target)
+        await self._runtime.add_rejected(self._target)
         server, _, tool = self._target.partition(".")
         raise CallRefused(
             f"{self._target} may not be called now",
@@ -148,14 +148,14 @@ async def _show(runtime: QuietRuntime, request: AdminRequest) -> Json:
     return await runtime.show(request)
 
 
-ROUTES: Final = (Route("GET", "/admin/quiet-hours", "Whether calls are refused now", "QuietHours", _show),)
+ROUTES: Final = (Route("GET", "/admin/quiet-hours", "Whether calls are rejected now", "QuietHours", _show),)
 SCHEMAS: Final[dict[str, Json]] = {
     "QuietHours": {
         "type": "object",
         "properties": {
             "quiet": {"type": "boolean"},
-            "refused": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "rejected": {"type": "object", "additionalProperties": {"type": "integer"}},
         },
-        "required": ["quiet", "refused"],
+        "required": ["quiet", "rejected"],
     }
 }

@@ -68,7 +68,7 @@ class SandboxGrants:
     hosts: tuple[str, ...] = ()  # host:port that it may connect to, or *.domain:port
     all_hosts: bool = False  # use this machine's network, including its loopback services
     max_memory_bytes: int = 0  # for all its processes with a control group, else for each one; 0: 4 GiB
-    max_processes: int = 0  # including their threads; refused if it cannot be applied; 0: 1,024 where possible
+    max_processes: int = 0  # including their threads; an error if it cannot be applied; 0: 1,024 where possible
 
     def __post_init__(self) -> None:
         for name in ("read", "write"):

@@ -99,7 +99,7 @@ def trust(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
 ) -> CommandResult:
-    """Make nodes accept the database again, after they refused it or after a change of the cluster key.
+    """Make nodes accept the database again, after they rejected it or after a change of the cluster key.
 
     Stop all nodes first. Each row is shown: those with a valid signature are kept, all others are deleted. Without
     options, TOOLWAY_DATABASE and TOOLWAY_CLUSTER_KEY are used.

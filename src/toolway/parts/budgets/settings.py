@@ -79,7 +79,7 @@ class BudgetSettings(msgspec.Struct, frozen=True):
     """Group budgets, and what happens while their usage is unknown."""
 
     budgets: GroupBudgets = msgspec.field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
-    budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
+    budgets_fail: str = "closed"  # if their store is lost: closed rejects calls, open lets them pass for an hour
 
 
 def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> BudgetSettings:

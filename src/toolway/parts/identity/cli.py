@@ -32,7 +32,7 @@ def users_logout(
     context: CommandContext,
     person: Annotated[str, typer.Argument(metavar="USER", help="Subject, id, or name.", show_default=False)],
 ) -> CommandResult:
-    """Refuse every token issued to this user until now. They can log in again after a minute."""
+    """Reject every token issued to this user until now. They can log in again after a minute."""
     return run_users_logout(context.output, context.target_options, person)
 
 

@@ -19,7 +19,7 @@ SECONDS_PER_DAY: Final = 86_400.0
 class LockSettings(msgspec.Struct, frozen=True):
     """Rules for npx and uvx packages, in the block `gateway`."""
 
-    lock: str = ""  # npx and uvx packages without a lock: required refuses them; "": required if public
+    lock: str = ""  # npx and uvx packages without a lock: required rejects them; "": required if public
     min_age: float = 3 * SECONDS_PER_DAY  # seconds a package must be published before it is locked. In a file: minAge
 
 
