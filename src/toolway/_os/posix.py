@@ -54,7 +54,7 @@ def lock_folder_handle(folder: Path) -> int:
 
 
 def sync_data(handle: int) -> None:
-    """Return when the data of an open file is on the disk itself.
+    """Return once an open file's data is on the disk itself.
 
     On macOS `fsync` ends in the cache of the drive. F_FULLFSYNC empties it; network file systems refuse that.
     """

@@ -1,4 +1,4 @@
-"""Processes of this user, their files and sockets, as Linux shows them in /proc. Other systems show none here.
+"""This user's processes, their files and sockets, from Linux's /proc. Other systems show none.
 
 `erase_own_memory` and `forbid_inspection` are the other side: what this process shows.
 """
@@ -44,7 +44,7 @@ def user_pids() -> Iterator[int]:
 
 
 def read(pid: int, name: str) -> bytes:
-    """Return the content of a file in /proc/PID; b"" if there is none, or if it is not ours to read."""
+    """Return the content of a file in /proc/PID; b"" if it is missing or not ours to read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
@@ -74,7 +74,7 @@ def uptime() -> float:
 
 
 def ticks_to_seconds(ticks: int) -> float:
-    """Return the seconds of clock ticks, in which the start of a process is given."""
+    """Convert clock ticks, the unit of process start times, to seconds."""
     if sys.platform != "linux":
         return 0.0
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -60,7 +60,7 @@ def _check(result: object) -> None:
 
 
 class JobObject:
-    """Set of processes with all their descendants, which the kernel kills with the last handle.
+    """A set of processes with all descendants, which the kernel kills with the last handle.
 
     This process has the only handle. So its death, however it dies, ends all of them.
     """
@@ -88,7 +88,7 @@ class JobObject:
 
     @property
     def handle(self) -> int:
-        """Handle with which processes are born in the job."""
+        """Return the handle with which processes are created in the job."""
         assert self._handle is not None
         return self._handle
 

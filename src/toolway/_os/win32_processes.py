@@ -78,7 +78,7 @@ def process_exists(pid: int) -> bool:
 
 
 def process_start(pid: int) -> str:
-    """Return when a process was started, to be compared with a later answer; "" if that is unknown."""
+    """Return when a process started, for comparison with a later answer; "" if unknown."""
     handle = kernel32.OpenProcess(_QUERY_LIMITED, False, pid) if 0 < pid <= _MAX_PID else None
     if not handle:
         return ""
@@ -101,7 +101,7 @@ def describe_user() -> str:
 
 
 def kill_session(pid: int) -> None:
-    """Kill one process: Windows has no sessions that it could lead. Raises `ProcessLookupError` if there is none."""
+    """Kill one process: Windows has no sessions. Raises `ProcessLookupError` if it does not exist."""
     handle = kernel32.OpenProcess(_TERMINATE, False, pid)
     if not handle:
         raise ProcessLookupError
@@ -123,7 +123,7 @@ def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
 
 
 def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
-    """Do nothing: programs of the same user can read the memory of each other, which no call of a process changes."""
+    """Do nothing: on Windows, programs of the same user can always read each other's memory."""
 
 
 def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
@@ -193,7 +193,7 @@ def outlive_stop_signals() -> None:
 
 
 def limit_lifetime(seconds: int) -> None:
-    """End this process after so many seconds from now on."""
+    """End this process after `seconds`."""
     timer = threading.Timer(seconds, os._exit, (1,))
     timer.daemon = True
     timer.start()
@@ -203,7 +203,7 @@ _watch: Final[list[threading.Timer]] = []
 
 
 def limit_cpu_of_turn(seconds: float) -> None:
-    """End this process after so many seconds from now on; 0 takes the limit back. Windows has no timer of CPU time."""
+    """End this process after `seconds`; 0 cancels that. Windows has no CPU time timer."""
     while _watch:
         _watch.pop().cancel()
     if seconds:
@@ -221,7 +221,7 @@ kernel32.SetConsoleMode.argtypes = [wintypes.HANDLE, wintypes.DWORD]
 
 
 def has_console() -> bool:
-    """Return True if this process has a console, which its children then share."""
+    """Return True if this process has a console, which its children share."""
     return bool(kernel32.GetConsoleCP())
 
 
@@ -249,7 +249,7 @@ def hidden_input(descriptor: int) -> Iterator[None]:
 
 
 async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
-    """Return the next line of a console; empty at its end. A thread reads, which Ctrl-C does not wait for."""
+    """Return the next line from a console; empty at its end."""
     import asyncio
 
     loop = asyncio.get_running_loop()

@@ -154,7 +154,7 @@ def _create(line: str, env: str, cwd: str | None, flags: int, job: int, pipes: S
 
 
 def _block(env: Mapping[str, str]) -> str:
-    """Return variables as Windows takes them. Raises `ValueError` for a name or value that none can have."""
+    """Return variables in the form Windows needs. Raises `ValueError` for impossible ones."""
     for name, value in env.items():
         if "\0" in name + value or "=" in name[1:] or not name:
             raise ValueError(f"invalid environment variable {name!r}")

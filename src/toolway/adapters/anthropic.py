@@ -1,4 +1,4 @@
-"""Tools of a hub for the Anthropic API. Plain data, for which the SDK is not needed, and tools for its `tool_runner`.
+"""Hub tools for the Anthropic API: plain data without the SDK, and tools for its `tool_runner`.
 
 tools = await anthropic.tools(hub, "github.*")
 message = await client.messages.create(model=model, max_tokens=1000, messages=messages, tools=tools.definitions)

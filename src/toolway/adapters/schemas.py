@@ -1,4 +1,4 @@
-"""Repair of input schemas that model providers would reject: one repair for each rule of `doctor/lint.py`. Pure.
+"""Repair of input schemas that model providers would reject: one repair for each rule of `doctor/lint.py`. No I/O.
 
 One tool with a schema that a provider rejects makes the whole request fail. So a schema is changed as little as the
 rules demand, and a tool whose schema cannot be repaired is left out. The hub still checks arguments against the schema

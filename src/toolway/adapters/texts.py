@@ -1,6 +1,6 @@
-"""Messages that a model reads about the result of a call: what failed, whether it ran, what to do next. Pure.
+"""What a model reads about a call's result: what failed, whether it ran, what to do next. No I/O.
 
-The hint of an error is for the operator; a model gets its own sentence.
+The hint of an error is for the administrator; a model gets its own sentence.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _what_to_do(error: ToolwayError) -> str:
 
 
 def refusal_text(tool: str, reason: str = "") -> str:
-    """Return the text that a model reads about a call that was not approved."""
+    """Return what a model reads about a call that was not approved."""
     because = f": {_cut(reason, 500)}" if reason else ""
     return (
         f"{tool} was not approved{because}. {_NOT_EXECUTED} Do not try it again or another way; "
@@ -65,13 +65,13 @@ def refusal_text(tool: str, reason: str = "") -> str:
 
 
 def unknown_tool_text(tool: str, names: list[str]) -> str:
-    """Return the text that a model reads after it called a tool that was not offered to it."""
+    """Return what a model reads after calling a tool that it was not offered."""
     known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"No tool is named {tool[:100]!r}. {_NOT_EXECUTED} Use one of: {known}. [E-NOT-FOUND]"
 
 
 def broken_arguments_text(tool: str, problem: str) -> str:
-    """Return the text that a model reads about a call whose arguments are not a JSON object."""
+    """Return what a model reads about a call whose arguments are not a JSON object."""
     return (
         f"The arguments of {tool} are not a JSON object: {_cut(problem, 300)}. {_NOT_EXECUTED} "
         "Send them again as one JSON object. [E-ARGUMENTS]"

@@ -57,7 +57,7 @@ class ModelTool:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to one tool call of a model: the text for the model, and the tool result or error that it is made from."""
+    """Answer to a model's tool call: the text for the model, and the result or error behind it."""
 
     text: str
     is_error: bool = False
@@ -172,7 +172,7 @@ class Toolset:
 
     @property
     def tools(self) -> list[ModelTool]:
-        """Return the selected tools, in the order of the hub or of the search."""
+        """Return the selected tools, in hub or search order."""
         return list(self._by_name.values())
 
     def find(self, name: str) -> ModelTool | None:
@@ -316,7 +316,7 @@ class Toolset:
 
 
 def _as_pattern(text: str) -> str:
-    """Return a pattern of `server.tool`; the name of a server alone is a pattern of all its tools."""
+    """Return a `server.tool` pattern; a server name alone matches all its tools."""
     return text if "." in text or "*" in text else f"{text}.*"
 
 
@@ -340,7 +340,7 @@ def _renamed(tool: ModelTool, name: str) -> ModelTool:
 
 
 def _parse_arguments(arguments: Any) -> Json:
-    """Return the arguments of a call as an object; {} if it has none. Raises `ValueError` if they are anything else."""
+    """Return a call's arguments as an object ({} if none). Raises `ValueError` if they are not one."""
     if isinstance(arguments, str):
         arguments = json.loads(arguments) if arguments.strip() else {}
     if arguments is None:

@@ -62,7 +62,7 @@ class CheckpointNotes:
     def read_for(self, sink: AuditSink, macs: RecordMacs | None) -> list[Checkpoint]:
         """Return the checkpoints that the open log `sink` must match.
 
-        None, if an operator has begun this log again, and the notes of the earlier one were not put aside yet.
+        None, if an administrator has begun this log again, and the notes of the earlier one were not put aside yet.
         """
         found = self.read(sink.location)
         return [] if found and is_confirmed(next(sink.read_forward(), None), found[-1], macs) else found

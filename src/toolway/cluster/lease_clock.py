@@ -37,7 +37,7 @@ WORKER_LEASE_SETTINGS: Final = LeaseSettings(ttl=60.0, renew_interval=10.0, hold
 class LeaseClock:
     """State of this node's own lease, by this node's clock.
 
-    Pure: the time is an argument.
+    No I/O: the time is an argument.
     """
 
     def __init__(self, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS) -> None:

@@ -1,6 +1,6 @@
 """Rate limit per API key: a token bucket that refills continuously.
 
-Pure: the time is an argument.
+No I/O: the time is an argument.
 
 A full bucket holds `calls` tokens, so any t seconds see at most `calls * (1 + t / seconds)` calls.
 """

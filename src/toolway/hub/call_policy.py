@@ -296,7 +296,7 @@ class CallPolicies:
     def cache_ttl(self, call: Call, reply: CallResult) -> float:
         """Return the seconds for which a result may be cached.
 
-        They are set by the operator, or by the server's `ttlMs`. Zero if the result is an input request, or if the
+        They are set by the administrator, or by the server's `ttlMs`. Zero if the result is an input request, or if the
         caller answered a server request for it.
         """
         if call.state.has_waited_for_user or reply.raw.get("resultType", "complete") != "complete":

@@ -9,7 +9,7 @@ A server that is restarted loses all its connections in one moment, and refuses 
 attempts that were in flight at a loss, only one counts. A breaker that opens because the server cannot be reached stays
 open for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
 
-An operator may open a breaker in any state. An opening on another node opens a closed breaker here. Pure: time and
+An operator may open a breaker in any state. An opening on another node opens a closed breaker here. No I/O: time and
 random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger its
 events.
 
@@ -97,7 +97,7 @@ class BreakerStatus(msgspec.Struct, frozen=True):
 
 
 class CircuitBreaker:
-    """State machine of one circuit breaker. Pure: time and random numbers are arguments."""
+    """State machine of one circuit breaker. No I/O: time and random numbers are arguments."""
 
     def __init__(self, random: Callable[[], float], policy: BreakerPolicy | None = None) -> None:
         self.state = BreakerState.CLOSED

@@ -254,7 +254,7 @@ MIN_RETRIES: Final = 3  # concurrent retries that are always allowed
 class RetryBudget:
     """Limits a server's retries to a share of its calls in the last 10 s.
 
-    A few concurrent retries are always allowed. Pure: the time is an argument.
+    A few concurrent retries are always allowed. No I/O: the time is an argument.
     """
 
     def __init__(self, share: float = RETRY_SHARE, min_retries: int = MIN_RETRIES) -> None:

@@ -96,7 +96,7 @@ class AddressClass(NamedTuple):
 
 
 def private_reason(ip: IPAddress | str) -> str | None:
-    """Return why a connection to `ip` needs the operator's permission; None if `ip` is public.
+    """Return why a connection to `ip` needs the administrator's permission; None if `ip` is public.
 
     >>> private_reason("64:ff9b::127.0.0.1")
     'the NAT64 form of 127.0.0.1'

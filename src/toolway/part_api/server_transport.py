@@ -81,7 +81,7 @@ class TransportSettings:
         return self
 
     def keep_restrictions(self, configured: TransportSettings) -> TransportSettings:
-        """Return a copy with the restrictions of the operator's entry that it replaces.
+        """Return a copy with the restrictions of the administrator's entry that it replaces.
 
         Raises `RestrictionLost` if this one sets others.
         """
@@ -89,7 +89,7 @@ class TransportSettings:
 
 
 class RestrictionLost(Exception):
-    """Raised if an entry would replace the operator's restrictions by its own. `key` is where they are."""
+    """Raised if an entry would replace the administrator's restrictions by its own. `key` is where they are."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)

@@ -1,4 +1,4 @@
-"""Inverted index of tool definitions: one segment per server, one posting per word. Pure.
+"""Inverted index of tool definitions: one segment per server, one posting per word. No I/O.
 
 A segment depends only on the definitions of its server: lengths are normalized by constants, not by averages over all
 tools. So a server that is added or changed affects the scores of other servers' tools only by the rarity of words. The

@@ -1,4 +1,4 @@
-"""Learning from calls: the queries after which a tool was called successfully. Pure.
+"""Learning from calls: the queries after which a tool was called successfully. No I/O.
 
 The words of such queries add to the tool's score like a field of low weight. A principal has one vote per tool and
 query. A tool keeps its newest 20 queries. They are forgotten when its definition changes.

@@ -1,4 +1,4 @@
-"""Ranking of tools for one query: words (BM25F), related words, earlier calls, meaning. Pure.
+"""Ranking of tools for one query: words (BM25F), related words, earlier calls, meaning. No I/O.
 
 1. Each word of the query adds its rarity times its weight in the tool (`index.py`); related words add a smaller part.
 2. Tools that the principal may not see are dropped, before the best are taken.

@@ -1,4 +1,4 @@
-"""Tokens that tool definitions cost a model, and advice when search is cheaper than listing all tools. Pure.
+"""Tokens that tool definitions cost a model, and advice when search is cheaper than listing all tools. No I/O.
 
 Every count that Toolway shows is made here. A single number is for OpenAI's tokenizer o200k_base and says so. No
 provider's tokenizer is available offline: a definition is sent as JSON, with the name that the gateway lists it by, and

@@ -1,4 +1,4 @@
-"""Scores of tools by the words of one query. Pure.
+"""Scores of tools by the words of one query. No I/O.
 
 `add_up` is the definition: the sum of the weights of all words, each times its factor. If the words have many tools,
 `best_by_words` finds the best tools without adding up all:

@@ -1,4 +1,4 @@
-"""Words of a text for the search: splitting, stop words and stems. Pure.
+"""Words of a text for the search: splitting, stop words and stems. No I/O.
 
 A word is a run of letters and digits; Chinese and Japanese text is split into characters. English endings are cut off
 (`creating`, `creates` and `create` are one word). Invisible characters are removed before anything else, so a

@@ -14,8 +14,8 @@
 Parts add their own conditions (`PartCondition`).
 
 `AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
-is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
-limited to a few hundred: more of them do not help an operator who reads none.
+is moved to `settled/` when the condition ends by itself. Otherwise the administrator deletes it. The number of files is
+limited to a few hundred: more of them do not help an administrator who reads none.
 """
 
 from __future__ import annotations

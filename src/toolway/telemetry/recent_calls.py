@@ -1,4 +1,4 @@
-"""Ring buffers of recently finished calls, from which operators list and inspect calls.
+"""Ring buffers of recently finished calls, from which administrators list and inspect calls.
 
 One buffer holds the newest calls. A second one holds the newest failed calls, so many successful calls do not
 displace them.

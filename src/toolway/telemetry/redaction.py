@@ -36,7 +36,7 @@ class Redactor:
     def __init__(self, key: bytes, names: Collection[str] = (), max_text_chars: int = MAX_TEXT_CHARS) -> None:
         """Create a redactor. `key` is the secret key of the hashes in placeholders.
 
-        `names` are more field names whose values are secret, configured by the operator. A string is cut after
+        `names` are more field names whose values are secret, configured by the administrator. A string is cut after
         `max_text_chars` characters.
         """
         self._max_text_chars = max_text_chars

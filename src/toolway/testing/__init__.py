@@ -1,4 +1,4 @@
-"""Fake MCP servers for tests, which behave well until a fault mode is set.
+"""Fake MCP servers for tests. They behave well until a fault mode is set.
 
     from toolway.testing import FakeHttp, fake_server
 

@@ -1,4 +1,4 @@
-"""Wire format of Amazon Bedrock, seen from the provider's side: Converse and ConverseStream. Pure.
+"""Wire format of Amazon Bedrock, seen from the provider's side: Converse and ConverseStream. No I/O.
 
 A stream is not one of server-sent events, but of binary messages (`application/vnd.amazon.eventstream`): two lengths
 and their checksum, headers, a JSON document, and a checksum of it all.

@@ -176,7 +176,7 @@ class FakeLLM:
 
     @property
     def results(self) -> list[ToolOutput]:
-        """Return all tool results that clients have sent, in the order of the requests."""
+        """Return all tool results that clients sent, in request order."""
         return [result for request in self.requests for result in request.results]
 
     # -- one request --------------------------------------------------------------------------------------------------

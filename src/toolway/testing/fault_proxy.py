@@ -102,7 +102,7 @@ class FaultProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def url_for(self, url: str = "/", scheme: str = "http") -> str:
-        """Return `url`, which may be only a path, with the proxy's host and port as its address."""
+        """Return `url` (or just a path) with the proxy's host and port."""
         parts = urlsplit(url)
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme or scheme}://{self._listen_host}:{self.port}{parts.path}{query}"
@@ -132,7 +132,7 @@ class FaultProxy:
             connection.frozen = True
 
     async def cut_connections(self, *, reset: bool = False) -> None:
-        """End all open connections, by a TCP reset if `reset`. Return when they are closed."""
+        """End all open connections, with a TCP reset if `reset`. Return once they are closed."""
         for connection in self._connections:
             connection.request_end(reset)
             self.counts.cut += 1

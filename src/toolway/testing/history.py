@@ -158,7 +158,7 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Return every broken invariant of a test run as text; an empty list if all hold."""
+    """Return every broken invariant of a test run as text; empty if all hold."""
     return [str(violation) for violation in find_violations(history)]
 
 

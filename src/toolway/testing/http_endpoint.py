@@ -435,7 +435,7 @@ class FakeHttpRequest:
 
 
 class FakeConnection:
-    """Client connection of the fake HTTP server, which carries one request after the other."""
+    """A client's connection to the fake HTTP server. Carries one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer

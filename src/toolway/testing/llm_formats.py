@@ -1,4 +1,4 @@
-"""Wire formats of model providers, seen from the provider's side: requests are read, answers are written. Pure.
+"""Wire formats of model providers, seen from the provider's side: requests are read, answers are written. No I/O.
 
 Written from the published API references: OpenAI chat completions and responses, Anthropic messages, Gemini
 generateContent; `bedrock_format` has Bedrock Converse. An answer is built once as a whole; a stream is cut from it.
@@ -107,7 +107,7 @@ class WireFormat(ABC):
         """Yield the events of a stream that sends this answer of the model, in this format."""
 
     def frame(self, event: Json) -> bytes:
-        """Return the bytes in which an event is sent on the stream of an answer."""
+        """Return the bytes of an event on an answer's stream."""
         return f"data: {json.dumps(event)}\n\n".encode()
 
     def error(self, status: int, message: str) -> Json:
@@ -136,7 +136,7 @@ def json_text(arguments: Json | str) -> str:
 
 
 def halves(text: str) -> Iterator[str]:
-    """Yield a string in two halves, so a stream sends it in more than one event."""
+    """Yield a string in two halves, so streams send it in more than one event."""
     middle = (len(text) + 1) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
 

@@ -84,7 +84,7 @@ class Stats:
 
 
 class FakeServer:
-    """State of one fake MCP server; turns requests into responses, independent of the transport.
+    """State of a fake MCP server. Turns requests into responses, whatever the transport.
 
     Supports the legacy protocol (before 2026-07-28) and the modern one. In the era `bare` it has no handshake: it
     knows `tools/list` and `tools/call` only, answers notifications too, and its results have no `content`.

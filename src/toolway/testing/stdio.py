@@ -62,7 +62,7 @@ class StdoutWriter:
             return not self._muted
 
     def exclusive(self) -> AbstractContextManager[bool]:
-        """Return a lock for a `with` block, in which no other thread can write to stdout."""
+        """Return a lock that keeps other threads from writing to stdout."""
         return self._lock
 
     def mute(self) -> None:

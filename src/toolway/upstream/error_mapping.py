@@ -53,7 +53,7 @@ def call_error(
 ) -> CallError:
     """Return the `CallError` for an error from the transport or the server.
 
-    `not_processed_codes` are HTTP statuses and JSON-RPC codes that the operator declared to mean "not processed"
+    `not_processed_codes` are HTTP statuses and JSON-RPC codes that the administrator declared to mean "not processed"
     for this server.
     """
     if isinstance(exc, TransportError) and exc.call_error is not None:

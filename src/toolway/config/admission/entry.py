@@ -91,7 +91,7 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
 def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPolicy) -> Rejection | None:
     """Return why an untrusted server entry is not safe to write to a config file; None if it is safe.
 
-    `check_entry` has accepted the entry before. In a config file it would count as an entry of the operator: its
+    `check_entry` has accepted the entry before. In a config file it would count as an entry of the administrator: its
     references would be resolved, and its private addresses would be allowed.
     """
     from toolway.config.approval.accesses import iter_texts  # loads the parser of entries, which settings do not need

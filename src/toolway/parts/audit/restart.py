@@ -3,7 +3,7 @@
 A gateway does not start if a signed record is missing from its log. `restart_log` moves the remaining files to a
 folder and starts a new log:
 
-    1   log.restart      the last signed record of the earlier log, the operator, the reason, and the folder
+    1   log.restart      the last signed record of the earlier log, the administrator, the reason, and the folder
     2   log.checkpoint   the signature of record 1
 
 The second record is also noted elsewhere, so removing the new log would not go unnoticed. Notes about the earlier log

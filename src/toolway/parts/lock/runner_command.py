@@ -1,4 +1,4 @@
-"""Command lines of package runners: which package an entry with `npx` or `uvx` runs. Pure."""
+"""Command lines of package runners: which package an entry with `npx` or `uvx` runs. No I/O."""
 
 from __future__ import annotations
 

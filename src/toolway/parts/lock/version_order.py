@@ -1,4 +1,4 @@
-"""Order of versions of npm (Semantic Versioning) and PyPI (PEP 440), for the ranges of OSV records. Pure."""
+"""Order of versions of npm (Semantic Versioning) and PyPI (PEP 440), for the ranges of OSV records. No I/O."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class _Answer(msgspec.Struct):
 
 
 class Breaker:
-    """Counter of consecutive failures of the embedding service, which decides whether requests pause.
+    """Counts the embedding service's consecutive failures, to decide whether to pause requests.
 
     No I/O: the time is an argument.
     """
@@ -147,7 +147,7 @@ class EmbeddingEndpoint:
             raise EmbeddingError("the key has characters that a header cannot have") from None
 
     def _decode(self, answer: bytes, count: int) -> list[Vector]:
-        """Return the vectors of a response in the order of their strings.
+        """Return the vectors of a response in the order of the strings.
 
         Raises `EmbeddingError` if the response does not contain one valid vector per string.
         """

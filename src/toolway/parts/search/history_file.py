@@ -1,4 +1,4 @@
-"""File with the queries after which each tool was called, to keep them over a restart.
+"""File with the queries that led to each tool's calls, to keep them across restarts.
 
 It holds stems of the words of earlier queries, the ids of principals and the hashes of definitions: no query as it was
 written, and nothing of the calls. Its size is bounded. A file that is damaged or has another format counts as missing.

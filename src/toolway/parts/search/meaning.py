@@ -51,7 +51,7 @@ def open_vectors(
     get_key: Callable[[], Awaitable[str]],
     open_store: Callable[[str], VectorStore],
 ) -> Vectors | None:
-    """Return the embedding search that the settings configure; None if they configure none.
+    """Return the configured embedding search, or None.
 
     Args:
         settings: Settings of the tool search.

@@ -46,7 +46,7 @@ MINILM: Final = ModelFiles()
 
 
 class MiniLm:
-    """Embedder that uses the MiniLM model on this machine. The model is loaded in a worker thread, at the first text.
+    """Embedder using the MiniLM model on this machine, loaded in a worker thread on first use.
 
     Args:
         folder: Folder of model.onnx and vocab.txt; None finds the installed package.

@@ -72,7 +72,7 @@ class SearchRuntime(PartRuntime):
                 self._open_vectors(self._search)
 
     def _set_up(self, search: ToolSearch) -> None:
-        """Let the search of the hub, which is new, learn, and use the model of the settings."""
+        """Let a hub's new search learn, and use the configured model."""
         self._search = search
         search.set_learning(self.settings.learn)
         self._open_vectors(search)

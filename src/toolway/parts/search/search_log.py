@@ -1,6 +1,6 @@
 """Log of recent tool searches: which found tool was called afterwards, and which searches led to no call.
 
-Kept in memory and bounded. Pure: the time is an argument.
+Kept in memory and bounded. No I/O: the time is an argument.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SearchLog:
         self._unmet[query] = unmet
 
     def open_query(self, principal: str, tool: ToolKey) -> str | None:
-        """Return the newest query of a principal that found this tool; None if there is none.
+        """Return a principal's newest query that found this tool, or None.
 
         Also None if a found tool was already called after that query.
 
@@ -96,7 +96,7 @@ class SearchLog:
                 del self._unmet[search.query]
 
     def unmet(self) -> list[UnmetSearch]:
-        """Return the queries after which no found tool was called, most frequent first, then the newest."""
+        """Return the queries that led to no call, most frequent first, then newest."""
         return sorted(self._unmet.values(), key=lambda each: (-each.times, -each.last_at))
 
     def forget(self, principal: str) -> None:

@@ -193,7 +193,7 @@ class SearchTools:
         return known[2]
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
-        """Compute the extent of a search in a view: its servers and tools, and those which it cannot cover.
+        """Compute what a search in a view covers: its servers and tools, and what it misses.
 
         This generator yields between slices of servers, so other tasks can run.
         """

@@ -26,16 +26,16 @@ _log = logging.getLogger("toolway.search")
 
 
 class EmbeddingError(Exception):
-    """Failure of an embedder. Its text says why, without secrets."""
+    """An embedder failed. The message says why, without secrets."""
 
 
 class VectorStore(Protocol):
-    """Storage of the vectors of one model by the hash of their text: bytes of 16-bit floats."""
+    """Stores one model's vectors by the hash of their text: bytes of 16-bit floats."""
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Store embedding vectors, each under the hash of the text that it is for.
+        """Store embedding vectors, each under its text's hash.
 
         If the store is full, vectors of `wanted`, the strings in use, are kept first.
         """

@@ -242,7 +242,7 @@ class ModelVectors:
                 await self._store.save(unsaved, keys)
 
     def _describe(self, tools: Sequence[Tool]) -> tuple[list[str], list[bytes]]:
-        """Return, for each tool, the text that is embedded and the SHA-256 of that text. Runs in a thread."""
+        """Return, for each tool, the text to embed and its SHA-256. Runs in a thread."""
         texts = [describe_tool(tool) for tool in tools]
         known = self._text_keys
         self._text_keys = {}
@@ -275,7 +275,7 @@ class ModelVectors:
             self._assembled.set()
 
     def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
-        """Put new tool vectors into these rows of the matrix, and add them to `unsaved`, which is stored later."""
+        """Put new tool vectors into these rows of the matrix, and into `unsaved` for storing later."""
         table, width = self._table, len(vectors[0])
         if table.matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
             rows_in_all = len(table.keys)
@@ -295,7 +295,7 @@ def split_query(query: str) -> list[str]:
 
 
 def describe_tool(tool: Tool) -> str:
-    """Return the text of a tool that is embedded: server, name and description.
+    """Return the text to embed for a tool: server, name and description.
 
     The server's name is left out if it is "tools".
     """

@@ -1,4 +1,4 @@
-"""WordPiece, the tokenizer of BERT models: text to numbers of a vocabulary.
+"""WordPiece, the tokenizer of BERT models: turns text into vocabulary numbers.
 
 >>> WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "list": 3, "##ing": 4}).encode("Listing", limit=8)
 [1, 3, 4, 2]
@@ -34,7 +34,7 @@ class WordPiece:
         self._known: dict[str, list[int]] = {}
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """Return the token numbers of a text, at most `limit`, including the start and end tokens."""
+        """Return at most `limit` token numbers for text, including the start and end tokens."""
         tokens = [self._begin]
         for word in split_words(text):
             tokens += self._known.get(word) or self._pieces(word)
@@ -65,7 +65,7 @@ class WordPiece:
 
 
 def split_words(text: str) -> Iterator[str]:
-    """Split a text into lower-case words without accents. Punctuation and Chinese characters are separate words."""
+    """Split text into lower-case words without accents; punctuation and Chinese characters are words."""
     if text.isascii():
         spaced = "".join(_ASCII[ord(each)] for each in text)
     else:

@@ -248,7 +248,7 @@ class BodyReader:
         return BodyContent(concrete_type(name), parts), schema, converter
 
     def _read_parts(self, node: Any, encoding: Any) -> dict[str, FormPart]:
-        """Return, by name, the encoding of those fields of a form body that are files or have an `encoding` entry."""
+        """Return, by name, the encoding of form body fields that are files or have an `encoding` entry."""
         found: dict[str, FormPart] = {}
         for name, field in self._form_fields(node).items():
             if self._is_file(field):
@@ -352,7 +352,7 @@ def concrete_type(media: str) -> str:
 
 
 def media_rank(media: str) -> int:
-    """Return the rank by which a media type is chosen for a request body if the caller names none.
+    """Return a media type's rank for choosing a request body's type if the caller names none.
 
     Lower is preferred.
     """

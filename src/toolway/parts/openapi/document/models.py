@@ -199,7 +199,7 @@ def _matches_any(text: str, patterns: tuple[str, ...], *, lower: bool = False) -
 
 
 class InvalidDocument(Exception):
-    """Raised when an OpenAPI document cannot be used. `reason` and `hint` are for the operator."""
+    """Raised when an OpenAPI document cannot be used. `reason` and `hint` are for the user."""
 
     def __init__(self, reason: str, *, hint: str = "") -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""Parameter styles of OpenAPI (RFC 6570): serialization of values as text, and escaping.
+"""OpenAPI parameter styles (RFC 6570): turning values into text, and escaping.
 
 Each style function takes `escape`, which escapes one text for its position. Separators are written here and never
 originate from a value. A string that could leave its position is rejected.
@@ -23,7 +23,7 @@ _MAX_DEEP_OBJECT_DEPTH: Final = 8
 
 
 def to_text(value: Any) -> str:
-    """Return a single value of a parameter as text: `true`, `1.5`, "" for null.
+    """Return a single parameter value as text: `true`, `1.5`, "" for null.
 
     Lists and objects become JSON, because no style covers them here.
     """

@@ -78,7 +78,7 @@ def _load_yaml(data: bytes) -> tuple[Any, list[str]]:
 class UnresolvedRef(Exception):
     """Raised for an unusable `$ref` or parameter in an OpenAPI document.
 
-    The text explains it to the operator.
+    The text explains it to the administrator.
     """
 
 
@@ -91,7 +91,7 @@ class RefResolver:
         self.marked_fields: dict[tuple[str, int], tuple[Json, set[str]]] = {}  # cache of `_marked_fields`
 
     def lookup(self, reference: str) -> Any:
-        """Return the value that the `$ref` text `reference` points to.
+        """Return the value that the `$ref` `reference` points to.
 
         Raises `UnresolvedRef` if it is not in this document.
         """

@@ -116,7 +116,7 @@ def _check_exploded_keys(operation: Operation, arguments: Mapping[str, Any]) -> 
 
 
 def _serialised_value(parameter: Parameter, value: Any) -> Any:
-    """Return the value of a parameter, or its JSON text if the parameter is declared with a content type."""
+    """Return a parameter's value, or its JSON text if the parameter declares a content type."""
     return param_styles.to_json_text(value) if parameter.content_type and not _is_text(parameter, value) else value
 
 
