@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.admin.test_dashboard import halves
 from tests.gateway.edge_lab import edge, message_of, modern
-from tests.gateway.test_dashboard import halves
 from tests.parts.approvals.lab import asking, call
 from tests.parts.policy.test_gateway import ruled
 from toolway.catalog.catalog import Item, Tool

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.admin.test_dashboard import halves, opened
 from tests.gateway.edge_lab import TOKEN, Edge, edge, modern
-from tests.gateway.test_dashboard import halves, opened
 from tests.http.raw_client import Answer, connected
 from tests.parts.identity.issuer import AUDIENCE, Issuer, connect_login
 from toolway.config.settings import parse_gateway

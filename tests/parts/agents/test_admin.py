@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
+from tests.gateway.admin.test_openapi import _check as check_reply
 from tests.gateway.edge_lab import Edge, edge
-from tests.gateway.test_openapi import _check as check_reply
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.agents import Agent, Budget

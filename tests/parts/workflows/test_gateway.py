@@ -13,10 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.gateway.admin.test_openapi import _check as check_reply
 from tests.gateway.bridge_lab import Lab, Raw, lab, made
 from tests.gateway.program import Program, program, until
 from tests.gateway.test_bridge_changes import WITH_TASKS, listening
-from tests.gateway.test_openapi import _check as check_reply
 from tests.parts.pins.test_gateway import toolway
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
