@@ -8,8 +8,8 @@ An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unk
 | `begun`, process ended  | call again, the same attempt   | `unknown`                           |
 | `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
 | `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
-| waits for an administrator,  | the same attempt, for a day    | the same attempt, for a day         |
-| or for its server       |                                |                                     |
+| needs an approval, or   | the same attempt, for a day    | the same attempt, for a day         |
+| waits for its server    |                                |                                     |
 | `failed`                | handlers, else the run fails   | the same                            |
 
 `planner.py` uses it for definitions in files, `python_workflow/code_planner.py` for workflows in Python.
