@@ -60,7 +60,22 @@ class Command:
         self.options = options  # global options that it accepts besides those for output; None: as `is_offline` says
 
 
-class KeyAttribute:
+class Declaration:
+    """What a part declares. It must be cheap to import, so it names the code that does the work."""
+
+    #: Method → `module:attribute` in the part's package: a function with the same parameters, or the value.
+    code: ClassVar[Mapping[str, str]] = {}
+
+    def _find(self, method: str) -> Any:
+        """Return what `code` names for a method; None if it names nothing."""
+        module, _, attribute = self.code.get(method, "").partition(":")
+        if not module:
+            return None
+        package = next(each.__module__ for each in type(self).__mro__ if "code" in vars(each))
+        return operator.attrgetter(attribute)(importlib.import_module(f"{package}.{module}"))
+
+
+class KeyAttribute(Declaration):
     """An API key attribute that a part adds: a limit, stored with the key.
 
     Keys with an unknown attribute are rejected: nothing would enforce the limit.
@@ -75,15 +90,17 @@ class KeyAttribute:
 
     def read(self, value: Any) -> Any:
         """Return a given value as JSON for storage; None if it restricts nothing. Raises `ValueError`."""
+        if found := self._find("read"):
+            return found(value)
         raise NotImplementedError
 
     def show(self, stored: Any) -> Any:
         """Return a stored value as the admin API shows it."""
-        return stored
+        return found(stored) if (found := self._find("show")) else stored
 
     def describe(self, shown: Any) -> list[str]:
         """Return a shown value in words."""
-        return [str(shown)]
+        return found(shown) if (found := self._find("describe")) else [str(shown)]
 
 
 class Metric(NamedTuple):
@@ -139,7 +156,7 @@ class Implied(NamedTuple):
     access: Mapping[str, Sequence[str]] = MappingProxyType({})  # group of users → patterns of the tools it may use
 
 
-class Part:
+class Part(Declaration):
     """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
 
     Name what does its work in `code`, or override a method. Each may be the first that is called, so a method imports
@@ -147,8 +164,6 @@ class Part:
     """
 
     name: ClassVar[str]
-    #: Methods below → `module:attribute` in the part's package: a function with the same parameters, or the value.
-    code: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[tuple[str, ...]] = ()  # parts that are opened before this one, and whose runtimes it may use
     setting_keys: ClassVar[tuple[str, ...]] = ()  # keys of the `toolway` block that are its own
     gateway_keys: ClassVar[tuple[str, ...]] = ()  # keys of the block `toolway.gateway`
@@ -180,11 +195,11 @@ class Part:
 
     def implied(self, settings: Any) -> Implied:
         """Return what the settings mean for the whole gateway."""
-        return Implied()
+        return found(settings) if (found := self._find("implied")) else Implied()
 
     def requires_guard(self, settings: Any, *, is_public: bool) -> bool:
         """Return True if a gateway with these settings (None: with none) starts only what its start guard knows."""
-        return False
+        return bool((found := self._find("requires_guard")) and found(settings, is_public=is_public))
 
     def open(self, context: PartContext) -> PartRuntime:
         """Start the part in a gateway. The settings come later: `PartRuntime.apply`."""
@@ -250,15 +265,7 @@ class Part:
 
         It runs once, in one transaction. Missing tables are created afterwards.
         """
-        return ()
-
-    def _find(self, method: str) -> Any:
-        """Return what `code` names for a method; None if it names nothing."""
-        module, _, attribute = self.code.get(method, "").partition(":")
-        if not module:
-            return None
-        package = next(each.__module__ for each in type(self).__mro__ if "code" in vars(each))
-        return operator.attrgetter(attribute)(importlib.import_module(f"{package}.{module}"))
+        return found(version) if (found := self._find("upgrade_tables")) else ()
 
 
 class PartRuntime:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Budgets(KeyAttribute):
+    code: ClassVar[Mapping[str, str]] = {"read": "key_limits:read_budgets", "show": "key_limits:show_budgets"}
     schema: ClassVar[Json] = {"type": "array", "items": {"type": "string"}}
     empty: ClassVar[Any] = []
     option = "--budget"
@@ -22,31 +23,17 @@ class _Budgets(KeyAttribute):
     metavar = "AMOUNT"
     help = "Calls, or bytes of results: 5000/day, 500MB/month."
 
-    def read(self, value: Any) -> Any:
-        from toolway.parts.budgets.key_limits import read_budgets
-
-        return read_budgets(value)
-
-    def show(self, stored: Any) -> Any:
-        from toolway.parts.budgets.key_limits import show_budgets
-
-        return show_budgets(stored)
-
     def describe(self, shown: Any) -> list[str]:
         return list(shown)
 
 
 class _Concurrent(KeyAttribute):
+    code: ClassVar[Mapping[str, str]] = {"read": "key_limits:read_concurrent"}
     schema: ClassVar[Json] = {"type": "integer"}
     option = "--concurrent"
     option_type = int
     metavar = "CALLS"
     help = "Maximum concurrent calls."
-
-    def read(self, value: Any) -> Any:
-        from toolway.parts.budgets.key_limits import read_concurrent
-
-        return read_concurrent(value)
 
     def describe(self, shown: Any) -> list[str]:
         return [f"{shown} at once"]
