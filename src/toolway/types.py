@@ -432,7 +432,7 @@ class CallResult(msgspec.Struct, frozen=True):
         """Return the text of all content blocks, resource contents or prompt messages, joined by newlines.
 
         Embedded resources contribute their text, and links become Markdown links. Images, sound and other binary
-        content have no text.
+        content appear as their type and size: `[image/png, 12 kB]`.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
         blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]
@@ -570,8 +570,21 @@ def _text_of(block: Json) -> str | None:
         name = block.get("name")
         return f"[{name}]({uri})" if isinstance(name, str) and name else f"[{uri}]({uri})"
     resource = block.get("resource")
-    text = resource.get("text") if isinstance(resource, dict) else block.get("text")
-    return text if isinstance(text, str) else None
+    holder = resource if isinstance(resource, dict) else block
+    text = holder.get("text")
+    return text if isinstance(text, str) else _binary_note(holder)
+
+
+def _binary_note(block: Json) -> str | None:
+    """Return the type and size of base64 data in a content block or resource; None if it has none."""
+    kind = block.get("type")
+    data = block.get("data") if kind in ("image", "audio") else block.get("blob")
+    if not isinstance(data, str):
+        return None
+    mime = block.get("mimeType")
+    size = len(data) * 3 // 4 - data[-2:].count("=")
+    shown = f"{size} B" if size < 1000 else f"{size / 1000:.0f} kB" if size < 999_500 else f"{size / 1e6:.1f} MB"
+    return f"[{mime if isinstance(mime, str) and mime else kind or 'binary'}, {shown}]"
 
 
 def _dicts_in(value: Any) -> list[Json]:

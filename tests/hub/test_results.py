@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
-from toolway.types import Json, ToolResult
+from toolway.types import Json, ResourceResult, ToolResult
 
 
 def result(*texts: str, **fields: object) -> ToolResult:
@@ -61,11 +63,28 @@ def test_text_includes_embedded_resources_and_links() -> None:
         {"type": "resource", "resource": {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "the text of a"}},
         {"type": "resource_link", "uri": "file:///b.pdf", "name": "b.pdf"},
         {"type": "resource_link", "uri": "file:///c.pdf"},
-        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
-        {"type": "resource", "resource": {"uri": "file:///d.bin", "blob": "aGk="}},
     ]
     expected = "Two files:\nthe text of a\n[b.pdf](file:///b.pdf)\n[file:///c.pdf](file:///c.pdf)"
     assert ToolResult("server", "tool", {"content": content}).text == expected
+
+
+@pytest.mark.user_trial("25")
+@pytest.mark.parametrize(
+    ("size", "shown"), [(0, "0 B"), (2, "2 B"), (999, "999 B"), (12_345, "12 kB"), (1_250_000, "1.2 MB")]
+)
+def test_text_names_type_and_size_of_binary_content(size: int, shown: str) -> None:
+    data = base64.b64encode(b"x" * size).decode()
+    content: list[Json] = [
+        {"type": "image", "data": data, "mimeType": "image/png"},
+        {"type": "audio", "data": data},
+        {"type": "image", "data": 7},
+        {"type": "resource", "resource": {"uri": "file:///d.bin", "blob": data}},
+    ]
+    found = ToolResult("server", "tool", {"content": content})
+    assert found.text == f"[image/png, {shown}]\n[audio, {shown}]\n[binary, {shown}]"
+    assert found.content == content and found.structured_content is None
+    read = ResourceResult("server", "x:y", {"contents": [{"uri": "x:y", "mimeType": "application/pdf", "blob": data}]})
+    assert read.text == f"[application/pdf, {shown}]"
 
 
 @pytest.mark.user_trial("25")
