@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from toolway._async import LightEvent
+from toolway._closest import closest
 from toolway.catalog.masked_items import ITEM_KEY, describe_item, mask_items
 from toolway.catalog.pins import INSTRUCTIONS, ItemPins
 from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, ToolAccess
@@ -439,14 +440,12 @@ class Catalog:
 
     def suggest(self, name: str, limit: int = 3) -> list[str]:
         """Return the qualified names of similar tools as suggestions for a misspelled name, with or without server."""
-        import difflib
-
         tools = self.tools()
-        close = difflib.get_close_matches(name, [tool.qualified_name for tool in tools], n=limit, cutoff=0.6)
+        close = closest(name, (tool.qualified_name for tool in tools), limit)
         if close:
             return close
         bare_names = {tool.name: tool.qualified_name for tool in tools}
-        return [bare_names[each] for each in difflib.get_close_matches(name, bare_names, n=limit, cutoff=0.6)]
+        return [bare_names[each] for each in closest(name, bare_names, limit)]
 
 
 # -- checks of received items ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from toolway.config.dotenv import DotenvVariables
+from toolway.config.editing.mistakes import value_hint
 from toolway.config.schema import ConfigIssue
 from toolway.config.secret_refs import SecretRef, SecretTemplate, has_secret, split_secret_refs
 from toolway.config.variables import UnsetVariable, expand_to_pieces
@@ -258,8 +259,6 @@ def require_object(key: str, value: Any) -> Mapping[str, Any]:
 
 
 def field_error(key: str, expected: str, value: Any) -> ConfigError:
-    from toolway.config.editing.mistakes import value_hint
-
     found = f"found {json_type_name(value)}"
     return ConfigError(f"{key} must be {expected}", detail=found, hint=value_hint(key, value), code=CONFIG_KEY_CODE)
 

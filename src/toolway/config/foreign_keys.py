@@ -6,11 +6,11 @@ describe a server (`description`, comments) may have no effect and cause no warn
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from toolway._closest import closest
 from toolway.config.field_reader import CONFIG_KEY_CODE, OLD_KEYS, FieldReader, renamed_hint, shorten_key
 from toolway.config.schema import ConfigIssue
 
@@ -128,7 +128,7 @@ def _key_warnings(
 
 
 def _suggestion(key: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(key[:80].lower(), [each.lower() for each in known], n=1, cutoff=0.8)
+    close = closest(key[:80].lower(), (each.lower() for each in known), cutoff=0.8)
     if not close or key in OLD_KEYS:
         return ""
     return f"did you mean {next(each for each in known if each.lower() == close[0])!r}?"

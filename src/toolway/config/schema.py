@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 
 import msgspec
 
+from toolway.config.editing.mistakes import url_hint
 from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -530,8 +531,6 @@ class Server:
         is_unset = begins_with_variable(self.url)
         is_usable = is_unset or self.url is None or re.match(r"(?:https?|wss?)://[^/\s]", self.url)
         if self.url is not None and not is_usable and not (self.own_scheme and registry.transport(self.own_scheme)):
-            from toolway.config.editing.mistakes import url_hint
-
             raise ConfigError(
                 "the url of a server must begin with http://, https://, ws:// or wss://",
                 detail=describe_scheme(self.url),

@@ -11,6 +11,7 @@ from typing import Any, Final, cast, get_args
 
 import msgspec
 
+from toolway.config.editing.mistakes import entry_hint
 from toolway.config.entry_transport import (
     CORE_TYPES,
     HTTP_TYPES,
@@ -178,8 +179,6 @@ def _require_transport(entry: Mapping[str, Any]) -> None:
         raise ConfigError("command is the address of a server", hint=hint, code="E-CONFIG-SERVER")
     if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "type", "transport")):
         return
-    from toolway.config.editing.mistakes import entry_hint
-
     if hint := entry_hint(entry):
         raise ConfigError(
             "a server needs a command or a url", detail="found neither", hint=hint, code="E-CONFIG-SERVER"

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolway._closest import did_you_mean
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     FieldReader,
@@ -38,6 +39,7 @@ from toolway.config.field_reader import (
     require_object,
     shorten_key,
 )
+from toolway.config.foreign_keys import is_descriptive_key
 from toolway.config.schema import ConfigIssue, Server, check_server_name
 from toolway.config.secret_refs import find_unset_variables
 from toolway.errors import ConfigError
@@ -359,17 +361,12 @@ def find_unknown_keys(block: Any) -> list[ConfigIssue]:
     unknown = [key for key in others if registry.by_setting(key) is None]
     if not unknown:
         return []
-    import difflib
-
-    from toolway.config.foreign_keys import is_descriptive_key
-
     known = sorted((*BLOCK_KEYS, *(key for part in registry.all_parts() for key in part.setting_keys)))
 
     issues = []
     for key in unknown[:MAX_UNKNOWN_KEYS]:
         if not is_descriptive_key(key):
-            close = difflib.get_close_matches(key[:80].lower(), known, n=1, cutoff=0.7)
-            meant = renamed_hint(f"toolway.{key}") or (f"did you mean {close[0]!r}?" if close else "")
+            meant = renamed_hint(f"toolway.{key}") or did_you_mean(key[:80].lower(), known, 0.7)
             message, hint = f"unknown key toolway.{shorten_key(key)}", meant or f"known keys: {', '.join(known)}"
             issues.append(
                 ConfigIssue("", message, "it has no effect", hint, CONFIG_KEY_CODE, "error" if meant else "warning")

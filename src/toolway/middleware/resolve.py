@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from toolway._closest import closest
 from toolway.catalog.catalog import Catalog, Tool
 from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, denied_error
 from toolway.catalog.uri_claims import find_claiming_servers
@@ -179,13 +180,11 @@ def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
 def require_server(servers: Collection[str], name: str) -> None:
     """Raise `NotFound` if no server of this name is configured."""
     if name not in servers:
-        from difflib import get_close_matches
-
         raise NotFound(
             f"unknown server {name!r}",
             server=name,
             detail=f"configured: {', '.join(servers) or 'none'}"[:300],
-            hint=_did_you_mean(get_close_matches(name, list(servers), n=3)),
+            hint=_did_you_mean(closest(name, servers, 3)),
         )
 
 

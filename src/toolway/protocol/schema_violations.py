@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from toolway._closest import closest
 from toolway.errors import ArgumentViolation, InvalidArguments, invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.sanitize import sanitize
@@ -275,7 +276,5 @@ def _nearest(name: Any, known: Iterable[str]) -> str:
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
         return ""
     names = {each.lower(): each for each in list(known)[:_MAX_COMPARED_NAMES] if len(each) <= MAX_NAME_CHARS}
-    from difflib import get_close_matches
-
-    found = get_close_matches(name.lower(), list(names), n=1)
+    found = closest(name.lower(), names)
     return _shorten(names[found[0]]) if found else ""

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
+from toolway.config.editing.mistakes import syntax_hint
 from toolway.config.editing.patch import (
     KeyPath,
     Patch,
@@ -67,8 +68,6 @@ def parse_jsonc(text: str, file: str = "") -> JsonDocument:
     try:
         value = json.loads(plain, parse_constant=_reject_constant)
     except json.JSONDecodeError as exc:
-        from toolway.config.editing.mistakes import syntax_hint
-
         hint = syntax_hint(plain, exc.pos, exc.msg)
         raise _syntax_error(f"line {exc.lineno}, column {exc.colno}: {exc.msg}", file, exc.lineno, hint) from None
     except (ValueError, RecursionError) as exc:

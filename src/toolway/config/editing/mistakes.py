@@ -5,11 +5,11 @@ No hint repeats a value: it may be a secret.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from toolway._closest import closest
 from toolway.part_api import registry
 
 MAX_ENTRY_KEYS: Final = 50  # keys of an entry that are compared with the known ones
@@ -73,9 +73,7 @@ def entry_hint(entry: Mapping[str, Any]) -> str:
     if "mcpServers" in entry or "servers" in entry or any(has_transport(value) for value in inner):
         return "the servers are one level too deep: remove the name and the braces around them"
     for key in list(entry)[:MAX_ENTRY_KEYS]:
-        close = _OTHER_NAMES.get(key.lower()) or next(
-            iter(difflib.get_close_matches(key, ("command", "url"), 1, 0.7)), ""
-        )
+        close = _OTHER_NAMES.get(key.lower()) or next(iter(closest(key, ("command", "url"), cutoff=0.7)), "")
         if close in ("command", "url"):
             return f'use "{close}" instead of "{key[:40]}"'
     return ""
