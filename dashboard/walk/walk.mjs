@@ -432,7 +432,7 @@ try {
     await page.getByRole("tab", { name: "Tools" }).click();
     await page.getByRole("link", { name: options.tool, exact: true }).waitFor();
     await page.getByRole("tab", { name: "Keys" }).click();
-    await page.getByRole("link", { name: "owner", exact: true }).waitFor();
+    await page.getByRole("link", { name: "local", exact: true }).waitFor();
     await inspect("usage of keys");
   });
   await step("save, use and delete a filter with the keyboard", async () => {
