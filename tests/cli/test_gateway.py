@@ -80,6 +80,20 @@ def test_show_reports_the_running_server(toolway):
     assert second["since"] >= first["since"] > 0
 
 
+def test_show_includes_the_info_of_the_server(toolway, gateway, tmp_path):
+    remote = json.loads(toolway("show", "fake", "--json", "-q").stdout)["servers"][0]["info"]
+    local_file = tmp_path / "local.json"
+    local_file.write_text(json.dumps({"mcpServers": {"fake": FAKE}}))
+    local = json.loads(toolway("show", "fake", "--no-gateway", "-c", str(local_file), "--json", "-q").stdout)
+    assert remote == local["servers"][0]["info"]
+    assert (remote["server"], remote["name"], remote["era"]) == ("fake", "fake", "modern")
+    shown = toolway("show", "fake", "-q").stdout
+    assert f"  name          {remote['title']} (fake) {remote['version']}\n" in shown
+    assert f"  capabilities  {', '.join(sorted(remote['capabilities']))}\n" in shown
+    assert json.loads(toolway("show", "broken", "--json", "-q").stdout)["servers"][0]["info"] is None
+    assert "info" not in json.loads(toolway("show", "--json", "-q").stdout)["servers"][0]
+
+
 def test_misspelled_server_gets_suggestion(toolway):
     result = toolway("show", "faek")
     assert "did you mean fake?" in result.stderr

@@ -11,6 +11,7 @@ from mcp.server import MCPServer
 from tests.gateway.bridge_lab import pipe_entry
 from toolway import Hub, NotFound, ServerInfo, ServerUnavailable, SyncHub
 from toolway.testing import fake_server
+from toolway.types import Json
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +37,15 @@ async def test_server_info_has_name_version_and_capabilities() -> None:
         assert "tools" in found.capabilities
         legacy = hub.server_info("legacy")
         assert legacy is not None and (legacy.era, legacy.protocol_version) == ("legacy", "2025-11-25")
-        assert "logging" in legacy.capabilities
+        assert "logging" in legacy.capabilities and legacy.extensions == {}
         with pytest.raises(NotFound, match="nobody"):
             hub.server_info("nobody")
+
+
+def test_extensions_are_those_of_the_capabilities() -> None:
+    declared: Json = {"io.modelcontextprotocol/tasks": {}}
+    for capabilities, expected in (({"extensions": declared}, declared), ({"extensions": 7}, {}), ({}, {})):
+        assert ServerInfo("s", "", "", "", "", "modern", dict(capabilities), "").extensions == expected
 
 
 def test_sync_hub_has_server_info() -> None:

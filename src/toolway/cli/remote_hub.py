@@ -45,7 +45,7 @@ from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Json, ProgressCallback, PromptResult, ResourceResult, ToolRef, ToolResult
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 if TYPE_CHECKING:
     from toolway.cli.commands.catalogs.server_questions import ServerQuestions
@@ -74,6 +74,11 @@ class RemoteHub:
 
     def status(self) -> dict[str, ServerStatus]:
         return self._status
+
+    async def server_info(self, name: str) -> ServerInfo | None:
+        """Return what a server says about itself; None if the gateway is not connected to it."""
+        detail = await self._gateway.request_admin("GET", f"servers/{quote(name, safe='')}/detail")
+        return msgspec.convert(detail["info"], ServerInfo) if "info" in detail else None
 
     async def check_health(self) -> dict[str, HealthResult]:
         """Let the gateway check all its servers now."""

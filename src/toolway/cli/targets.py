@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from toolway.cli.remote_hub import RemoteHub
     from toolway.events import EventSink
     from toolway.hub.hub import Hub
-    from toolway.upstream.status import HealthResult, ServerStatus
+    from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 __all__ = [
     "HubApi",
@@ -55,6 +55,7 @@ __all__ = [
     "is_server_url",
     "load_masked_config",
     "load_masked_file",
+    "load_server_info",
     "require_gateway",
     "require_status",
     "server_from_url",
@@ -70,6 +71,8 @@ class HubApi(Protocol):
     """The `Hub` methods that commands use. `RemoteHub` has them too."""
 
     def status(self) -> dict[str, ServerStatus]: ...
+
+    def server_info(self, name: str) -> ServerInfo | Awaitable[ServerInfo | None] | None: ...
 
     async def check_health(self) -> dict[str, HealthResult]: ...
 
@@ -411,6 +414,12 @@ async def wait_for_tools(
         return []  # a key without admin rights sees the tools of a server, and not its status
     require_server(found, only_server)
     return [found[only_server]]
+
+
+async def load_server_info(servers: HubApi, name: str) -> ServerInfo | None:
+    """Return what a server says about itself; None if it is not connected."""
+    found = servers.server_info(name)
+    return await found if isinstance(found, Awaitable) else found
 
 
 def require_status(servers: HubApi) -> None:

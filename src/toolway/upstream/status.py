@@ -108,6 +108,12 @@ class ServerInfo(msgspec.Struct, frozen=True):
     capabilities: Json
     instructions: str
 
+    @property
+    def extensions(self) -> Json:
+        """Return the extensions of MCP that the server has, with their settings, by identifier."""
+        found = self.capabilities.get("extensions")
+        return found if isinstance(found, dict) else {}
+
 
 class HealthResult(msgspec.Struct, frozen=True):
     """Result of a health check that was just made.

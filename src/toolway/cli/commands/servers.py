@@ -43,6 +43,7 @@ from toolway.cli.targets import (
     failure_cause,
     find_target,
     load_masked_config,
+    load_server_info,
     require_gateway,
     require_status,
     wait_for_tools,
@@ -56,9 +57,10 @@ from toolway.middleware.resolve import require_server
 
 if TYPE_CHECKING:
     from toolway.cli.targets import HubApi, Target, TargetOptions
-    from toolway.upstream.status import HealthResult, ServerStatus
+    from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 _NO_RESULTS: Mapping[str, HealthResult] = {}
+MAX_SHOWN_INSTRUCTIONS = 500  # characters of a server's instructions that `show` prints
 _WATCH_INTERVAL_S = 0.5  # seconds between two polls with --watch
 _LINE_OPTION_EDITORS = ("vi", "vim", "nvim", "nano", "emacs", "micro", "joe")  # editors that accept `+LINE`
 
@@ -83,6 +85,8 @@ def show(
     wait: Wait = None,
 ) -> CommandResult:
     """Show state, protocol era, process, restarts, last error and last stderr lines of one server or all servers.
+
+    For one server, also its name, version, capabilities, extensions and instructions, as it declares them.
 
     With --entry, no server is started and no gateway is asked.
     """
@@ -221,14 +225,16 @@ async def run_status(output: Output, target_options: TargetOptions, wait: float 
     async with target.open(name) as servers:
         statuses = await wait_for_tools(servers, output, wait, name)
         require_status(servers)
+        info = await load_server_info(servers, name) if name is not None else None
     problems = target.problems(name)
     if output.as_json:
-        output.print_json(
-            {"servers": [msgspec.to_builtins(s) for s in statuses], "problems": [problem_to_json(p) for p in problems]}
-        )
+        rows = [msgspec.to_builtins(status) for status in statuses]
+        for row in rows if name is not None else ():
+            row["info"] = msgspec.to_builtins(info)
+        output.print_json({"servers": rows, "problems": [problem_to_json(p) for p in problems]})
     else:
         for status in statuses:
-            _print_status(output, status)
+            _print_status(output, status, info)
         output.print_problems(problems)
     return exit_code_for_statuses(statuses, problems)
 
@@ -302,10 +308,26 @@ def _print_failure(output: Output, status: ServerStatus) -> None:
         output.info_wrapped(f"  hint: {status.hint}", "bold", "        ")
 
 
-def _print_status(output: Output, status: ServerStatus) -> None:
+def _print_status(output: Output, status: ServerStatus, info: ServerInfo | None) -> None:
     output.print_line(f"{status.server}: {status.state}", STATE_STYLES.get(status.state, "yellow"))
-    for label, value in _status_details(status):
-        output.print_line(f"  {label:<12}{value}")
+    for label, value in (*_status_details(status), *_info_details(info)):
+        output.print_wrapped(f"  {label:<14}{value}", indent=" " * 16)
+
+
+def _info_details(info: ServerInfo | None) -> Iterator[tuple[str, Any]]:
+    if info is None:
+        return
+    name = f"{info.title} ({info.name})" if info.title and info.name else info.title or info.name
+    if name:
+        yield "name", f"{name} {info.version}".rstrip()
+    if info.capabilities:
+        yield "capabilities", ", ".join(sorted(key for key in info.capabilities if key != "extensions"))
+    if info.extensions:
+        yield "extensions", ", ".join(sorted(info.extensions))
+    if info.instructions:
+        text = " ".join(info.instructions.split())
+        cut = "… (--json shows all)" if len(text) > MAX_SHOWN_INSTRUCTIONS else ""
+        yield "instructions", f"{text[:MAX_SHOWN_INSTRUCTIONS]}{cut}"
 
 
 def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:

@@ -26,7 +26,7 @@ from toolway.gateway.admin.schema import ref_to as _ref
 from toolway.outcomes import OUTCOMES
 from toolway.part_api import registry
 from toolway.types import Json
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 if TYPE_CHECKING:
     from toolway.gateway.admin.routes import Route
@@ -310,6 +310,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         {
             "now": _NUMBER,
             "status": _ref("ServerStatus"),
+            "info?": _object_from(ServerInfo),
             "timeline": _array(_object({"at": _NUMBER, "state": _STRING, "why": _STRING})),
             "minutes": _ref("MinuteStats"),
             "definition": _ANY_OBJECT,

@@ -150,11 +150,13 @@ class ServersAdmin:
         Raises `NotFound` if the server is unknown.
         """
         status = await self.get_status(name)
+        info = self._servers.info(name)
         now = time.time()
         minutes = self._activity.minutes
         return {
             "now": now,
             "status": status,
+            **({"info": map_texts(msgspec.to_builtins(info), self._activity.masks.mask_for(name))} if info else {}),
             "timeline": list(self._activity.timelines.get(name, ())),
             "minutes": summarize_stats([minutes[name]] if name in minutes else [], now),
             "definition": server_to_json(self._servers.entries[name]),
