@@ -17,12 +17,12 @@ from toolway.cli.framework import CommandSpec
 from toolway.cli.table import COMMANDS
 
 NAMES: Final = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
-MARKS: Final = {"works": "✓", "message": "refused:", "gap": "no:", "not run": "not run:"}
+MARKS: Final = {"works": "✓", "message": "rejected:", "gap": "no:", "not run": "not run:"}
 
 
 def systems() -> str:
     """Return a row for each system: what ran, when, and how it ended."""
-    lines = ["| | ran on | date | works | refused with a reason | no | not run |", "|---|---|---|---|---|---|---|"]
+    lines = ["| | ran on | date | works | rejected with a reason | no | not run |", "|---|---|---|---|---|---|---|"]
     for platform, result in _results().items():
         counts = [sum(each["result"] == kind for each in result["checks"]) for kind in MARKS]
         lines.append(f"| {NAMES[platform]} | {result['system']} | {result['date']} | {' | '.join(map(str, counts))} |")

@@ -166,7 +166,7 @@ export interface SearchAnswer {
 export interface Searches {
   fits: number;
   nothing: number;
-  refused: number;
+  rejected: number;
   calls: Record<string, number>;
   unmet: { query: string; times: number; at: number; fits: boolean; found: string[] }[];
 }

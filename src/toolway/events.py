@@ -21,10 +21,10 @@ AlertKind = Literal[
     "login-needed",
     "token-rejected",
     "rate-limited",
-    "given-up",
+    "server-down",
     "outcome-unknown",
     "audit",
-    "definition-held",
+    "definition-on-hold",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -322,7 +322,7 @@ class AccessEvent(Event, frozen=True):
     part begin with its name.
     """
 
-    action: str  # refused, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or of a part
+    action: str  # rejected, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or of a part
     reason: str = ""
     principal_id: str = ""  # API key id or caller id
 
@@ -370,20 +370,20 @@ class PartCondition(Event, frozen=True):
 class DefinitionReviewed(Event, frozen=True):
     """A tool definition changed from its pin, matches it again, or was accepted."""
 
-    action: str  # held, noted (it is used), released (it is as pinned again, or gone) or approved
+    action: str  # on_hold, noted (it is used), released (it is as pinned again, or gone) or accepted
     kind: str  # tools, prompts, templates or instructions
     name: str
     reason: str = ""  # changed, new, not accepted or suspicious
     digest: str = ""  # SHA-256 of the definition
     finding: str = ""  # of the content rules, the first one
-    who: str = ""  # principal id of the approver; "" for the command line
-    held: int = 0  # held definitions of the server after this
+    who: str = ""  # principal id of who accepted it; "" for the command line
+    held: int = 0  # definitions of the server on hold after this
 
 
 class ApprovalChanged(Event, frozen=True):
     """A call's approval changed: someone was asked or has decided, or the call used the answer."""
 
-    action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
+    action: str  # asked, approved, denied, used, rejected (a used, foreign or outdated answer, a full queue) or expired
     by: str  # client or admin
     id: str  # of the request
     tool: str

@@ -15,7 +15,7 @@ from tests.audit.log_reader import Records, records
 from tests.gateway.load_clients import Failed, load_client
 from tests.gateway.program import program
 from toolway.telemetry import refusals
-from toolway.telemetry.refusals import RefusalCounter, RefusedCalls
+from toolway.telemetry.refusals import RefusalCounter, RejectedCalls
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ forbid (principal, action == Action::"call", resource == Tool::"s.counter") when
 def total(found: Records) -> int:
     """How many refusals the records say there were, one by one or in counts."""
     for each in found:
-        assert sum(each.get("refused", {}).values()) == each.get("count", 0)
+        assert sum(each.get("rejected", {}).values()) == each.get("count", 0)
     return sum(each.get("count", 1) for each in found)
 
 
@@ -66,7 +66,7 @@ async def test_flood_of_rejected_calls_is_logged_as_counts(
         assert await run.stop() == 0
         lines = [line for line in run.log.splitlines() if made[0]["id"] in line]
     log = folder / "state" / "audit.sqlite"
-    calls, decisions = records(log, "call.outcome", "call.refused"), records(log, "policy.decision")
+    calls, decisions = records(log, "call.outcome", "call.rejected"), records(log, "policy.decision")
     of_mallory = [each for each in calls if each["caller"] == f"key:{made[0]['id']}"]
     assert len(of_mallory) < 50 and len(decisions) < 50 and len(lines) < 50
     assert total(of_mallory) == total(decisions) == CALLS
@@ -90,7 +90,7 @@ def test_every_rejected_call_is_counted_once(seed: int, monkeypatch: pytest.Monk
     chance, clock = random.Random(seed), Clock()
     monkeypatch.setattr(refusals, "MAX_CALLERS", 4)
     monkeypatch.setattr(refusals, "MAX_NAMES", 3)
-    reported: list[RefusedCalls] = []
+    reported: list[RejectedCalls] = []
     counter, made, single = RefusalCounter(reported.append, clock), Counter[str](), Counter[str]()
     for _ in range(3_000):
         caller, reason = f"k{chance.randrange(8)}", f"E-{chance.randrange(5)}"
@@ -112,7 +112,7 @@ def test_every_rejected_call_is_counted_once(seed: int, monkeypatch: pytest.Monk
 
 
 def test_lasting_flood_is_one_count_per_interval() -> None:
-    clock, reported = Clock(), list[RefusedCalls]()
+    clock, reported = Clock(), list[RejectedCalls]()
     counter = RefusalCounter(reported.append, clock)
     single = 0
     for _ in range(1_000):
@@ -127,7 +127,7 @@ def test_lasting_flood_is_one_count_per_interval() -> None:
 
 async def test_count_is_reported_at_the_end_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "INTERVAL_S", 0.05)
-    reported: list[RefusedCalls] = []
+    reported: list[RejectedCalls] = []
     counter = RefusalCounter(reported.append)
     single = sum(counter.admits("k", "E-DENIED", "s.t") for _ in range(50))
     async with asyncio.timeout(10):

@@ -137,7 +137,7 @@ async def test_planted_administrator_key_is_rejected(nodes: Cluster, attacker: A
             assert (await client.http.get(f"http://127.0.0.1:{node.port}/admin/keys")).status_code == 401
         async with node.raw("full", TOKEN) as client:
             answer = (await client.http.get(f"http://127.0.0.1:{node.port}/admin/nodes")).json()
-            assert any("'evil'" in line for line in answer["refused"])
+            assert any("'evil'" in line for line in answer["rejected"])
     attacker.run("DELETE FROM api_keys WHERE id = 'evil'")
     await _reads_again(nodes, attacker, "keys")
     await _until(lambda: not _findings(nodes))

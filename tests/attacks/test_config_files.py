@@ -249,7 +249,7 @@ def test_linked_file_inside_the_project_needs_its_own_trust(machine: Machine) ->
     inner = machine.write("project/inner/.mcp.json", servers(tools={"command": "x", "enabled": False}))
     open_trust_store(os.environ).trust(inner, inner.read_bytes())
     (machine.project / ".mcp.json").symlink_to("inner/.mcp.json")
-    assert json.loads(machine.toolway("ls", "--json").stdout)["error"]["code"] == "E-CONFIG-APPROVAL"
+    assert json.loads(machine.toolway("ls", "--json").stdout)["error"]["code"] == "E-CONFIG-UNTRUSTED"
     machine.toolway("trust", "--digest", digest_of(machine))  # a link inside the project may be approved
     assert used(machine) == ["tools"]
 

@@ -44,7 +44,7 @@ def test_bare_era_is_remembered_by_next_command(entry):
 
 
 def test_explain_page_covers_missing_handshake(entry):
-    shown = entry.toolway("explain", "E-START-REFUSED").stdout
+    shown = entry.toolway("explain", "E-START-REJECTED").stdout
     assert "-32601" in shown and "tools/list" in shown
 
 
@@ -55,4 +55,4 @@ def test_server_without_handshake_or_tools_hints_at_explain(entry):
         ".config/toolway/mcp.json", {"mcpServers": {"odd": {"command": sys.executable, "args": ["-c", script]}}}
     )
     status = json.loads(entry.toolway("show", "odd", "--json").stdout)
-    assert "toolway explain E-START-REFUSED" in json.dumps(status)
+    assert "toolway explain E-START-REJECTED" in json.dumps(status)

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
+from toolway.cli.help.other_names import RENAMED_CODES
 
 
 def toolway(*words):
@@ -40,3 +41,9 @@ def test_unrelated_word_gets_no_suggestion():
     result = toolway("explain", "nosuch")
     assert "did you mean" not in result.stderr and "toolway explain" in result.stderr
     assert result.exit_code == 1
+
+
+def test_code_from_before_the_first_release_names_the_new_one():
+    for old, new in RENAMED_CODES.items():
+        assert f"did you mean E-{new}?" in toolway("explain", old).stderr
+        assert toolway("explain", new).exit_code == 0

@@ -57,7 +57,7 @@ def test_invalid_secret_is_rejected(machine, value):
 def test_project_file_starts_nothing_until_trusted(machine):
     file = machine.write("project/.mcp.json", {"mcpServers": {"off": {"command": "x", "enabled": False}}})
     refused = machine.toolway("ls", "--json")
-    assert (refused.exit_code, json.loads(refused.stdout)["error"]["code"]) == (3, "E-CONFIG-APPROVAL")
+    assert (refused.exit_code, json.loads(refused.stdout)["error"]["code"]) == (3, "E-CONFIG-UNTRUSTED")
     shown = machine.toolway("trust", "--json")
     assert shown.exit_code == 3  # no one was there to say yes
     digest = json.loads(shown.stdout)["files"][0]["digest"]

@@ -120,7 +120,7 @@ def test_project_file_is_not_used_until_trusted(place):
     assert {name: server.command for name, server in merged.servers.items()} == {"a": "user"}
     assert [waiting.path for waiting in merged.untrusted] == [file]
     (problem,) = merged.issues
-    assert (problem.code, problem.severity, problem.file) == ("E-CONFIG-APPROVAL", "error", str(file))
+    assert (problem.code, problem.severity, problem.file) == ("E-CONFIG-UNTRUSTED", "error", str(file))
     assert "toolway trust" in problem.hint
     assert all(value.origin.scope == "user" for value in merged.values)
 
@@ -200,7 +200,7 @@ def test_only_untrusted_file_is_an_error_with_hint(place):
     write(project / "mcp.json", {"b": {"command": "x"}})
     with pytest.raises(ConfigError) as caught:
         scopes.load_config(environment, project)
-    assert (caught.value.code, caught.value.hint) == ("E-CONFIG-APPROVAL", "review it: toolway trust")
+    assert (caught.value.code, caught.value.hint) == ("E-CONFIG-UNTRUSTED", "review it: toolway trust")
 
 
 def test_missing_config_error_names_searched_paths(place):
@@ -248,7 +248,7 @@ async def test_hub_without_argument_loads_all_scopes(place, monkeypatch):
     write(project / "mcp.json", {"b": {"command": "x", "enabled": False}})
     hub = Hub()
     assert list(hub.status()) == ["a"]
-    assert [problem.code for problem in hub.config_issues] == ["E-CONFIG-APPROVAL"]
+    assert [problem.code for problem in hub.config_issues] == ["E-CONFIG-UNTRUSTED"]
     approve(project / "mcp.json", os.environ)
     assert list(Hub().status()) == ["a", "b"]
 

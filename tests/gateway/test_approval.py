@@ -46,7 +46,7 @@ async def test_changed_file_is_not_applied_until_trusted(tmp_path: Path) -> None
     try:
         await until(lambda: any("serving at" in line for line in log))
         write(file, {"good": fake_server(), "evil": server_that_marks(mark)})
-        await until(lambda: any("configuration rejected" in line and "E-CONFIG-APPROVAL" in line for line in log))
+        await until(lambda: any("configuration rejected" in line and "E-CONFIG-UNTRUSTED" in line for line in log))
         assert not mark.exists()
         gateway.send_signal(signal.SIGHUP)
         await until(lambda: sum("configuration rejected" in line for line in log) >= 2)

@@ -61,7 +61,7 @@ async def test_audit_log_records_callers_and_changes_without_secrets(tmp_path: P
         await until_state(run, "dead", "failed")
         await run.request("DELETE", f"/admin/keys/{made['id']}")
         assert await run.stop() == 0
-    assert [each["why"] for each in audit_records(folder, "auth.refused")][:1] == ["HTTP 401 at /mcp"]
+    assert [each["why"] for each in audit_records(folder, "auth.rejected")][:1] == ["HTTP 401 at /mcp"]
     assert [each["who"] for each in audit_records(folder, "auth.key_created")] == [made["id"]]
     assert [each["who"] for each in audit_records(folder, "auth.key_revoked")] == [made["id"]]
     assert [(each["server"], each["allowed"]) for each in audit_records(folder, "policy.decision")] == [("evil", False)]

@@ -134,7 +134,7 @@ async def test_server_is_added_to_the_file_after_a_preview(tmp_path, monkeypatch
     assert '+    "new": {' in shown["diff"] and SECRET not in shown["diff"]
     assert editor.file.read_bytes() == ConfigEditor.text(("a", "b"))
     added = await editor.files.add_server("new", entry)
-    assert (added["held"], editor.taken) == (False, [["a", "b", "new"]])
+    assert (added["needs_review"], editor.taken) == (False, [["a", "b", "new"]])
     for taken in ("new", "a", "Not a name"):
         with pytest.raises(ConfigError):
             await editor.files.add_server(taken, entry)

@@ -95,7 +95,7 @@ async def test_local_token_from_another_machine_is_rejected(tmp_path: Path) -> N
         key = found.key()
         for _ in range(3):
             assert (await call_from(found, "127.0.0.1")).status == 200
-        assert not any(isinstance(event, AccessEvent) and event.action == "refused" for event in seen)
+        assert not any(isinstance(event, AccessEvent) and event.action == "rejected" for event in seen)
         for _ in range(3):  # a head that was accepted from one address is not known for another one
             assert (await call_from(found, "127.0.0.1")).status == 200
             denied = await call_from(found, ADDRESS)
@@ -103,7 +103,7 @@ async def test_local_token_from_another_machine_is_rejected(tmp_path: Path) -> N
             assert "www-authenticate" in denied.headers
             assert (await call_from(found, ADDRESS, key)).status == 200
         assert (await call_from(found, "127.0.0.1", **{"X-Forwarded-For": "127.0.0.1"})).status == 401
-        assert any(isinstance(event, AccessEvent) and event.action == "refused" for event in seen)
+        assert any(isinstance(event, AccessEvent) and event.action == "rejected" for event in seen)
         for path in ("/admin/servers", "/who", "/metrics"):
             async with connected(found.port, local_addr=(ADDRESS, 0)) as client:
                 assert (await client.ask(found.request("GET", path))).status == 401

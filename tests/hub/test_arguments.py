@@ -230,7 +230,7 @@ async def test_rejected_calls_are_audited_and_open_no_breaker(files: Files, tmp_
     assert {(each.code, each.executed, each.attempts) for each in finished[:20]} == {("E-ARGUMENTS", "no", 0)}
     records = calls(log)
     rejected = [each for each in records if each.get("code") == "E-ARGUMENTS"]
-    [rest] = audit_records(log, "call.refused")  # the first ones are recorded one by one
+    [rest] = audit_records(log, "call.rejected")  # the first ones are recorded one by one
     assert len(rejected) + rest["count"] == 20
     assert {(each["kind"], each["outcome"], each["certainty"]) for each in rejected} == {
         ("call.outcome", "rejected", "C0")

@@ -228,7 +228,7 @@ def test_gateway_shows_no_secret(lab: Lab) -> None:
     assert b"using the gateway" in written
     kept = lab.home / ".local/state/toolway/gateway"
     assert b'"call.outcome"' in b"".join(file.read_bytes() for file in kept.glob("audit.sqlite*"))
-    assert list((kept / "alerts").glob("*-given-up-*.md"))
+    assert list((kept / "alerts").glob("*-server-down-*.md"))
     assert lab.canary.seen_in(written) == set(), _around(written, lab, next(iter(lab.canary.seen_in(written)), ""))
     assert arguments.leaks == set()
     assert lab.leaks_on_disk() == []

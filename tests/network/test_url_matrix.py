@@ -119,7 +119,7 @@ async def of_the_doctor(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
 async def of_a_webhook(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
     """No one waits for it: it says what went wrong in the log."""
     trust = ssl.create_default_context()
-    matter = encode_alert(Alert("", "given-up", "it failed"))
+    matter = encode_alert(Alert("", "server-down", "it failed"))
 
     async def one(cell: Cell) -> str:
         why, again = await Webhook(cell.url("/hook"), {}, policy)._post(matter, trust)

@@ -47,7 +47,7 @@ def keys(home: Home) -> str:
     home.toolway("keys", "budgets")
     home.toolway("keys", "revoke", row["id"])
     home.toolway("call", "fake.echo", "text=x", "--gateway", gateway.url, "--token", key, code=6)
-    return "a revoked key is refused"
+    return "a revoked key is rejected"
 
 
 @check("Gateway", "a changed config file is applied while the gateway runs, and by `POST /admin/reload`")
@@ -180,4 +180,4 @@ def policy(home: Home) -> str:
     home.start_gateway()
     home.toolway("call", "fake.echo", "text=x")
     home.toolway("call", "fake.add", "a:=1", "b:=2", code=1)
-    return "the forbidden call is refused"
+    return "the forbidden call is rejected"

@@ -82,7 +82,7 @@ def batch_file(home: Home) -> str | NotRun:
     )
     assert home.toolway("call", "s.echo", "text=x", "-q").strip() == "x"
     assert "cmd.exe would read" in home.toolway("call", "bad.echo", "text=x", code=4)
-    return "runs; an argument with & is refused"
+    return "runs; an argument with & is rejected"
 
 
 @check("Servers", "a server that crashes is started again, and its exit code is told")

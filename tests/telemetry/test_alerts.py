@@ -38,7 +38,7 @@ from toolway.telemetry.webhook import Webhook
 from toolway.testing import FakeHttp, fake_server
 
 pytestmark = pytest.mark.anyio
-ALERT = Alert("github", "given-up", "github was given up", "exit code 1", "toolway show github", at=1e9)
+ALERT = Alert("github", "server-down", "github was given up", "exit code 1", "toolway show github", at=1e9)
 
 
 def finished(outcome: str = "ok", tool: str = "pay", **more: Any) -> CallFinished:
@@ -122,7 +122,7 @@ def test_each_cause_has_its_fix() -> None:
         ("login-needed", "toolway login bank"),
         ("token-rejected", "renew the token, then restart the server: toolway restart bank"),
         ("rate-limited", "call it less often, or raise the limit of your account at the service"),
-        ("given-up", "install it, then restart the server: toolway restart bank"),
+        ("server-down", "install it, then restart the server: toolway restart bank"),
     ]
     assert alerts[1].detail == "***" and alerts[2].message == "bank asked us to pause for 7 hours"
 
@@ -195,11 +195,11 @@ async def test_each_alert_is_one_readable_private_file(tmp_path: Path) -> None:
         sink.on_event(AuditFailed("", "No space left on device"))
     assert names(folder) == [
         "audit.md",
-        "given-up-github.md",
         "outcome-unknown-bank-c1.md",
         "outcome-unknown-bank-c2.md",
+        "server-down-github.md",
     ]
-    text = next(folder.glob("*given-up*")).read_text()
+    text = next(folder.glob("*server-down*")).read_text()
     assert "canary" not in text and "toolway restart github" in text and "Delete this file" in text
     assert {file.stat().st_mode & 0o077 for file in folder.glob("*.md")} == {0}
 
@@ -211,18 +211,18 @@ async def test_alert_of_earlier_run_is_not_repeated_and_is_settled(tmp_path: Pat
     written = names(tmp_path)
     async with alert_files(tmp_path) as sink:
         sink.on_event(failed)
-    assert names(tmp_path) == written == ["given-up-github.md"]
+    assert names(tmp_path) == written == ["server-down-github.md"]
     async with alert_files(tmp_path) as sink:
         sink.on_event(Connected("github", "modern", "2026-07-28"))
     assert names(tmp_path) == [] and names(tmp_path / "settled") == written
 
 
 async def test_old_file_of_the_same_cause_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "20200101T000000Z-given-up-github.md").write_text("old")
+    (tmp_path / "20200101T000000Z-server-down-github.md").write_text("old")
     async with alert_files(tmp_path) as sink:
         sink.on_event(StateChanged("github", "starting", "failed", "exit code 1"))
-    assert names(tmp_path) == ["given-up-github.md"]
-    assert not (tmp_path / "20200101T000000Z-given-up-github.md").exists()
+    assert names(tmp_path) == ["server-down-github.md"]
+    assert not (tmp_path / "20200101T000000Z-server-down-github.md").exists()
 
 
 async def test_login_alert_is_resolved_when_server_connects(tmp_path: Path) -> None:
@@ -311,10 +311,10 @@ async def test_retry_delay_of_failed_server_is_not_a_rate_limit(tmp_path: Path) 
         for _ in range(2):
             with pytest.raises(CallError) as caught:
                 await hub.call_tool("gone.x")
-            await until(lambda: names(tmp_path) == ["given-up-gone.md"], 20)
+            await until(lambda: names(tmp_path) == ["server-down-gone.md"], 20)
             assert caught.value.executed == "no"
         assert (hub.status()["gone"].next_retry or 0) >= 100
-    assert names(tmp_path) == ["given-up-gone.md"]
+    assert names(tmp_path) == ["server-down-gone.md"]
 
 
 async def test_long_rate_limit_is_alerted_by_default() -> None:
@@ -390,7 +390,7 @@ async def test_webhook_is_retried_on_temporary_errors(statuses: tuple[int, ...],
         await asyncio.sleep(0.1)
         await made.close()
     assert len(hook.got) == len(statuses) and made.dropped == lost
-    assert hook.got[0]["kind"] == "given-up" and "github was given up" in hook.got[0]["text"]
+    assert hook.got[0]["kind"] == "server-down" and "github was given up" in hook.got[0]["text"]
     parts = [hook.got[0][name] for name in ("message", "detail", "hint")]
     assert parts == ["github was given up", "exit code 1", "toolway show github"]
     assert "x-key: k" in hook.heads[0].lower()
@@ -419,7 +419,7 @@ async def test_gateway_writes_alerts_and_calls_webhook(tmp_path: Path) -> None:
             folder = tmp_path / "gateway" / "state" / "alerts"
             run.write({**servers, "bad": {"command": "false", "maxRestarts": 1}}, **block)
             run.signal(signal.SIGHUP)
-            await until(lambda: names(folder) == ["given-up-bad.md"], 30)
+            await until(lambda: names(folder) == ["server-down-bad.md"], 30)
             await until(lambda: hook.got, 10)
             assert await run.stop() == 0
     assert hook.got[0]["server"] == "bad"

@@ -67,7 +67,7 @@ def test_sandbox_hint_names_the_server() -> None:
 def test_start_failure_has_reason_code_and_hint() -> None:
     assert "0.5 s" in start_failure(TimeoutError(), 0.5).reason
     assert '"1s"' in start_failure(TimeoutError(), 0.5).hint
-    assert start_failure(JSONRPCError(-32603, "no"), 0.5).code == "E-START-REFUSED"
+    assert start_failure(JSONRPCError(-32603, "no"), 0.5).code == "E-START-REJECTED"
     refused = start_failure(TransportError("refused", Certainty.NOT_SENT, code="E-HTTP-CONNECT", hint="start it"), 0.5)
     assert (refused.reason, refused.code, refused.hint, refused.moved) == (
         "refused",

@@ -385,7 +385,7 @@ def test_cancel_during_undo_lets_undo_finish() -> None:
     ("code", "waits", "state"),
     [
         ("E-NOT-FOUND", False, "stuck"),
-        ("E-TOOL-HELD", False, "stuck"),
+        ("E-TOOL-ON-HOLD", False, "stuck"),
         ("E-ARGUMENTS", True, "stuck"),
         ("E-ARGUMENTS", False, "failed"),
     ],

@@ -10,7 +10,7 @@ import { ActionButton, Hint } from "./common";
 /** List of open alerts. `compact` shows only the newest, in short, without alerts that the home page shows elsewhere. */
 export function Alerts({ compact = false }: { compact?: boolean }) {
   const { data, reload } = useAdmin<{ alerts: Alert[] }>("alerts", useLive().overview?.last_event);
-  const all = (data?.alerts ?? []).filter((each) => !compact || each.kind !== "given-up").reverse();
+  const all = (data?.alerts ?? []).filter((each) => !compact || each.kind !== "server-down").reverse();
   const limit = compact ? 3 : 50;
   if (!all.length && compact) return null;
   return (

@@ -26,7 +26,7 @@ export interface Change {
 
 export interface Written {
   diff?: string;
-  held?: boolean;
+  needs_review?: boolean;
   hint?: string;
   problems?: string[];
 }

@@ -20,7 +20,7 @@ export function AddServer() {
   const [args, setArgs] = useState("");
   const [env, setEnv] = useState("");
   const [text, setText] = useState("");
-  const [held, setHeld] = useState<{ name: string; hint: string } | null>(null);
+  const [untrusted, setUntrusted] = useState<{ name: string; hint: string } | null>(null);
   const pasted = kind === "json" ? parsePasted(text) : null;
   const shownName = name || pasted?.name || "";
   const entry = (): Entry => {
@@ -30,16 +30,16 @@ export function AddServer() {
   };
   const problem = findProblem(shownName, kind, kind === "url" ? url : kind === "command" ? command : text, pasted);
   const done = async (written: Written) => {
-    if (written.held) setHeld({ name: shownName, hint: written.hint ?? "" });
+    if (written.needs_review) setUntrusted({ name: shownName, hint: written.hint ?? "" });
     else go((await isKnown(shownName)) ? path("servers", shownName) : "/servers");
     await refresh();
   };
-  if (held) {
+  if (untrusted) {
     return (
       <div className="page">
-        <h1>{held.name} needs your review</h1>
+        <h1>{untrusted.name} needs your review</h1>
         <p className="prose">The entry is in the config file. It runs a command or sends a secret, so Toolway uses it only after you review it in a terminal on the gateway machine:</p>
-        <Copyable text={held.hint} />
+        <Copyable text={untrusted.hint} />
         <p><Link to="/servers">All servers</Link> · <Link to="/config">Config</Link></p>
       </div>
     );

@@ -59,12 +59,12 @@ export function Config() {
 /** The file's content. The values that the user changes in it are applied; comments stay as they are. */
 function Editor({ text, done }: { text: string; done: () => void }) {
   const [edited, setEdited] = useState<string | null>(null);
-  const [held, setHeld] = useState("");
+  const [untrusted, setUntrusted] = useState("");
   if (edited === null) {
     return (
       <>
         <div className="bar"><h2>Current version</h2><button type="button" onClick={() => setEdited(text)}>Edit</button></div>
-        {held && <p role="status">An entry needs your review. On the gateway machine, run: <code>{held}</code></p>}
+        {untrusted && <p role="status">An entry needs your review. On the gateway machine, run: <code>{untrusted}</code></p>}
         <pre className="file" tabIndex={0}>{text}</pre>
       </>
     );
@@ -75,7 +75,7 @@ function Editor({ text, done }: { text: string; done: () => void }) {
       <p className="muted">Here you can add and remove servers, change some settings of a server, and change toolsets. Leave *** as it is: it stands for a secret. Comments are kept. For everything else: <code>toolway edit</code></p>
       <textarea aria-label="Text of the file" className="file" rows={26} spellCheck={false} value={edited} onChange={(event) => setEdited(event.target.value)} />
       <div className="actions">
-        <SaveButton title="Change the config file?" disabled={edited === text} change={() => ({ method: "put", path: "config", body: { before: text, after: edited } })} done={(written) => { setHeld(written.held ? (written.hint ?? "") : ""); setEdited(null); done(); }}>Review and save</SaveButton>
+        <SaveButton title="Change the config file?" disabled={edited === text} change={() => ({ method: "put", path: "config", body: { before: text, after: edited } })} done={(written) => { setUntrusted(written.needs_review ? (written.hint ?? "") : ""); setEdited(null); done(); }}>Review and save</SaveButton>
         <button type="button" onClick={() => setEdited(null)}>Cancel</button>
       </div>
     </>

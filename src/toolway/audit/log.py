@@ -157,7 +157,7 @@ class AuditLog:
 
     async def close(self) -> None:
         if self.recorder is not None:
-            self.recorder.flush_refused()
+            self.recorder.flush_rejected()
         if self._checkpoints is not None:
             await self._checkpoints.close()
         if self.writer is not None:

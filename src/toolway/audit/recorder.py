@@ -39,7 +39,7 @@ from toolway.outcomes import CANCELLED_CODE, audit_value, code_of_result, error_
 from toolway.secrets.replacer import cut_text
 from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry.redaction import CUT_MARK, Redactor
-from toolway.telemetry.refusals import RefusalCounter, RefusedCalls, is_refused
+from toolway.telemetry.refusals import RefusalCounter, RejectedCalls, is_rejected
 from toolway.types import Call, CallResult, Effect, Json
 
 READ_GRACE_S: Final = 300.0  # reading calls are accepted for this time although the log cannot be written
@@ -94,7 +94,7 @@ class AuditRecorder:
         self._mask = mask
         self._shared_fields: dict[Hashable, SharedFields] = {}
         self._open_intents: dict[str, None] = {}  # calls in flight whose outcome the middleware records
-        self._refusals = RefusalCounter(self._record_refused, now)
+        self._refusals = RefusalCounter(self._record_rejected, now)
         self._denials = RefusalCounter(self._record_denied, now)  # of policies
 
     # -- for the middleware -------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class AuditRecorder:
             del self._open_intents[event.id]
             return
         name = self._redacted_name(event.server, event.method, event.tool or event.name)
-        if is_refused(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{name}"):
+        if is_rejected(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{name}"):
             return
         fields: RecordFields = {"call": event.id, "caller": event.caller, "server": event.server}
         fields["tool"] = name
@@ -255,15 +255,15 @@ class AuditRecorder:
             fields["given"] = self._redacted_arguments(event.server, event.params)
         self._writer.enqueue(b"call.outcome", encode_fields(fields))
 
-    def _record_refused(self, found: RefusedCalls) -> None:
-        fields: RecordFields = {"caller": found.caller, "count": found.count, "refused": found.names}
-        self._writer.enqueue(b"call.refused", encode_fields({**fields, "seconds": found.seconds}))
+    def _record_rejected(self, found: RejectedCalls) -> None:
+        fields: RecordFields = {"caller": found.caller, "count": found.count, "rejected": found.names}
+        self._writer.enqueue(b"call.rejected", encode_fields({**fields, "seconds": found.seconds}))
 
-    def _record_denied(self, found: RefusedCalls) -> None:
-        fields: RecordFields = {"who": found.caller, "allowed": False, "count": found.count, "refused": found.names}
+    def _record_denied(self, found: RejectedCalls) -> None:
+        fields: RecordFields = {"who": found.caller, "allowed": False, "count": found.count, "rejected": found.names}
         self._writer.enqueue(b"policy.decision", encode_fields({**fields, "seconds": found.seconds}))
 
-    def flush_refused(self) -> None:
+    def flush_rejected(self) -> None:
         """Record rejections that were counted but not yet recorded. Call it before the log is closed."""
         self._refusals.flush()
         self._denials.flush()

@@ -245,7 +245,7 @@ class PinKeeper:
             approved = await asyncio.to_thread(self._file.approve, own, digests, self._now())
             self._reread(who)
         for key in approved if self._file is None else ():
-            self._emit(review_event("approved", own, key, who=who))
+            self._emit(review_event("accepted", own, key, who=who))
         if self._file is None:
             self._on_changed(server)
         return approved
@@ -386,13 +386,13 @@ class PinKeeper:
             self.review_state.adopt(found)
             for key, pin in found.pins.items():
                 if pin.approved and pin != own.pins.get(key):
-                    self._emit(review_event("approved", found, key, who=who))
+                    self._emit(review_event("accepted", found, key, who=who))
             self._on_changed(name)
 
     # -- events
 
     def _on_deviation(self, server: str, key: str, deviation: Deviation | None) -> None:
-        action = "released" if deviation is None else "held" if deviation.held else "noted"
+        action = "released" if deviation is None else "on_hold" if deviation.held else "noted"
         self._emit(review_event(action, self.review_state.servers[server], key, deviation))
 
     def _warn(self, text: str) -> None:

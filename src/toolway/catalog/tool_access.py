@@ -15,7 +15,7 @@ from toolway.errors import AccessDenied
 from toolway.types import ToolRef
 
 TOOL_DENIED_CODE: Final = "E-TOOL-DENIED"
-TOOL_HELD_CODE: Final = "E-TOOL-HELD"
+TOOL_ON_HOLD_CODE: Final = "E-TOOL-ON-HOLD"
 MAX_TOOL_NAME_CHARS: Final = 128  # no server has a tool with a longer name
 _RUN_TIME_LIST: Final = "set_denied_tools()"
 PINS_SETTING: Final = "pins"
@@ -75,7 +75,7 @@ def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
             tool=ref.tool,
             detail="we are still saving its first pin",
             hint="call it again in a moment; if it stays on hold, the log says why the pins cannot be stored",
-            code=TOOL_HELD_CODE,
+            code=TOOL_ON_HOLD_CODE,
         )
     if setting == PINS_SETTING:
         return AccessDenied(
@@ -84,7 +84,7 @@ def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
             tool=ref.tool,
             detail="its definition changed since you last reviewed it",
             hint=f"see the difference: toolway trust tools diff {ref}; then: toolway trust tools accept {ref}",
-            code=TOOL_HELD_CODE,
+            code=TOOL_ON_HOLD_CODE,
         )
     detail = f"it is not in {setting}" if setting == "tools.allow" else f"{setting} contains it"
     return AccessDenied(

@@ -19,7 +19,7 @@ from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Prompt, Resource, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
 from toolway.cli.gateway_client import ADMIN_TIMEOUT_S, GatewayClient
-from toolway.config.approval.held_entries import HELD_CODE
+from toolway.config.approval.held_entries import REVIEW_CODE
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import (
     AccessDenied,
@@ -119,9 +119,9 @@ class RemoteHub:
     async def _refresh_status(self) -> None:
         response = await self._gateway.request_admin("GET", "servers")
         self._status = {fields["server"]: msgspec.convert(fields, ServerStatus) for fields in response["servers"]}
-        held = response.get("held", ())  # an older gateway holds nothing
+        to_review = response.get("needs_review", ())  # an older gateway has none
         self.config_issues = tuple(
-            msgspec.structs.replace(msgspec.convert(fields, ConfigIssue), code=HELD_CODE) for fields in held
+            msgspec.structs.replace(msgspec.convert(fields, ConfigIssue), code=REVIEW_CODE) for fields in to_review
         )
 
     async def _load_tools(self) -> None:

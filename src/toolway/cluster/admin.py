@@ -75,7 +75,7 @@ class NodesAdmin:
             "nats": self._is_connected(),
             "nodes": [{**_node_to_json(each), "servers": counts.owned.get(each.info.id, 0)} for each in nodes],
             "unowned": counts.unowned,
-            "refused": list(self._findings()),
+            "rejected": list(self._findings()),
         }
 
     async def get_node(self, name: str) -> Json:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from toolway.config.approval.held_entries import (
-    HELD_CODE,
     MODEL_URLS_NAME,
+    REVIEW_CODE,
     SIGNER_NAME,
     ApprovalGate,
     HeldEntry,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
 
 __all__ = [
-    "HELD_CODE",
+    "REVIEW_CODE",
     "UNTRUSTED_CODE",
     "ApprovalGate",
     "ConfigPaths",
@@ -90,7 +90,7 @@ __all__ = [
     "with_project_cwd",
 ]
 
-UNTRUSTED_CODE: Final = "E-CONFIG-APPROVAL"
+UNTRUSTED_CODE: Final = "E-CONFIG-UNTRUSTED"
 MAX_LINE_LEVELS: Final = 6  # depth of keys with a known line; deeper keys have the line of their ancestor at this depth
 
 

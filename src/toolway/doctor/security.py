@@ -178,7 +178,7 @@ def check_reload(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
     if approval.reload_all:
         message = 'entries that another program writes into the file are used without your review: "reload" is "all"'
         yield _fail("reload", message, "toolway.gateway.reload").with_fix(
-            "use trusted entries only", _settings(reload="approved"), "E-CONFIG-HELD"
+            "use trusted entries only", _settings(reload="approved"), "E-CONFIG-REVIEW"
         )
 
 
@@ -234,7 +234,7 @@ def _approval(server: CheckedServer) -> Check:
     elif server.approval == "unrecorded":
         message = "its entry is not recorded as trusted yet: the first start of the gateway trusts all entries"
         return _fail(server.name, message, server.source).with_fix(
-            "review the file, then record its entries", server.record_command, "E-CONFIG-HELD"
+            "review the file, then record its entries", server.record_command, "E-CONFIG-REVIEW"
         )
     elif server.approval == "all":
         message = 'its entry is used because "reload" is "all"'

@@ -25,7 +25,7 @@ def check_protocol(server: Server, trial: TrialStart) -> Check:
     agreement = trial.agreement
     if agreement is None:
         failure = trial.failure
-        if failure is None or failure.code not in ("E-ERA", "E-VERSION", "E-START-REFUSED", "E-ANSWER"):
+        if failure is None or failure.code not in ("E-ERA", "E-VERSION", "E-START-REJECTED", "E-ANSWER"):
             return Check("handshake", "skip", "not reached")
         if failure.code == "E-ERA":
             message = "the server supports only the legacy era, but its entry requires the modern era"

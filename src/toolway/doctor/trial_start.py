@@ -197,7 +197,7 @@ async def _classify_failure(session: Session, server: Server, exc: Exception) ->
         return Disconnect(f"no answer within {server.timeout.start:g} s", "E-START-TIMEOUT")
     if isinstance(exc, JSONRPCError):
         reason = f"the server returned error {exc.code}: {exc.message}"
-        return Disconnect(reason, "E-START-REFUSED", hint=refusal_hint(exc))
+        return Disconnect(reason, "E-START-REJECTED", hint=refusal_hint(exc))
     assert isinstance(exc, TransportError)
     if exc.code.startswith("E-STDIO-") and session.transport.info().pid is not None:
         with suppress(TimeoutError):

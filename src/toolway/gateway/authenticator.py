@@ -255,7 +255,7 @@ class DenialLog:
         self._emitted += 1
         more = f", and {self._suppressed} earlier ones" if self._suppressed else ""
         self._suppressed = 0
-        self._emit(AccessEvent("", "refused", f"HTTP {status} at {path[:200]}{more}"))
+        self._emit(AccessEvent("", "rejected", f"HTTP {status} at {path[:200]}{more}"))
 
 
 class ThrottleLog:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from toolway._os import on_reload_signal, on_stop_signals
 from toolway.catalog.pin_ignore import ignored_paths
-from toolway.config.approval.held_entries import HELD_CODE, HeldEntry, count_waiting
+from toolway.config.approval.held_entries import REVIEW_CODE, HeldEntry, count_waiting
 from toolway.config.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
@@ -445,7 +445,7 @@ class GatewayProcess:
             kept = _held_servers(self._file_config, loaded)
             if kept and self._shares_config:
                 raise ConfigError(
-                    count_waiting(kept), detail="their entries were changed, and not by toolway", code=HELD_CODE
+                    count_waiting(kept), detail="their entries were changed, and not by toolway", code=REVIEW_CODE
                 )
             self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
             if self._cluster_node is not None and self._shares_config:
@@ -613,7 +613,7 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
     """
     known_errors = {(problem.server, problem.file) for problem in before.issues if problem.severity == "error"}
     for problem in now.issues:
-        is_known = problem.code == HELD_CODE or (problem.server, problem.file) in known_errors
+        is_known = problem.code == REVIEW_CODE or (problem.server, problem.file) in known_errors
         if problem.severity == "error" and not is_known:
             raise ConfigError(
                 problem.message,

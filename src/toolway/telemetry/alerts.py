@@ -3,10 +3,10 @@
     login-needed      a server requires a login by a user, or a login ended
     token-rejected    a server rejected the fixed token of its entry
     rate-limited      a server asks to wait for several minutes or longer
-    given-up          a server failed too often, and is now restarted only rarely
+    server-down          a server failed too often, and is now restarted only rarely
     outcome-unknown   a call may have run: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
-    definition-held   a definition of a server changed or is new, and needs review
+    definition-on-hold   a definition of a server changed or is new, and needs review
     cluster-database  the cluster database was changed without the cluster key
     workflow-asks     a workflow run waits for a user's answer
     workflow-stuck    a workflow run cannot continue
@@ -67,7 +67,7 @@ MAX_RESOLVED_ALERTS: Final = 200
 MAX_QUEUED_ALERTS: Final = 1000  # alerts that wait to be written
 MAX_PART_CHARS: Final = 2000  # of message, detail or hint
 OVERFLOW_FILE: Final = "and-more.txt"
-_ENDED_BY_CONNECT: Final[tuple[AlertKind, ...]] = ("given-up", "login-needed", "token-rejected")
+_ENDED_BY_CONNECT: Final[tuple[AlertKind, ...]] = ("server-down", "login-needed", "token-rejected")
 _ENDED_BY_CALL: Final = frozenset({"login-needed", "token-rejected", "rate-limited"})
 _log = logging.getLogger("toolway.alerts")
 
@@ -95,7 +95,7 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         message = "the cluster database was changed without the cluster key"
         hint = "find out who can write to it, then follow docs/errors/E-RECORD-CHANGED.md: toolway cluster nodes"
         return Alert("", "cluster-database", message, event.reason, hint)
-    if isinstance(event, DefinitionReviewed) and event.action == "held":
+    if isinstance(event, DefinitionReviewed) and event.action == "on_hold":
         return _held_alert(event)
     if isinstance(event, PartCondition):
         texts = (event.message, event.detail, event.hint)
@@ -145,7 +145,7 @@ def _alert_from_state(event: StateChanged, restart: str) -> Alert | None:
     if event.new != "failed":
         return None
     fix = f"{hint or 'remove the cause'}, then restart the server: {restart.format(server)}"
-    return Alert(server, "given-up", f"{server} is down: it keeps failing", event.reason, fix)
+    return Alert(server, "server-down", f"{server} is down: it keeps failing", event.reason, fix)
 
 
 def _login_alert(server: str, detail: str, hint: str, tool: str = "", caller: str = "") -> Alert:
@@ -176,7 +176,7 @@ def _held_alert(event: DefinitionReviewed) -> Alert:
     hint = f"see the difference: toolway trust tools diff {event.server}; then accept it, or remove the server"
     detail = f"{name}: {event.reason}{': ' if event.finding else ''}{event.finding}"
     message = f"a definition of {event.server} is on hold"
-    return Alert(event.server, "definition-held", message, detail, hint, event.name)
+    return Alert(event.server, "definition-on-hold", message, detail, hint, event.name)
 
 
 def _format_wait(seconds: float) -> str:
@@ -239,7 +239,7 @@ class AlertDetector:
         elif isinstance(event, DefinitionReviewed):
             self._detect(event)
             if not event.held:
-                self._resolve(Alert(event.server, "definition-held", "").key, event.server)
+                self._resolve(Alert(event.server, "definition-on-hold", "").key, event.server)
         elif isinstance(event, PartCondition):
             if event.is_open:
                 self._detect(event)

@@ -24,7 +24,7 @@ from toolway.events import (
     StateChanged,
 )
 from toolway.outcomes import deserves_warning, error_code, outcome_of
-from toolway.telemetry.refusals import RefusalCounter, RefusedCalls, is_refused
+from toolway.telemetry.refusals import RefusalCounter, RejectedCalls, is_rejected
 
 LogFormat = Literal["text", "json"]
 MAX_VALUE_CHARS: Final = 2000
@@ -145,12 +145,12 @@ class LogSink:
         self.wants_calls = calls
         self.wants_successes = calls and _calls_log.isEnabledFor(logging.INFO)  # the level is read once
         self._failing: set[str] = set()  # servers whose failure was already logged as a warning
-        self._refusals = RefusalCounter(_log_refused)
+        self._refusals = RefusalCounter(_log_rejected)
 
     def on_call(self, event: CallFinished) -> None:
         if not self.wants_calls:
             return
-        if is_refused(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{event.tool}"):
+        if is_rejected(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{event.tool}"):
             return
         level = logging.WARNING if deserves_warning(event.code, event.executed) else logging.INFO
         if _calls_log.isEnabledFor(level):
@@ -202,9 +202,9 @@ class LogSink:
         return logging.WARNING
 
 
-def _log_refused(found: RefusedCalls) -> None:
+def _log_rejected(found: RejectedCalls) -> None:
     names = ", ".join(f"{name}: {count}" for name, count in found.names.items())
-    fields = {"caller": found.caller, "count": found.count, "refused": names, "seconds": found.seconds}
+    fields = {"caller": found.caller, "count": found.count, "rejected": names, "seconds": found.seconds}
     _calls_log.warning("more calls were rejected", extra=fields)
 
 

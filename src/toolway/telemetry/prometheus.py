@@ -81,7 +81,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_queue_waiting": ("gauge", ("server",), "Calls queued for a slot"),
     "toolway_queue_limit": ("gauge", ("server",), "Maximum number of queued calls; more calls are rejected"),
     "toolway_retries_running": ("gauge", ("server",), "Retries in flight"),
-    "toolway_retry_budget_refused": ("counter", ("server",), "Retries rejected by the retry budget"),
+    "toolway_retry_budget_rejected": ("counter", ("server",), "Retries rejected by the retry budget"),
     "toolway_breaker_open": (
         "gauge",
         ("server", "tool"),
@@ -90,7 +90,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_approvals": (
         "counter",
         ("server", "action"),
-        "Questions about calls: `asked`, `approved`, `denied`, `used`, `refused`, `expired`",
+        "Questions about calls: `asked`, `approved`, `denied`, `used`, `rejected`, `expired`",
     ),
     "toolway_workflow_runs": (
         "counter",

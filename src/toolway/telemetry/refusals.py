@@ -29,7 +29,7 @@ _MAX_NAME_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedCalls:
+class RejectedCalls:
     """Number of refusals of one caller in an interval, by reason and tool."""
 
     caller: str
@@ -44,7 +44,7 @@ class _Caller:
     counted: Counter[str] = field(default_factory=Counter)  # reason and tool → refusals since the last report
 
 
-def is_refused(event: CallFinished) -> bool:
+def is_rejected(event: CallFinished) -> bool:
     """Return True if a call ended before anything was sent for it: it was denied, unknown, invalid or over a limit."""
     return event.executed == "no" and not event.attempts and error_code(event.code) != ""
 
@@ -52,7 +52,7 @@ def is_refused(event: CallFinished) -> bool:
 class RefusalCounter:
     """Decides which rejected calls are reported individually, and counts the rest."""
 
-    def __init__(self, report: Callable[[RefusedCalls], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, report: Callable[[RejectedCalls], None], now: Callable[[], float] = time.monotonic) -> None:
         """Create the counter. `report` gets the count of each caller at the end of an interval."""
         self._report = report
         self._now = now
@@ -91,7 +91,7 @@ class RefusalCounter:
         self._callers = counted
         for caller, found in counted.items():
             names, found.counted = found.counted, Counter()
-            self._report(RefusedCalls(caller, names.total(), dict(names), round(seconds, 1)))
+            self._report(RejectedCalls(caller, names.total(), dict(names), round(seconds, 1)))
 
     def _start_timer(self, delay: float) -> None:
         if self._timer is not None:

@@ -206,7 +206,7 @@ def start_failure(exc: Exception, limit: float) -> Disconnect:
         return Disconnect(f"no response within {limit:g} s", "E-START-TIMEOUT", hint=hint)
     if isinstance(exc, JSONRPCError):
         reason = f"the server rejected the session: error {exc.code}, {exc.message}"
-        return Disconnect(reason, "E-START-REFUSED", hint=refusal_hint(exc))
+        return Disconnect(reason, "E-START-REJECTED", hint=refusal_hint(exc))
     assert isinstance(exc, TransportError)
     if exc.code == SERVER_MOVED:
         return Disconnect(exc.reason, exc.code, moved=True)
@@ -217,7 +217,7 @@ def refusal_hint(exc: JSONRPCError) -> str:
     """Return a hint for a server that answered its first requests with an error; empty if there is none."""
     if exc.code != METHOD_NOT_FOUND:
         return ""
-    return "the server knows neither initialize nor tools/list; to find out more: toolway explain E-START-REFUSED"
+    return "the server knows neither initialize nor tools/list; to find out more: toolway explain E-START-REJECTED"
 
 
 class RestartBackoff:

@@ -34,7 +34,9 @@ from toolway.workflows.expressions import ExpressionError
 from toolway.workflows.journal import DOUBT_VARIABLE, FINAL_STATES, Entry, RunMessage, RunRecord, RunState
 
 SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
-TOOL_GONE_CODES: Final = frozenset(("E-NOT-FOUND", "E-TOOL-HELD"))  # the tool does not exist, or its definition changed
+TOOL_GONE_CODES: Final = frozenset(
+    ("E-NOT-FOUND", "E-TOOL-ON-HOLD")
+)  # the tool does not exist, or its definition changed
 HOLD_POLL_S: Final = 10.0
 HOLD_S: Final = 24 * 3600.0  # after it, the attempt has failed
 ARGUMENTS_CODE: Final = "E-ARGUMENTS"  # the schema of the tool rejects the arguments

@@ -127,7 +127,7 @@ async def test_alerts_stay_until_resolved_and_are_bounded(tmp_path: Path):
         unknown = CallFinished("a", "tools/call", "a.pay", "E-OUTCOME-UNKNOWN", "unknown", 1.0, "id1", "pay")
         found.hub.alert_detector.on_call(unknown)
         alerts = (await asked(found, "alerts"))["alerts"]
-        assert [alert["kind"] for alert in alerts] == ["given-up", "outcome-unknown"]
+        assert [alert["kind"] for alert in alerts] == ["server-down", "outcome-unknown"]
         found.hub.emit(Connected("a", "modern", "2026-07-28"))
         [left] = (await asked(found, "alerts"))["alerts"]
         assert left["call"] == "id1" and left["hint"]

@@ -53,7 +53,7 @@ class OneNode(ClusterHooks):
             "nats": True,
             "nodes": nodes,
             "unowned": 0,
-            "refused": [],
+            "rejected": [],
         }
 
     async def get_node(self, name):

@@ -82,7 +82,7 @@ async def test_modern_client_is_asked_and_answer_is_used_once(tmp_path: Path, se
         for _ in range(3):
             assert refusal(await reply(raw, asked, accept(), "echo", PAY)) == DENIED
         assert lab.executed() == 1
-        assert lab.actions == ["asked", "approved", "used", *["refused"] * 3]
+        assert lab.actions == ["asked", "approved", "used", *["rejected"] * 3]
 
 
 @pytest.mark.parametrize("server_era", ERAS)

@@ -76,7 +76,7 @@ def test_alert_opens_with_request_and_closes_with_answer() -> None:
     asked = condition("asked")
     assert (asked.kind, asked.is_open, asked.server, asked.call) == (WAITS, True, "bank", "ab12")
     assert (asked.tool, asked.caller) == ("pay", "key:anna") and "toolway approvals show ab12" in asked.hint
-    for action in ("approved", "denied", "used", "expired", "refused"):
+    for action in ("approved", "denied", "used", "expired", "rejected"):
         ended = condition(action)
         assert (ended.kind, ended.is_open, ended.server, ended.call) == (WAITS, False, "bank", "ab12")
     assert condition("asked", "client") is None and condition("approved", "client") is None

@@ -208,6 +208,6 @@ def test_doctor_reports_future_log_and_open_alerts(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": block})
     assert "will be created" in audit_check(machine)["message"]
     assert audit_check(machine, "alerts") is None
-    machine.write(".local/state/toolway/gateway/alerts/20261115T120000Z-given-up-x.md", "# x")
+    machine.write(".local/state/toolway/gateway/alerts/20261115T120000Z-server-down-x.md", "# x")
     found = audit_check(machine, "alerts")
-    assert found["state"] == "warn" and "given-up-x" in found["detail"]
+    assert found["state"] == "warn" and "server-down-x" in found["detail"]

@@ -277,7 +277,7 @@ async def test_group_shares_budget_and_pattern_limits_its_tools(tmp_path: Path) 
         for token in (one, two, one, two):
             assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
         for token in (one, two):
-            assert (await found.call("a__echo", {"text": "x"}, token=token))["error"]["data"]["of"] == "group both"
+            assert (await found.call("a__echo", {"text": "x"}, token=token))["error"]["data"]["of"] == "toolset both"
             assert "result" in await found.call("b__echo", {"text": "x"}, token=token)
         assert "result" in await found.call("a__echo", {"text": "x"}, token=found.key())  # in no group
 

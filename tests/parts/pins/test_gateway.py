@@ -86,7 +86,7 @@ async def test_changed_tool_is_on_hold_until_accepted(tmp_path: Path, era: str) 
             assert status < 300
             await until_listed(hub, "weather__alerts")
             error = await call_refused(run, "weather__forecast")
-            assert (error["data"]["code"], error["data"]["executed"]) == ("E-TOOL-HELD", "no")
+            assert (error["data"]["code"], error["data"]["executed"]) == ("E-TOOL-ON-HOLD", "no")
             waiting = await toolway(run, "trust", "tools", "ls")
             assert {each["name"]: each["reason"] for each in waiting["deviations"]} == {
                 "weather.forecast": "changed",
@@ -141,8 +141,8 @@ async def test_dashboard_accept_is_bound_to_its_digest_and_audited(tmp_path: Pat
         await run.stop()
     records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     kinds = {each["kind"]: each for each in records if each["kind"].startswith("definition.")}
-    assert {"definition.held", "definition.approved"} <= kinds.keys()
-    assert kinds["definition.approved"]["digest"] == chosen["digest"]
+    assert {"definition.on_hold", "definition.accepted"} <= kinds.keys()
+    assert kinds["definition.accepted"]["digest"] == chosen["digest"]
 
 
 async def test_call_during_a_restart_is_not_sent_to_a_changed_tool(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_call_during_a_restart_is_not_sent_to_a_changed_tool(tmp_path: Pat
                 await asyncio.sleep(0)
         with pytest.raises(AccessDenied) as refused:
             await hub.calls.request(Call("weather.forecast", "tools/call", params))
-        assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
+        assert (refused.value.code, refused.value.executed) == ("E-TOOL-ON-HOLD", "no")
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
 
 
@@ -187,7 +187,7 @@ async def test_call_waits_until_the_first_pin_of_its_tool_is_stored(
         await hub.servers.wait_first_starts(60)
         with pytest.raises(AccessDenied) as refused:
             await hub.calls.request(call)
-        assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
+        assert (refused.value.code, refused.value.executed) == ("E-TOOL-ON-HOLD", "no")
         assert "still saving" in refused.value.detail
         monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 60.0)
         waiting = asyncio.ensure_future(hub.calls.request(call))
@@ -203,10 +203,12 @@ async def test_call_waits_until_the_first_pin_of_its_tool_is_stored(
 async def test_alert_is_resolved_when_nothing_is_on_hold() -> None:
     events: list[Event] = []
     detector = AlertDetector(events.append, lambda text: text, now=lambda: 1_000_000.0)
-    detector.on_event(DefinitionReviewed("weather", "held", "tools", "forecast", "changed", "d", "", "", 1))
-    detector.on_event(DefinitionReviewed("weather", "held", "instructions", "instructions", "changed", "e", "", "", 2))
+    detector.on_event(DefinitionReviewed("weather", "on_hold", "tools", "forecast", "changed", "d", "", "", 1))
+    detector.on_event(
+        DefinitionReviewed("weather", "on_hold", "instructions", "instructions", "changed", "e", "", "", 2)
+    )
     detector.on_event(DefinitionReviewed("weather", "released", "tools", "forecast", held=1))
     assert [type(each) for each in events] == [Alert]
-    assert isinstance(events[0], Alert) and events[0].kind == "definition-held" and "forecast" in events[0].detail
-    detector.on_event(DefinitionReviewed("weather", "approved", "instructions", "instructions", held=0))
+    assert isinstance(events[0], Alert) and events[0].kind == "definition-on-hold" and "forecast" in events[0].detail
+    detector.on_event(DefinitionReviewed("weather", "accepted", "instructions", "instructions", held=0))
     assert isinstance(events[-1], AlertResolved)

@@ -83,7 +83,7 @@ async def test_metrics_count_searches_with_bounded_labels(tmp_path: Path) -> Non
         text = (await found.ask("GET", "/metrics")).body.decode()
         assert 'toolway_searches_total{outcome="fits"} 1.0' in text
         assert 'toolway_search_calls_total{meta_tool="call_tool"} 2.0' in text
-        assert "toolway_search_calls_refused_total 1.0" in text and "toolway_searches_unmet 0.0" in text
+        assert "toolway_search_calls_rejected_total 1.0" in text and "toolway_searches_unmet 0.0" in text
         assert 'toolway_calls_total{code="",method="tools/call",outcome="ok",server="a",tool="add"} 1.0' in text
         assert 'toolway_endpoint_tokens{endpoint="/mcp/search"}' in text and 'toolway_server_tokens{server="a"}' in text
 

@@ -19,7 +19,7 @@ FOUND = ["mail__send", "mail__read", "mail__list", "mail__drop"]
 SEARCHES: Json = {
     "fits": 7,
     "nothing": 2,
-    "refused": 0,
+    "rejected": 0,
     "calls": {},
     "unmet": [
         {"query": "book a flight", "times": 3, "at": time.time() - 60, "fits": False, "found": FOUND},

@@ -126,7 +126,7 @@ async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
 def _needs_attention(found: Json) -> bool:
     """Return True if the cluster has an unowned server, a silent node, rejected rows, or no NATS."""
     is_silent = any(each["state"] == "silent" for each in found["nodes"])
-    return bool(found["unowned"] or not found["nats"] or found.get("refused") or is_silent)
+    return bool(found["unowned"] or not found["nats"] or found.get("rejected") or is_silent)
 
 
 def _print_nodes(output: Output, found: Json) -> None:
@@ -146,7 +146,7 @@ def _print_nodes(output: Output, found: Json) -> None:
     output.info(f"{owned} servers are owned, {found['unowned']} unowned; * is the node that was queried", "dim")
     if found["unowned"]:
         output.info("unowned servers are acquired within seconds, unless no node has capacity or matching labels")
-    for finding in found.get("refused", ()):
+    for finding in found.get("rejected", ()):
         output.info(f"database: {finding}", "red")
     if not found["nats"]:
         output.info("this node is not connected to NATS: it learns of changes about a second later", "yellow")

@@ -18,6 +18,7 @@ from toolway.cli.completion import complete_codes
 from toolway.cli.error_pages import ERROR_PAGE_DIRS, first_paragraph
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
 from toolway.cli.framework import COMPLETE_VARIABLE, PROGRAM_NAME, CommandResult
+from toolway.cli.help.other_names import RENAMED_CODES
 from toolway.cli.options import CommandContext
 from toolway.errors import NotFound
 
@@ -58,6 +59,8 @@ def run_explain(context: CommandContext, code: str | None) -> ExitCode:
         named = difflib.get_close_matches(
             full_code.removeprefix("E-"), [page.removeprefix("E-") for page in pages], n=3
         )
+        if now := RENAMED_CODES.get(full_code.removeprefix("E-")):
+            named = [now]
         hint = f"did you mean {' or '.join(f'E-{each}' for each in named)}?" if named else "list all: toolway explain"
         raise NotFound(f"unknown error code {code!r}", hint=hint)
     text = pages[full_code].read_text(encoding="utf-8")

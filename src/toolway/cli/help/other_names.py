@@ -42,6 +42,14 @@ RENAMED_OPTIONS: Final = {
     ("keys create", "--scope"): "keys create NAME --only TOOLSET",
 }
 
+#: Error codes before 0.1, without the prefix `E-`.
+RENAMED_CODES: Final = {
+    "CONFIG-APPROVAL": "CONFIG-UNTRUSTED",
+    "CONFIG-HELD": "CONFIG-REVIEW",
+    "START-REFUSED": "START-REJECTED",
+    "TOOL-HELD": "TOOL-ON-HOLD",
+}
+
 #: Names in other programs.
 ALIASES: Final = {
     "approve": "approvals approve",

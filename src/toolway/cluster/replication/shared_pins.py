@@ -141,7 +141,7 @@ class SharedPins:
             raise database_unavailable(exc) from None
         self._publish(server)
         for key in approved:
-            self._emit(review_event("approved", self._stored[server_key(server, identity)], key, who=who))
+            self._emit(review_event("accepted", self._stored[server_key(server, identity)], key, who=who))
         return approved
 
     def close(self) -> None:
@@ -230,5 +230,5 @@ class SharedPins:
 
     def _on_deviation(self, server: str, key: str, deviation: Deviation | None) -> None:
         if self._may_pin(server):  # one node reports it
-            action = "released" if deviation is None else "held" if deviation.held else "noted"
+            action = "released" if deviation is None else "on_hold" if deviation.held else "noted"
             self._emit(review_event(action, self._review.servers[server], key, deviation))

@@ -41,7 +41,7 @@ from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, TIMEOUT_KEYS
 from toolway.config.variables import WrittenReference, split_references
 from toolway.errors import ConfigError
 
-HELD_CODE: Final = "E-CONFIG-HELD"
+REVIEW_CODE: Final = "E-CONFIG-REVIEW"
 #: A file that is named by --config or $TOOLWAY_CONFIG: "ignore" holds none of its entries, "take" takes those that are
 #: there at the start, because a user named it, "hold" takes them only at the very first start.
 NamedFileRule = Literal["ignore", "take", "hold"]
@@ -117,7 +117,7 @@ class HeldEntry:
             detail=f"{'it' if self.kind == 'workflow' else 'its entry'} was added or changed "
             f"by something other than toolway: {json.dumps(what)[1:-1]}",
             hint=f"review it: toolway trust {self.server}",
-            code=HELD_CODE,
+            code=REVIEW_CODE,
             file=self.file,
             line=self.line,
         )

@@ -155,7 +155,7 @@ class ConfigHistory:
             return {"server": name, "diff": self._preview(document.to_edit())}
         result = await self._apply(document.to_edit())
         held = name in self.held_servers()
-        return {"server": name, "held": held, "hint": f"toolway trust {name}" if held else "", **result}
+        return {"server": name, "needs_review": held, "hint": f"toolway trust {name}" if held else "", **result}
 
     async def set_toolset(self, name: str, changes: Json | None, *, preview: bool = False) -> Json:
         """Add, change or remove (None) a toolset in the configuration file and reload; or only return the diff.
@@ -209,7 +209,7 @@ class ConfigHistory:
             return {"diff": self._preview(document.to_edit())}
         result = await self._apply(document.to_edit())
         held = [name for name in changes.added if name in self.held_servers()]
-        return {"held": bool(held), "hint": f"toolway trust {held[0]}" if held else "", **result}
+        return {"needs_review": bool(held), "hint": f"toolway trust {held[0]}" if held else "", **result}
 
     def _preview(self, edit: Edit) -> str:
         """Return the masked diff of an edit to the config file, without changing it.

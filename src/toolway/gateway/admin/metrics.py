@@ -105,7 +105,7 @@ class MetricsEndpoint:
             yield gauge("toolway_queue_limit", labels, slots.max_queue)
         yield gauge("toolway_queue_waiting", labels, waiting)
         yield gauge("toolway_retries_running", labels, retries)
-        yield gauge("toolway_retry_budget_refused", labels, refused)
+        yield gauge("toolway_retry_budget_rejected", labels, refused)
 
     def _gateway_gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:
         facts = self._gateway_stats()

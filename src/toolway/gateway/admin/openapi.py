@@ -210,7 +210,7 @@ _TOOLSET: Final = _object(
         "servers": _STRINGS,
     }
 )
-_HELD_ENTRY: Final = _object(
+_ENTRY_TO_REVIEW: Final = _object(
     {
         "server": _STRING,
         "message": _STRING,
@@ -278,7 +278,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     # servers
     "ServerStatus": _STATUS,
     "HealthList": _object({"servers": _array(_object_from(HealthResult))}),
-    "ServerList": _object({"servers": _array(_ref("ServerStatus")), "held": _array(_HELD_ENTRY)}),
+    "ServerList": _object({"servers": _array(_ref("ServerStatus")), "needs_review": _array(_ENTRY_TO_REVIEW)}),
     "ServerEntry": {**_ANY_OBJECT, "description": "an entry of mcpServers, see docs/reference/config.md"},
     "ServerAdded": _object({"server": _STRING, "problems": _STRINGS}),
     "MinuteStats": _object(
@@ -382,9 +382,9 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         }
     ),
     "ServerChanged": _object({"server": _STRING, **_WRITTEN}),
-    "ServerWritten": _object({"server": _STRING, "held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
+    "ServerWritten": _object({"server": _STRING, "needs_review?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
     "ConfigTexts": _object({"before": _STRING, "after": _STRING}),
-    "ConfigWritten": _object({"held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
+    "ConfigWritten": _object({"needs_review?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
     "ToolsetSettings": _object({"tools?": _STRINGS, "search?": _BOOLEAN}),
     "ToolsetWritten": _object({"toolset": _STRING, **_WRITTEN}),
     "ServerRemoved": _object(
@@ -407,7 +407,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "nats": _BOOLEAN,
             "nodes": _array(_object({"servers": _INTEGER}, _NODE)),
             "unowned": _INTEGER,
-            "refused": _STRINGS,
+            "rejected": _STRINGS,
         }
     ),
     "NodeDetail": _object(

@@ -78,7 +78,7 @@ class ServersAdmin:
         owners = await self._owners()
         return {
             "servers": [self._status_row(status, owners) for status in self._servers.status().values()],
-            "held": self._config_history.list_held() if self._config_history is not None else [],
+            "needs_review": self._config_history.list_held() if self._config_history is not None else [],
         }
 
     async def check_health(self) -> Json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolway.catalog.tool_access import TOOL_DENIED_CODE, TOOL_HELD_CODE
+from toolway.catalog.tool_access import TOOL_DENIED_CODE, TOOL_ON_HOLD_CODE
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -84,7 +84,7 @@ _RETRYABLE_CODES: Final = frozenset(
     {UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN, APPROVAL_REQUIRED}
 )
 #: Denials that end with HTTP 200: a 403 would make clients log in again.
-_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE)
+_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_ON_HOLD_CODE, APPROVAL_DENIED_CODE)
 _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value is known
 
 
@@ -268,7 +268,7 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     "E-AUDIT": STORE_UNAVAILABLE,
     "E-DENIED": DENIED,
     TOOL_DENIED_CODE: DENIED,
-    TOOL_HELD_CODE: DENIED,
+    TOOL_ON_HOLD_CODE: DENIED,
     APPROVAL_CODE: APPROVAL_REQUIRED,
     APPROVAL_DENIED_CODE: DENIED,
     "E-APPROVAL-STORE": STORE_UNAVAILABLE,

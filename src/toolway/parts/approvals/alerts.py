@@ -6,7 +6,7 @@ from typing import Final
 
 from toolway.events import ApprovalChanged, PartCondition
 
-WAITS: Final = "approval-waits"
+WAITS: Final = "needs-approval"
 
 
 def condition_of(event: ApprovalChanged) -> PartCondition | None:

@@ -284,7 +284,7 @@ class CallApprovals:
             refusal = "the answer was already used"
         else:
             return
-        self._report(call, binding, "refused", state.nonce, refusal)
+        self._report(call, binding, "rejected", state.nonce, refusal)
         raise denied_call(call, refusal, "call the tool again without a requestState")
 
     # -- administrators ------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class CallApprovals:
         now = self._now()
         arguments = self._reader.describe(call)
         if size_of(arguments) > MAX_REVIEW_BYTES:
-            self._report(call, binding, "refused", "", "its arguments are too long to review", by="admin")
+            self._report(call, binding, "rejected", "", "its arguments are too long to review", by="admin")
             raise too_long(call, size_of(arguments))
         request = ApprovalRequest(
             id=new_request_id(),
@@ -322,7 +322,7 @@ class CallApprovals:
             call.state.approved_by = "admin"
             return call
         if outcome == "full":
-            self._report(call, binding, "refused", "", "too many requests are waiting", by="admin")
+            self._report(call, binding, "rejected", "", "too many requests are waiting", by="admin")
             raise queue_full(call)
         if outcome in ("denied", "used"):
             raise denied_call(call, found.reason or "an administrator denied it")

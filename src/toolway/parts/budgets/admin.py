@@ -1,4 +1,4 @@
-"""`/admin/budgets`: the budgets of keys and groups, and how much is used."""
+"""`/admin/budgets`: the budgets of keys, toolsets and groups, and how much is used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def list_budgets(runtime: BudgetsRuntime) -> Json:
     return {
         "budgets": [
             {
-                "holder": account.holder,
+                "holder": runtime.budgets.holder_of(account),
                 "name": names.get(account.holder, ""),
                 "tools": account.pattern,
                 "budget": str(account.budget),
@@ -78,7 +78,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/admin/budgets",
-        "Budgets of keys and groups, and how much of each is used in the current period",
+        "Budgets of keys, toolsets, and groups, and how much of each is used in the current period",
         "BudgetList",
         lambda runtime, request: list_budgets(runtime),
     ),

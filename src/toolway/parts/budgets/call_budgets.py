@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +20,7 @@ from toolway.gateway.principals import ACCESS_PREFIX, Principal
 from toolway.parts.budgets.held_units import HeldUnits
 from toolway.parts.budgets.key_limits import limits_of
 from toolway.parts.budgets.ledger import BudgetAccount, BudgetLease, BudgetLedger, LeaseRequest, MemoryLedger
-from toolway.parts.budgets.settings import BudgetRules, GroupBudgets
+from toolway.parts.budgets.settings import EVERY_CALLER, BudgetRules, GroupBudgets
 
 MAX_ACCOUNTS: Final = 10_000  # in use at the same time; calls of more accounts are refused
 MAX_CACHED: Final = 10_000  # callers and tools whose accounts are remembered
@@ -69,7 +69,9 @@ class CallBudgets:
         node_count: Callable[[], int] = lambda: 1,
         now: Callable[[], float] = time.monotonic,
         on_rules_changed: Callable[[], None] = lambda: None,
+        toolsets: Callable[[], Container[str]] = tuple,
     ) -> None:
+        self._toolsets = toolsets
         self._on_rules_changed = on_rules_changed
         self._ledger = ledger if ledger is not None else MemoryLedger(time.time)
         self._emit = emit
@@ -112,6 +114,20 @@ class CallBudgets:
             self._found.clear()  # cheap to find again
         self._found[key] = (principal, found)
         return found
+
+    def holder_of(self, account: BudgetAccount) -> str:
+        """Return whose budget it is, in words: `key ID`, `toolset NAME`, `group NAME` or `every caller`."""
+        kind, _, name = account.holder.partition(" ")
+        if kind != "group":
+            return account.holder
+        # The ledger does not know what a name stands for, so a use stays the same if a toolset gets it.
+        return (
+            "every caller"
+            if name == EVERY_CALLER
+            else f"toolset {name}"
+            if name in self._toolsets()
+            else account.holder
+        )
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

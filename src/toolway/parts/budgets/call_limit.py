@@ -80,7 +80,7 @@ class BoundBudgets:
                     budgets.leave(self._principal)
         except BudgetExceeded as exc:
             self._throttle_log.add(self._principal.id, str(exc.account.budget), "budget")
-            raise budget_failure(exc) from None
+            raise budget_failure(exc, budgets.holder_of(exc.account)) from None
         except TooManyCalls as exc:
             raise concurrency_failure(exc.limit) from None
         except LedgerUnavailable as exc:
@@ -92,9 +92,9 @@ class BoundBudgets:
         return result
 
 
-def budget_failure(exc: BudgetExceeded) -> RpcFailure:
+def budget_failure(exc: BudgetExceeded, holder: str) -> RpcFailure:
     """Return the error of a call that is rejected because a budget is used up."""
-    holder, pattern, budget = exc.account
+    _, pattern, budget = exc.account
     resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
     data = not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or ask an administrator to raise the budget")
     data |= {"budget": str(budget), "of": holder, "tools": pattern, "resetAt": resets_at}

@@ -1,4 +1,4 @@
-"""`toolway keys budgets`: the budgets of keys and groups, and how much of them is used."""
+"""`toolway keys budgets`: the budgets of keys, toolsets and groups, and how much of them is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolway.cli.targets import require_gateway
 
 
 def budgets(context: CommandContext) -> CommandResult:
-    """Show the budgets of keys and groups, and how much of them is used in the current period."""
+    """Show the budgets of keys, toolsets, and groups, and their use."""
     return run_budgets(context)
 
 

@@ -30,7 +30,7 @@ class LedgerError(Exception):
 class BudgetAccount(NamedTuple):
     """One budget of an API key or group, with the pattern of tools it applies to."""
 
-    holder: str  # `key ID` or `group NAME`
+    holder: str  # `key ID`, or `group NAME` for any name in `toolway.budgets`; shown by `CallBudgets.holder_of`
     pattern: str  # of server.tool
     budget: CallBudget
 

@@ -22,7 +22,11 @@ class BudgetsRuntime(PartRuntime):
         ledger = StoredLedger(database) if database is not None else None
         self.api_keys = context.api_keys
         self.budgets = CallBudgets(
-            ledger, context.hub.emit, context.node_count, on_rules_changed=context.limits.on_changed
+            ledger,
+            context.hub.emit,
+            context.node_count,
+            on_rules_changed=context.limits.on_changed,
+            toolsets=lambda: context.meta_tools.endpoints.toolsets(),
         )
         context.limits.add(BudgetLimit(self.budgets, ThrottleLog(context.hub.emit)))
 

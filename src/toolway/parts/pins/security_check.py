@@ -94,7 +94,7 @@ def _mode(pins: PinFacts) -> Check:
         return Check("pins", "ok", f"changed definitions are on hold until someone reviews them ({pins.mode})", origin)
     origin = "toolway.gateway.pins" if pins.setting else "default for a gateway that listens on this machine only"
     return Check("pins", "fail", "changed definitions are used, with only a warning", origin).with_fix(
-        "hold changes until someone reviews them", '"toolway": {"gateway": {"pins": "hold"}}', "E-TOOL-HELD"
+        "hold changes until someone reviews them", '"toolway": {"gateway": {"pins": "hold"}}', "E-TOOL-ON-HOLD"
     )
 
 
@@ -114,7 +114,7 @@ def _pinned(server: PinnedServer, place: str) -> Iterator[Check]:
     for message in messages:
         copy = f"toolway trust tools diff {name}; toolway trust tools accept {name}"
         yield Check(server.name, "fail", message, place).with_fix(
-            "see what changed, then accept it", copy, "E-TOOL-HELD"
+            "see what changed, then accept it", copy, "E-TOOL-ON-HOLD"
         )
     if not messages:
         seen = server.count - server.approved

@@ -40,7 +40,7 @@ class GatewaySearch(Part):
         ),
         "toolway_searches_unmet": Metric("Different recent queries after which no found tool was called"),
         "toolway_search_calls": Metric("Calls through `call_tool` and `read_tool`", ("meta_tool",), "counter"),
-        "toolway_search_calls_refused": Metric(
+        "toolway_search_calls_rejected": Metric(
             "Calls through a meta-tool that were answered with an explanation and not sent", (), "counter"
         ),
     }

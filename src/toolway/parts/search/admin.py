@@ -87,7 +87,7 @@ class SearchAdmin:
         for report in reports:
             calls.update(report["calls"])
         return {
-            **{name: sum(report[name] for report in reports) for name in ("fits", "nothing", "refused")},
+            **{name: sum(report[name] for report in reports) for name in ("fits", "nothing", "rejected")},
             "calls": dict(calls),
             "unmet": [
                 {
@@ -104,7 +104,12 @@ class SearchAdmin:
     def report_counts(self) -> Json:
         """Return the counters of this process alone."""
         counts = self._log.counts
-        return {"fits": counts.fits, "nothing": counts.nothing, "refused": counts.refused, "calls": dict(counts.calls)}
+        return {
+            "fits": counts.fits,
+            "nothing": counts.nothing,
+            "rejected": counts.rejected,
+            "calls": dict(counts.calls),
+        }
 
     async def get_tokens(self) -> Json:
         """Return how many tools each endpoint lists, and how many tokens their definitions cost a model."""
@@ -189,7 +194,7 @@ SCHEMAS: Final = {
         {
             "fits": INTEGER,
             "nothing": INTEGER,
-            "refused": INTEGER,
+            "rejected": INTEGER,
             "calls": ANY_OBJECT,
             "unmet": array_of(
                 object_of({"query": STRING, "times": INTEGER, "at": NUMBER, "fits": BOOLEAN, "found": STRINGS})

@@ -137,7 +137,7 @@ class SearchRuntime(PartRuntime):
             yield Gauge("toolway_searches", searches[outcome], {"outcome": outcome})
         for name in (READ_TOOL, CALL_TOOL):
             yield Gauge("toolway_search_calls", searches["calls"].get(name, 0), {"meta_tool": name})
-        yield Gauge("toolway_search_calls_refused", searches["refused"])
+        yield Gauge("toolway_search_calls_rejected", searches["rejected"])
         yield Gauge("toolway_searches_unmet", len(searches["unmet"]))
 
     async def read_gauges(self) -> Iterable[Gauge]:

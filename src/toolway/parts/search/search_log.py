@@ -42,7 +42,7 @@ class SearchCounts(msgspec.Struct):
     fits: int = 0  # searches with a result that fits
     nothing: int = 0  # searches whose answer said that nothing fits well
     calls: dict[str, int] = msgspec.field(default_factory=dict)  # calls by meta-tool: `call_tool` and `read_tool`
-    refused: int = 0  # calls through a meta-tool that were answered with an explanation and not sent
+    rejected: int = 0  # calls through a meta-tool that were answered with an explanation and not sent
 
 
 class SearchLog:

@@ -317,7 +317,7 @@ class SearchTools:
 
         With `tool`, it has the input schema too.
         """
-        self.log.counts.refused += 1
+        self.log.counts.rejected += 1
         if view is None or tool is None:
             return text_result(reason, is_error=True)
         schema = view.definition(name, tool)["inputSchema"]

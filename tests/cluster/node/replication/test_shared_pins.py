@@ -146,9 +146,9 @@ async def test_tool_on_hold_is_held_and_accepted_on_all_nodes(engine: AsyncEngin
         owner.list_tools(alpha=1, beta=1)
         assert "alpha" not in owner.usable, "the earlier definition is not the approved one any more"
         reported = [(each.action, each.who) for each in other.events if isinstance(each, DefinitionReviewed)]
-        assert reported == [("approved", "k1")]
+        assert reported == [("accepted", "k1")]
         held = [each.action for each in owner.events if isinstance(each, DefinitionReviewed)]
-        assert held == ["held", "held"], "only the owner reports what is held"
+        assert held == ["on_hold", "on_hold"], "only the owner reports what is on hold"
 
 
 async def test_new_node_uses_the_stored_pins(engine: AsyncEngine) -> None:
