@@ -1,8 +1,8 @@
-"""Client callbacks built from user functions: answers to elicitation, sampling and roots.
+"""Client callbacks built from user functions that answer elicitation, sampling, and roots requests.
 
-A capability is declared only if there is a callback for it. A callback gets `(server, params)` and returns the
-result as a dictionary, or a coroutine of one. A sampling callback with the parameter `tools` gets the tools that the
-server offers to the model, too; only then are tools in sampling declared.
+A capability is declared only if there is a callback for it. A callback gets `(server, params)` and returns the result
+as a dictionary, or a coroutine that returns one. Sampling with tools is declared only if the sampling callback has
+the parameter `tools`, in which it gets the tools that the server offers to the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ToolSamplingCallback(Protocol):
     """Sampling callback that also accepts the tools a server offers to its model."""
 
     def __call__(self, server: str, params: Json, /, *, tools: list[Json]) -> Json | Awaitable[Json]:
-        """Return the model's answer, which may contain `tool_use` blocks if there are `tools`."""
+        """Return the model's answer. It may contain `tool_use` blocks if there are `tools`."""
         ...
 
 
@@ -46,7 +46,10 @@ class FunctionCallbacks:
         *,
         follows_tasks: bool = False,
     ) -> None:
-        """Create the callbacks. `follows_tasks` lets servers answer a tool call with a task, which the hub follows."""
+        """Create the callbacks.
+
+        With `follows_tasks`, servers may answer a tool call with a task, which the hub follows.
+        """
         self.follows_tasks = follows_tasks
         self._callbacks: dict[str, Callback] = {}
         self._capabilities: Json = {}
@@ -90,7 +93,7 @@ def _with_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
 
 
 def _without_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
-    """Wrap a callback to reject sampling with tools, which servers may only request if declared."""
+    """Wrap a callback so it rejects sampling with tools, which servers may only request if it was declared."""
 
     def answer(server: str, params: Json) -> Json | Awaitable[Json]:
         if "tools" in params:
@@ -101,7 +104,7 @@ def _without_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
 
 
 def _static_roots(roots: Sequence[str | Path | Mapping[str, Any]]) -> Callback:
-    """Return a callback that answers with fixed roots. Raises `ConfigError` for an invalid root."""
+    """Return a callback that answers with fixed roots. Raises `ConfigError` if a root is invalid."""
     if isinstance(roots, str | bytes | Mapping) or not isinstance(roots, Sequence):
         raise _roots_error(roots)
     result: Json = {"roots": [_root(root) for root in roots]}

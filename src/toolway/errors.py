@@ -13,8 +13,8 @@
         ├── ProtocolError           the server replied with an error (.rpc_code) or with an invalid message
         └── ToolError               the tool ran and reported a failure (.result)
 
-What a caller may do next depends on `executed`: `"no"` may be retried safely, `"unknown"` only after checking, `"yes"`
-not at all.
+What you may do next depends on `executed`: retry freely after `"no"`, only after checking for `"unknown"`, and never
+after `"yes"`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Certainty(enum.IntEnum):
-    """How certain it is that the server executed a request. When in doubt, the higher value wins.
+    """How certain it is that the server executed a request. In doubt, the higher value is used.
 
     Example:
         raise TransportError("the socket was closed", Certainty.UNKNOWN)
@@ -59,7 +59,7 @@ _EXECUTED_BY_CERTAINTY: tuple[Executed, ...] = ("no", "no", "unknown", "yes")
 class ToolwayError(Exception):
     """Base class of all Toolway errors.
 
-    `str()` joins message, detail, hint and code in one paragraph.
+    `str()` joins the message, detail, hint, and code in one paragraph.
 
     Example:
         try:
@@ -91,7 +91,7 @@ def closed_error(problem: str = "the hub is not open") -> ToolwayError:
 
 
 class ConfigError(ToolwayError):
-    """Raised when a configuration cannot be used. No server was started.
+    """Raised when a configuration cannot be used. No server has been started.
 
     Example:
         try:
@@ -119,7 +119,7 @@ def platform_error(message: str, detail: str, hint: str) -> ConfigError:
 
 
 class CallError(ToolwayError):
-    """Raised when a call ends without a result. `executed` is "no", "unknown" or "yes".
+    """Raised when a call ends without a result. `executed` is "no", "unknown", or "yes".
 
     Example:
         try:
@@ -154,9 +154,9 @@ class CallError(ToolwayError):
 
     @property
     def executed(self) -> Executed:
-        """Return "yes" if the server executed the request, "no" if it did not, "unknown" if it may have.
+        """Return "yes" if the server executed the request, "no" if it did not, or "unknown" if it may have.
 
-        An error that was raised before the request was sent has no certainty; its value is "no".
+        An error raised before the request was sent has no certainty, so its value is "no".
         """
         return self.certainty.executed if self.certainty is not None else "no"
 
@@ -177,13 +177,13 @@ class NotFound(CallError):
 class ArgumentViolation(NamedTuple):
     """One place where a call's arguments do not match the tool's schema.
 
-    It contains names and types, never the values of arguments.
+    It contains names and types, but never the values of arguments.
 
     Attributes:
         path: JSONPath of the position, such as `$.items[0].title`.
         problem: what is wrong, such as "is missing" or "is a string".
         expected: what the schema expects, such as "an integer". May be empty.
-        nearest: similar name: the known one for an unknown property, the given one for a missing property.
+        nearest: a similar name: a known one if a property is unknown, a given one if a property is missing.
 
     Example:
         for violation in error.violations:
@@ -274,7 +274,7 @@ class ServerUnavailable(CallError):
 
 
 class StoreUnavailable(ServerUnavailable):
-    """Raised when a gateway store that decides about a call is unavailable."""
+    """Raised when the gateway cannot reach a store that it needs to decide on a call."""
 
 
 class Overloaded(CallError):
@@ -293,9 +293,9 @@ class Overloaded(CallError):
 class CallTimeout(CallError, TimeoutError):
     """Raised when a call's deadline passes. Also a `TimeoutError`.
 
-    `phase` names the phase in which the call waited: queue (for a concurrency slot), pause (requested by the server),
-    turn (the server serves one caller at a time), start, connect, auth, send, server (no response yet), stream
-    (incomplete response) or retry.
+    `phase` is the phase in which the call was waiting: queue (for a concurrency slot), pause (requested by the
+    server), turn (the server serves one caller at a time), start, connect, auth, send, server (no response yet),
+    stream (incomplete response), or retry.
 
     Example:
         try:
@@ -314,7 +314,7 @@ class CallTimeout(CallError, TimeoutError):
 class OutcomeUnknown(CallError):
     """Raised when the connection was lost after the request was sent.
 
-    The server may have executed the request: check that before you repeat the call.
+    The server may have executed the request, so check before you repeat the call.
 
     Example:
         try:

@@ -34,7 +34,7 @@ ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Base class of all events. `server` is the server it is about, or empty.
+    """Base class of all events. `server` is the server that the event is about, or empty.
 
     Example:
         async for event in hub.events():
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 class StateChanged(Event, frozen=True):
     """The lifecycle state of a server changed, such as from `starting` to `ready`.
 
-    `old` and `new` are states in detail, as in `ServerStatus.lifecycle`; `state` is the word for users.
+    `old` and `new` are detailed states, as in `ServerStatus.lifecycle`; `state` is the word that users see.
 
     Example:
         async for event in hub.events(StateChanged):
@@ -73,7 +73,7 @@ class Connected(Event, frozen=True):
 class Disconnected(Event, frozen=True):
     """The connection to a server was lost, failed its health check, or is being restarted.
 
-    Not emitted if the hub closes or stops an unused server.
+    It is not emitted when the hub closes or stops an unused server.
     """
 
     reason: str
@@ -131,7 +131,7 @@ class TaskChanged(Event, frozen=True):
 
 
 class ServerLog(Event, frozen=True):
-    """A log message from a server, unchanged, or a Toolway warning about one of the server's lists.
+    """A server's log message, unchanged, or a Toolway warning about one of the server's lists.
 
     Example:
         async for log in hub.events(ServerLog):
@@ -146,7 +146,7 @@ class ServerLog(Event, frozen=True):
 
 
 class CallStarted(Event, frozen=True):
-    """A call was accepted. `server` is the name that the caller gave; it is not resolved yet.
+    """A call was accepted. `server` is the name that the caller gave, which is not resolved yet.
 
     Example:
         async for event in hub.events(CallStarted, CallFinished):
@@ -180,12 +180,12 @@ class AttemptFinished(Event, frozen=True):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return the outcome of the attempt in one word, as in `CallFinished`."""
+        """Return the attempt's outcome in one word, as in `CallFinished`."""
         return outcome_of(self.code, self.executed).word
 
 
 class Phase(msgspec.Struct, frozen=True, gc=False):
-    """Time that one attempt of a call spent in one phase, such as `connect` or `server`."""
+    """The time that one attempt of a call spent in one phase, such as `connect` or `server`."""
 
     name: str  # queue, pause, turn, start, connect, auth, send, server, stream, caller or retry
     offset: float  # seconds after the start of the call
@@ -193,7 +193,7 @@ class Phase(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptTiming(msgspec.Struct, frozen=True):
-    """Start, duration, outcome, and phases of one attempt of a call."""
+    """The start, duration, outcome, and phases of one attempt of a call."""
 
     number: int  # from 1
     offset: float  # seconds after the start of the call
@@ -204,7 +204,7 @@ class AttemptTiming(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return the outcome of the attempt in one word, as in `CallFinished`."""
+        """Return the attempt's outcome in one word, as in `CallFinished`."""
         return outcome_of(self.code, self.certainty.executed).word
 
 
@@ -245,7 +245,7 @@ class CallFinished(Event, frozen=True, gc=False):
 
     @property
     def outcome(self) -> OutcomeWord:
-        """Return the outcome of the call: ok, tool error, not run, unknown, or waiting."""
+        """Return the call's outcome: ok, tool error, not run, unknown, or waiting."""
         return outcome_of(self.code, self.executed).word
 
     @property
@@ -255,14 +255,14 @@ class CallFinished(Event, frozen=True, gc=False):
 
     @property
     def attempt_timings(self) -> tuple[AttemptTiming, ...]:
-        """Return the outcome and phases of each attempt. Computed on demand to keep calls fast."""
+        """Return the outcome and phases of each attempt. Computed on demand, to keep calls fast."""
         return tuple(_split_attempts(self))
 
 
 def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
     """Split the phase marks (phase, start time) of a call into one timing per attempt.
 
-    Every "queue" mark after the first begins an attempt.
+    Each "queue" mark after the first begins a new attempt.
     """
     marks = event.phase_marks
     if not marks:
@@ -289,7 +289,7 @@ def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
 
 
 class LoopStalled(Event, frozen=True):
-    """The event loop is blocked, or a past blockage was only noticed now. `server` is empty."""
+    """The event loop is blocked, or was blocked and this is only noticed now. `server` is empty."""
 
     seconds: float  # so far
     stack: str  # the stack of the loop's thread
@@ -303,13 +303,13 @@ class LoopStalled(Event, frozen=True):
 
 
 class LoopResumed(Event, frozen=True):
-    """The event loop runs again after it was blocked. `server` is empty."""
+    """The event loop is running again after it was blocked. `server` is empty."""
 
     seconds: float  # how long it was blocked
 
 
 class ServerChanged(Event, frozen=True):
-    """A server was added, removed or changed while the hub runs."""
+    """A server was added, removed, or changed while the hub was running."""
 
     change: str  # added, removed or changed
 
@@ -317,9 +317,9 @@ class ServerChanged(Event, frozen=True):
 class AccessEvent(Event, frozen=True):
     """A request was denied, an API key was created or revoked, or a user logged in or out.
 
-    `server` is set for logins and logouts at servers, else empty. `token_accepted` is the first use of an access token
-    of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider. Actions of a
-    part begin with its name.
+    `server` is set for logins to servers and logouts from them; otherwise it is empty. `token_accepted` is the first
+    use of an identity provider's access token; `keys_unavailable` and `keys_available` are about that provider's
+    signing keys. A part's actions begin with its name.
     """
 
     action: str  # rejected, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or of a part
@@ -330,8 +330,8 @@ class AccessEvent(Event, frozen=True):
 class PolicyDecision(Event, frozen=True):
     """A gateway rule allowed or denied an action, such as a call or adding a server.
 
-    The rule `admission` is about the addition of a server. A rule that begins with `policy` is of the policy file of
-    the gateway, and denied a call.
+    The rule `admission` is about adding a server. A rule that begins with `policy` comes from the gateway's policy
+    file, and denied a call.
     """
 
     rule: str
@@ -342,10 +342,10 @@ class PolicyDecision(Event, frozen=True):
 
 
 class PolicyChanged(Event, frozen=True):
-    """The policy file of the gateway was loaded, or could not be used.
+    """The gateway's policy file was loaded, or could not be used.
 
-    `rejected`: the file is invalid, and the policies that were loaded before stay. `unfit`: a policy is not valid for
-    a tool's arguments, so the calls it covers are denied.
+    `rejected` means that the file is invalid, so the policies that were loaded before stay in force. `unfit` means
+    that a policy does not fit a tool's arguments, so the calls it covers are denied.
     """
 
     action: str  # loaded, rejected or unfit
@@ -355,7 +355,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class PartCondition(Event, frozen=True):
-    """A condition in a part that needs a user began or ended. While open, it is an `Alert`."""
+    """A condition in a part that needs a user's attention began or ended. While it lasts, it is an `Alert`."""
 
     kind: str  # such as policy-rejected
     is_open: bool = True
@@ -368,7 +368,7 @@ class PartCondition(Event, frozen=True):
 
 
 class DefinitionReviewed(Event, frozen=True):
-    """A tool definition changed from its pin, matches it again, or was accepted."""
+    """A tool definition no longer matches its pin, matches it again, or was accepted."""
 
     action: str  # on_hold, noted (it is used), released (it is as pinned again, or gone) or accepted
     kind: str  # tools, prompts, templates or instructions
@@ -381,7 +381,7 @@ class DefinitionReviewed(Event, frozen=True):
 
 
 class ApprovalChanged(Event, frozen=True):
-    """A call's approval changed: someone was asked or has decided, or the call used the answer."""
+    """A call's approval changed: someone was asked, someone decided, or the call used the decision."""
 
     action: str  # asked, approved, denied, used, rejected (a used, foreign or outdated answer, a full queue) or expired
     by: str  # client or admin
@@ -440,7 +440,7 @@ class RunChanged(Event, frozen=True):
 
 
 class RunStepEnded(Event, frozen=True):
-    """A tool call in a workflow step ended with this outcome."""
+    """A tool call in a workflow step ended."""
 
     run: str
     workflow: str
@@ -451,7 +451,7 @@ class RunStepEnded(Event, frozen=True):
 
 
 class RunAction(Event, frozen=True):
-    """A user or program started, answered, settled, resumed or cancelled a workflow run."""
+    """A user or program started, answered, settled, resumed, or cancelled a workflow run."""
 
     run: str
     action: str  # started, approved, denied, answered, settled, resumed or cancelled
@@ -469,9 +469,9 @@ class RunAsks(Event, frozen=True):
 
 
 class Alert(Event, frozen=True):
-    """A condition that a user must resolve, with the fix in `hint`. Emitted once per cause.
+    """A problem that a user must resolve, with the fix in `hint`. Emitted once per cause.
 
-    Secrets are masked. An unresolved condition is reported again after a day.
+    Secrets are masked. An unresolved problem is reported again after a day.
 
     Example:
         async for alert in hub.events(Alert):
@@ -489,13 +489,13 @@ class Alert(Event, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the identity of the condition: kind, server and call id. Repeated alerts share it."""
+        """Return what identifies the problem: kind, server, and call id. Repeated alerts share it."""
         parts = [self.kind, self.server, self.call]
         return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word)[:80] for word in parts if word)
 
 
 class AlertResolved(Event, frozen=True):
-    """An alert's condition cleared by itself, for example because the server reconnected.
+    """An alert's problem cleared by itself, for example because the server reconnected.
 
     Example:
         async for alert in hub.events(Alert, AlertResolved):
@@ -506,7 +506,7 @@ class AlertResolved(Event, frozen=True):
 
 
 class EventsMissed(Event, frozen=True):
-    """A subscriber of `hub.events()` was too slow and `count` events were dropped.
+    """A subscriber to `hub.events()` was too slow, so `count` events were dropped.
 
     `server` is empty.
 
@@ -520,13 +520,13 @@ class EventsMissed(Event, frozen=True):
 
 
 class EventSink(Protocol):
-    """Receives events, synchronously, while a call runs.
+    """Receives events synchronously, while calls are running.
 
     It must return quickly and never block. An exception it raises is logged and has no other effect.
 
-    Optional attributes: `wants_forwarded = True` also requests calls that another node forwarded; that node reports
-    them itself. `wants_calls = False` declares that a sink does without call events; calls then skip the work for it.
-    `wants_successes = False` declares that `on_call` needs only calls that did not succeed.
+    Optional attributes: `wants_forwarded = True` also requests calls that another node forwarded and reports itself.
+    `wants_calls = False` says that the sink does not need call events, so calls skip the work for it.
+    `wants_successes = False` says that `on_call` only needs calls that did not succeed.
 
     Example:
         class CountFailures:
@@ -557,9 +557,9 @@ class EventSink(Protocol):
 
 
 class BatchSink(EventSink, Protocol):
-    """Event sink that receives finished calls in batches, which is cheaper per call than `on_call`.
+    """Event sink that receives finished calls in batches, which costs less per call than `on_call`.
 
-    A call arrives at most 30 calls or a second late. Its large arguments and long strings are left out.
+    A call arrives at most 30 calls or one second late. Its large arguments and long strings are left out.
     """
 
     take_waiting: Callable[[], None]  # set by the hub; delivers all waiting calls. Call it before counts are read

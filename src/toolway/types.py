@@ -46,7 +46,7 @@ FailedAttempts: TypeAlias = Sequence[tuple[int, str, Certainty]]
 
 
 class ToolRef(msgspec.Struct, frozen=True):
-    """Identity of a tool: the configured name of its server and the tool's MCP name.
+    """A tool's identity: the configured name of its server, and the tool's MCP name.
 
     Example:
         ToolRef("github", "search_issues")
@@ -60,7 +60,7 @@ class ToolRef(msgspec.Struct, frozen=True):
 
 
 class Effect(enum.StrEnum):
-    """Effect class of a call, which decides whether the call may run again.
+    """A call's effect class, which decides whether the call may run again.
 
     Example:
         Server(url="https://shop.example/mcp", tools={"list_*": ToolSettings(effect=Effect.READ)})
@@ -72,10 +72,10 @@ class Effect(enum.StrEnum):
 
 
 class CallState(msgspec.Struct, eq=False):
-    """Mutable state of one running call: phase, attempts, and certainty that it ran.
+    """Mutable state of one running call: phase, attempts, and how certain it is that the call ran.
 
     Each component records a fact here as soon as it knows it. A deadline or cancellation that ends the call from
-    outside can then report the truth about it.
+    outside can then report truthfully what happened.
     """
 
     certainty: Certainty = Certainty.NOT_SENT  # of the current attempt
@@ -102,19 +102,19 @@ class CallState(msgspec.Struct, eq=False):
     def spawn(self) -> CallState:
         """Return a new state of the same class, for an execution that several calls share.
 
-        It may outlive this call.
+        That execution may outlive this call.
         """
         return CallState()
 
     def mark_connecting(self) -> None:
-        """Record that the call waits for a connection to its server."""
+        """Record that the call is waiting for a connection to its server."""
         self.phase = "connect"
 
     def record_failed_attempt(self, code: str, certainty: Certainty) -> None:
-        """Record the error code of a failed attempt. A no-op here; `TimedCallState` stores it."""
+        """Record the error code of a failed attempt. Only `TimedCallState` stores it; here this does nothing."""
 
     def mark_sent(self) -> None:
-        """Record that the first byte of the request was sent. From now on the server may execute it."""
+        """Record that the first byte of the request was sent. From now on, the server may execute it."""
         self.certainty = Certainty.UNKNOWN
         self.phase = "server"
 
@@ -138,7 +138,7 @@ class CallState(msgspec.Struct, eq=False):
     def begin_user_wait(self, now: float) -> None:
         """Record that the server is waiting for the caller to answer a server request.
 
-        Releases the concurrency slot. The waiting time does not count toward the call's deadline.
+        This releases the concurrency slot, and the waiting time does not count toward the call's deadline.
         """
         if not self._open_user_waits:
             self._user_wait_since = now
@@ -181,7 +181,7 @@ class CallState(msgspec.Struct, eq=False):
     def current_phase(self) -> str:
         """Return the current phase of the call, such as `queue` or `send`.
 
-        If the call shares another call's result, this is the other call's phase.
+        If the call shares another call's result, return the other call's phase.
         """
         return self.phase if self.shared_with is None else self.shared_with.current_phase
 
@@ -231,23 +231,23 @@ class TimedCallState(CallState, eq=False):
 
 
 class ClientCallbacks(Protocol):
-    """Answers requests that servers send to the client: elicitation, sampling, roots."""
+    """Answers requests that servers send to the client, such as elicitation, sampling, and roots."""
 
     @property
     def capabilities(self) -> Json:
-        """Return the client capabilities to declare to servers: only what can be answered."""
+        """Return the client capabilities to declare to servers: only those that can be answered."""
         ...
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        """Answer one request of a server: return the result to send to it.
+        """Answer one request from a server, and return the result to send back.
 
-        Raises `LookupError` if no callback handles `method`, `CallbackError` if the server is to get an error.
+        Raises `LookupError` if no callback handles `method`, and `CallbackError` if the server should get an error.
         """
         ...
 
 
 class CallbackError(Exception):
-    """Raised to answer a server request with an error, which is sent to the server."""
+    """Raised by a callback to answer a server request with an error, which is sent to the server."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -267,7 +267,7 @@ class AuthChallenge:
 
 
 class Authorizer(Protocol):
-    """Supplies the Authorization header for one server. It is only sent to the origin of its URL."""
+    """Supplies the Authorization header for one server, which is only ever sent to the origin of the server's URL."""
 
     @property
     def is_inactive(self) -> bool:
@@ -293,7 +293,8 @@ class Authorizer(Protocol):
     async def authorization_header(self) -> str:
         """Return the Authorization header for the next request, or "" without a credential.
 
-        Waits only for a due token refresh. Raises `AuthError` if the refresh fails and the token has expired.
+        Waits only if the token is due for a refresh. Raises `AuthError` if the refresh fails and the token has
+        expired.
         """
         ...
 
@@ -330,10 +331,10 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         server: Name of the server.
         name: Name of the tool or prompt, or URI of the resource, as the server names it.
         method: MCP method, such as `tools/call` or `resources/read`.
-        effect: Effect class of the tool, which decides whether the call may run again.
+        effect: The tool's effect class, which decides whether the call may run again.
         timeout: Seconds for the whole call; None uses the server's setting.
-        idempotency_key: Idempotency key of the caller, or None.
-        caller: Id of the caller at a gateway; empty in a library.
+        idempotency_key: The caller's idempotency key, or None.
+        caller: The caller's id at a gateway; empty in a library.
 
     Example:
         async def add_tenant(call: Call, next: CallHandler) -> CallResult:
@@ -377,7 +378,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def arguments(self) -> Json:
-        """Return the arguments of the tool or prompt. Do not change them; use `with_arguments`."""
+        """Return the arguments for the tool or prompt. Do not change them; use `with_arguments`."""
         arguments = self.params.get("arguments")
         return arguments if isinstance(arguments, dict) else {}
 
@@ -397,9 +398,9 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """Result of a call, for any MCP method. `raw` is the server's result, unchanged.
+    """The result of a call, for any MCP method. `raw` is the server's result, unchanged.
 
-    Calls of a `Hub` return a subclass: `ToolResult`, `ResourceResult` or `PromptResult`. Their properties are views of
+    A `Hub` returns a subclass: `ToolResult`, `ResourceResult`, or `PromptResult`. Their properties are views of
     `raw`.
 
     Example:
@@ -431,7 +432,7 @@ class CallResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return the text of all content blocks, resource contents or prompt messages, joined by newlines.
 
-        Embedded resources contribute their text, and links become Markdown links. Images, sound and other binary
+        Embedded resources contribute their text, and links become Markdown links. Images, sound, and other binary
         content appear as their type and size: `[image/png, 12 kB]`.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
@@ -446,9 +447,9 @@ class ToolResult(CallResult, frozen=True):
     Attributes:
         server: Name of the server.
         raw: The result as the server sent it.
-        duration: Seconds that the call took, with all attempts.
-        attempts: Attempts that were made.
-        from_cache: True if the result is a cached one.
+        duration: Seconds that the call took, including all attempts.
+        attempts: How many attempts were made.
+        from_cache: True if the result came from the cache.
         replayed: True if the result comes from an earlier call with the same idempotency key.
 
     Example:
@@ -478,7 +479,7 @@ class ToolResult(CallResult, frozen=True):
     def data(self) -> Any:
         """Return the structured content, or else the object or list in a single text block of JSON.
 
-        None if the result has neither. The text is parsed on each access, up to 8 MiB.
+        Return None if the result has neither. The text is parsed on each access, up to 8 MiB.
         """
         structured = self.raw.get("structuredContent")
         return structured if structured is not None else _parse_json_text(self.raw.get("content"))
@@ -548,7 +549,7 @@ _RESULT_TYPES: Final[dict[str, type[CallResult]]] = {
 
 
 def result_type(method: str) -> type[CallResult]:
-    """Return the result class of an MCP method, such as `ToolResult` for `tools/call`."""
+    """Return the result class for an MCP method, such as `ToolResult` for `tools/call`."""
     return _RESULT_TYPES.get(method, CallResult)
 
 
@@ -565,7 +566,7 @@ def _parse_json_text(content: Any) -> Any:
 
 
 def _text_of(block: Json) -> str | None:
-    """Return the text of a content block, or None."""
+    """Return the text of a content block, or None if it has no text."""
     if block.get("type") == "resource_link" and isinstance(uri := block.get("uri"), str):
         name = block.get("name")
         return f"[{name}]({uri})" if isinstance(name, str) and name else f"[{uri}]({uri})"
@@ -576,7 +577,7 @@ def _text_of(block: Json) -> str | None:
 
 
 def _binary_note(block: Json) -> str | None:
-    """Return the type and size of base64 data in a content block or resource; None if it has none."""
+    """Return the type and size of base64 data in a content block or resource, or None if it has none."""
     kind = block.get("type")
     data = block.get("data") if kind in ("image", "audio") else block.get("blob")
     if not isinstance(data, str):
@@ -592,7 +593,7 @@ def _dicts_in(value: Any) -> list[Json]:
 
 
 class CallHandler(Protocol):
-    """The rest of the middleware chain, as a function: executes a call and returns its result.
+    """The rest of the middleware chain, as a function that executes a call and returns its result.
 
     Example:
         result = await next(call)
@@ -602,10 +603,11 @@ class CallHandler(Protocol):
 
 
 class Middleware(Protocol):
-    """One step of the middleware chain: inspects a call, passes it on or not, and inspects the result.
+    """One step in the middleware chain: inspects a call, passes it on or not, and inspects the result.
 
-    Pass your own to `Hub(middleware=[…])`: a coroutine function of the call and the rest of the middleware chain. It
-    may raise, return a result itself, or pass on other arguments with `call.with_arguments`.
+    To add your own, pass `Hub(middleware=[…])` a coroutine function that takes the call and the rest of the
+    middleware chain. It may raise an error, return a result itself, or pass on other arguments with
+    `call.with_arguments`.
 
     Example:
         async def log_calls(call: Call, next: CallHandler) -> CallResult:

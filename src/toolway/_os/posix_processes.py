@@ -53,7 +53,7 @@ def process_exists(pid: int) -> bool:
 
 
 def process_start(pid: int) -> str:
-    """Return when a process started, for comparison with a later answer; "" if unknown."""
+    """Return when a process started, for comparison with a later answer, or "" if unknown."""
     return proc.stat_field(pid, proc.STARTED)
 
 

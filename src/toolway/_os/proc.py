@@ -58,7 +58,7 @@ def arguments(pid: int) -> tuple[str, ...]:
 
 
 def stat_field(pid: int, number: int) -> str:
-    """Return a field of /proc/PID/stat; "" if the process is gone. `number` counts from 0.
+    """Return a field of /proc/PID/stat, or "" if the process is gone. `number` counts from 0.
 
     The process name before the state may contain any character, so parsing starts after its last `)`.
     """
@@ -67,7 +67,7 @@ def stat_field(pid: int, number: int) -> str:
 
 
 def uptime() -> float:
-    """Return the seconds since the machine was started; 0 if unknown."""
+    """Return the seconds since the machine was started, or 0 if unknown."""
     with contextlib.suppress(OSError), open("/proc/uptime") as file:
         return float(file.read().split()[0])
     return 0.0
@@ -104,7 +104,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 def descriptor_target(pid: int, fd: int | str) -> str:
-    """Return what a descriptor of a process is: a path, `pipe:[…]` or `socket:[…]`; "" if unknown."""
+    """Return what a descriptor of a process is: a path, `pipe:[…]` or `socket:[…]`, or "" if unknown."""
     try:
         return os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:

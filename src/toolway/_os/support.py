@@ -71,7 +71,7 @@ def has_file_modes() -> bool:
 
 
 def missing(feature: Feature) -> Missing | None:
-    """Return the message for a feature that this system lacks; None if it has it."""
+    """Return the message for a feature that this system lacks, or None if it has it."""
     systems, texts = _FEATURES[feature]
     if SYSTEM in systems:
         return None

@@ -78,7 +78,7 @@ def process_exists(pid: int) -> bool:
 
 
 def process_start(pid: int) -> str:
-    """Return when a process started, for comparison with a later answer; "" if unknown."""
+    """Return when a process started, for comparison with a later answer, or "" if unknown."""
     handle = kernel32.OpenProcess(_QUERY_LIMITED, False, pid) if 0 < pid <= _MAX_PID else None
     if not handle:
         return ""

@@ -74,7 +74,7 @@ class EncryptedTokenStore:
     # -- for SharedTokenSlot ------------------------------------------------------------------------------------------
 
     def version(self, upstream: str, principal: str) -> tuple[int, int] | None:
-        """Return (mtime, inode) of the token file, which change with every write; None if missing."""
+        """Return (mtime, inode) of the token file, which change with every write, or None if missing."""
         try:
             found = os.stat(self.file_path(upstream, principal))
         except OSError:
@@ -139,7 +139,7 @@ class EncryptedTokenStore:
 
 
 def default_token_store(environ: Mapping[str, str]) -> EncryptedTokenStore | None:
-    """Return the token store in the user's data folder; None without XDG_DATA_HOME and HOME."""
+    """Return the token store in the user's data folder, or None without XDG_DATA_HOME and HOME."""
     base = data_folder(environ)
     if base is None:
         return None

@@ -347,7 +347,7 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
 
 
 def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationFull | None:
-    """Return the configured OAuth client, else the previous credential's; None if both are missing.
+    """Return the configured OAuth client, else the previous credential's, or None if both are missing.
 
     A client that was registered with another redirect URI is not used again.
     """
@@ -372,7 +372,7 @@ def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationF
 
 
 def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
-    """Return the previous access token of the server, so the flow extends its scope; None without one.
+    """Return the previous access token of the server, so the flow extends its scope, or None without one.
 
     Its refresh token is left out, because the flow would use it.
     """

@@ -52,7 +52,7 @@ class SubjectTokens(Protocol):
     """Interface to the tokens with which callers logged in to a gateway."""
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token with which a caller logged in; None if missing or expired, or if the login was ended."""
+        """Return the token with which a caller logged in, or None if missing or expired, or if the login was ended."""
         ...
 
     def is_login_ended(self, caller: str) -> bool:
@@ -209,7 +209,7 @@ def metadata_urls(issuer: str) -> tuple[str, str]:
 
 
 def parse_token_endpoint(status: int, body: bytes, issuer: str) -> str | None:
-    """Return the token endpoint in the metadata of an issuer; None if it is not the metadata of this issuer."""
+    """Return the token endpoint in the metadata of an issuer, or None if it is not the metadata of this issuer."""
     response = parse_json_object(body) if status == 200 else {}
     endpoint = response.get("token_endpoint")
     return endpoint if response.get("issuer") == issuer and isinstance(endpoint, str) else None

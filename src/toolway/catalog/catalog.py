@@ -350,8 +350,8 @@ class Catalog:
     def denied_by(self, ref: ToolRef) -> str | None:
         """Return the setting that denies a tool, such as `tools.deny`, or `pins` if it needs review.
 
-        `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. None if the tool is allowed, or is not on
-        the complete list of its server.
+        `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. Return None if the tool is allowed, or
+        is not on the complete list of its server.
         """
         access, lists = self._access.get(ref.server), self._lists.get(ref.server)
         if lists is None:
@@ -395,7 +395,7 @@ class Catalog:
     def parse_name(self, name: str) -> ToolRef | None:
         """Return the reference of the tool meant by `server.tool`, `server__tool` or a model name.
 
-        None if the name has no server part. The tool itself need not be listed.
+        Return None if the name has no server part. The tool itself need not be listed.
         """
         cached = self._ref_cache.get(name)
         if cached is not None:

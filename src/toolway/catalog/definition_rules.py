@@ -232,7 +232,7 @@ def _from_hex(text: str) -> bytes | None:
 
 
 def _as_text(data: bytes) -> str | None:
-    """Return these bytes decoded as UTF-8 text; None if they are not UTF-8, or have unprintable characters."""
+    """Return these bytes decoded as UTF-8 text, or None if they are not UTF-8, or have unprintable characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -171,7 +171,7 @@ class PinReview:
     ) -> Deviation | None:
         """Return how a received definition deviates from its pin, or why its text is suspicious.
 
-        None if neither is true.
+        Return None if neither is true.
         """
         pin = self.servers[server].pins.get(f"{kind}/{name}")
         is_pinned = pin is not None and self._is_pinned(pin, server, kind, name, definition, digest)

@@ -48,7 +48,7 @@ class CatalogStorage(Protocol):
     """Interface of a storage for each server's last known lists (tools, prompts …), loaded when the server is added."""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
-        """Return the stored lists (tools, prompts …) of a server with this fingerprint (`identity`); None if none.
+        """Return the stored lists (tools, prompts …) of a server with this fingerprint (`identity`), or None if none.
 
         May raise `ForgedListsError`, if the storage can detect that.
         """
@@ -72,7 +72,7 @@ class FileCatalogStorage:
         self._key = b""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
-        """Return the stored lists of a server; None if there are none. Raises `ForgedListsError` for a wrong MAC."""
+        """Return the stored lists of a server, or None if there are none. Raises `ForgedListsError` for a wrong MAC."""
         try:
             key = self._load_key(create=False)
             path = self._path(key, server, identity)
@@ -90,7 +90,7 @@ class FileCatalogStorage:
         return stored if stored.format == _FORMAT_VERSION else None
 
     def saved_at(self, server: str, identity: str) -> float | None:
-        """Return the Unix time when the lists of a server were saved; None if no lists are stored."""
+        """Return the Unix time when the lists of a server were saved, or None if no lists are stored."""
         try:
             return self._path(self._load_key(create=False), server, identity).stat().st_mtime
         except OSError:
@@ -121,7 +121,7 @@ class FileCatalogStorage:
             self._late_path(server, identity).touch(mode=0o600)
 
     def late_for(self, server: str, identity: str, now: float) -> float:
-        """Return for how many seconds after `now` a server still counts as late; 0 if it does not."""
+        """Return for how many seconds after `now` a server still counts as late, or 0 if it does not."""
         try:
             marked_at = self._late_path(server, identity).stat().st_mtime
         except OSError:

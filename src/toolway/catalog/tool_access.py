@@ -57,14 +57,14 @@ class ToolAccess:
         return cls(name, server.allowed_tools, server.denied_tools)
 
     def denied_by(self, tool: str) -> str | None:
-        """Return the setting that denies a tool, such as `tools.deny`; None if the tool is allowed."""
+        """Return the setting that denies a tool, such as `tools.deny`, or None if the tool is allowed."""
         if tool in self._denied:
             return self._denied_by
         return "tools.allow" if self._allowed is not None and tool not in self._allowed else None
 
 
 def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
-    """Return the error for a call of a tool that a list denies, or whose definition is not approved.
+    """Return the error for a call to a tool that a list denies, or whose definition is not approved.
 
     Nothing was sent.
     """

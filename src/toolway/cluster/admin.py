@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class NodesAdmin:
-    """Handlers of `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
+    """Handlers for `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
 
     `findings` returns a line for each database row that this node rejects. `publish_change` makes the other nodes
     poll the database at once, if NATS is available.

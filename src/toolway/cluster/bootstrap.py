@@ -46,8 +46,8 @@ log = logging.getLogger("toolway.cluster")
 async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
     """Return the gateway settings stored in the cluster database, without servers.
 
-    None if the cluster was never configured. Raises `ServerUnavailable` if the database does not respond, `ConfigError`
-    if its schema or content is not usable.
+    Return None if the cluster was never configured. Raises `ServerUnavailable` if the database does not respond,
+    `ConfigError` if its schema or content is not usable.
     """
     engine = open_engine(options.database_url)
     try:

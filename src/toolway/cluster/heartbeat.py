@@ -41,7 +41,7 @@ class HeartbeatClock:
         return now - self._last_heartbeat
 
     def check(self, now: float, disconnected: bool) -> float:
-        """Return the seconds until the next check; 0 if the node's heartbeat timeout has passed.
+        """Return the seconds until the next check, or 0 if the node's heartbeat timeout has passed.
 
         `disconnected` means that no heartbeat could be received since the last check.
         """

@@ -64,7 +64,7 @@ class LeaseClock:
         self._epoch = None
 
     def epoch(self, now: float) -> int | None:
-        """Return the number of the lease at time `now`; None if the lease has ended.
+        """Return the number of the lease at time `now`, or None if the lease has ended.
 
         A node without a lease owns nothing.
         """

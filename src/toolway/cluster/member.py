@@ -129,7 +129,7 @@ class Member:
         return tuple(self._alive.values())
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return a node's status at the last poll; None if it had no lease."""
+        """Return a node's status at the last poll, or None if it had no lease."""
         return self._alive.get(id)
 
     def wake(self) -> None:

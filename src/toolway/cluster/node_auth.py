@@ -243,7 +243,7 @@ class NodeAuthenticator:
         self._sealer = sealer
 
     def authenticate(self, token: str) -> Principal | None:
-        """Return the principal of the node that sent this credential; None if it is invalid.
+        """Return the principal of the node that sent this credential, or None if it is invalid.
 
         A credential is valid at the one node for which it was issued.
         """
@@ -283,7 +283,7 @@ class NodeProofs:
         return self._sealer.seal(CHALLENGE_KIND, [self._id, target_node, nonce], PROOF_LIFETIME_S), nonce
 
     def prove(self, challenge: str) -> str | None:
-        """Return our proof for another node's challenge; None if it is invalid or not for us."""
+        """Return our proof for another node's challenge, or None if it is invalid or not for us."""
         found: Any = self._sealer.open(CHALLENGE_KIND, challenge)
         identity = self._identity()
         if not isinstance(found, list) or len(found) != 3 or found[1] != self._id or identity is None:
@@ -311,8 +311,8 @@ class NodeProofs:
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
         """Return our welcome (the answer to a hello), the link's keys, and the other node's id.
 
-        None if the hello is invalid or not for us. The keys depend on random bytes from both sides, so replaying a
-        recorded hello yields keys that the attacker does not know.
+        Return None if the hello is invalid or not for us. The keys depend on random bytes from both sides, so
+        replaying a recorded hello yields keys that the attacker does not know.
         """
         found: Any = self._sealer.open(HELLO_KIND, hello.decode("ascii", "replace"))
         identity = self._identity()
@@ -349,7 +349,7 @@ class NodeProofs:
 
 
 def _decode_random(text: object) -> bytes | None:
-    """Return the random bytes in a hello or welcome; None if malformed."""
+    """Return the random bytes in a hello or welcome, or None if malformed."""
     try:
         random = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:

@@ -122,7 +122,7 @@ class Flags:
 
 
 def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | None:
-    """Return the cluster options from flags and environment; None if --cluster is not requested.
+    """Return the cluster options from flags and environment, or None if --cluster is not requested.
 
     Raises `ConfigError` if an option is missing or invalid.
     """

@@ -144,7 +144,7 @@ class PlacementPlan:
     def preferred_node(self, pool: str, slot: int, index: int) -> str | None:
         """Return the id of the node that should own a server instance.
 
-        None if the pool is unknown or has no nodes.
+        Return None if the pool is unknown or has no nodes.
         """
         return next(iter(self._ranked_nodes(pool, slot, index)), None)
 

@@ -242,7 +242,7 @@ class HeadCache(Generic[T]):
     def get(self, data: bytes) -> KnownHead[T] | None:
         """Return the cached head of the complete message `data`, with which the caller splits head and body.
 
-        None if `data` is not exactly one complete message, or if its head is not cached.
+        Return None if `data` is not exactly one complete message, or if its head is not cached.
         """
         span = _find_length(data)
         if span is None:
@@ -329,7 +329,7 @@ class KnownHead(Generic[T]):
     def match_start(self, data: bytes) -> tuple[int, bytes] | None:
         """Return the length of the whole body and its first part, if `data` is the start of a message with this head.
 
-        None if the head is another one, or if `data` is already a whole message.
+        Return None if the head is another one, or if `data` is already a whole message.
         """
         begin = self._begin
         if not data.startswith(self._before):
@@ -346,7 +346,7 @@ class KnownHead(Generic[T]):
 def _find_length(data: bytes) -> tuple[int, int, int] | None:
     """Return start and end of the Content-Length digits in `data`, and the end of the head.
 
-    None if `data` is not exactly one complete HTTP message with a Content-Length.
+    Return None if `data` is not exactly one complete HTTP message with a Content-Length.
     """
     end = data.find(b"\r\n\r\n")
     span = _find_digits(data, end)
@@ -356,7 +356,7 @@ def _find_length(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _find_digits(data: bytes, end: int) -> tuple[int, int] | None:
-    """Return start and end of the Content-Length digits in a head that ends at `end`; None if there are none."""
+    """Return start and end of the Content-Length digits in a head that ends at `end`, or None if there are none."""
     name = data.find(b"ength: ", 0, end) if end > 0 else -1
     if name < 0 or data[name - 10 : name] not in _LENGTH_HEADER_STARTS:
         return None

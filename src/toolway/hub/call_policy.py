@@ -1,6 +1,6 @@
-"""Call policies: each call's effect class, timeout, retries and keys, from server settings and tools.
+"""Call policies: how the middleware treats each call, from the settings of its server and tool.
 
-The middleware asks them how to treat a call.
+A policy decides a call's effect class, timeout, retries, and keys.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def tool_effect(
     idempotent: bool = False,
     honours_key: bool = False,
 ) -> Effect:
-    """Return a tool's effect class: from the setting, else the HTTP method, else annotations.
+    """Return a tool's effect class: from the setting, or else the HTTP method, or else the server's annotations.
 
-    An UNSAFE tool is IDEMPOTENT if `idempotent` is True (the caller or operator says that a call may run again), or if
-    `honors_key` is True (the server itself detects repeated calls by their idempotency key).
+    An UNSAFE tool becomes IDEMPOTENT if `idempotent` is True, which means that the caller or administrator says the
+    call may run again, or if `honors_key` is True, which means that the server itself detects repeated calls by their
+    idempotency key.
     """
     effect = setting
     if effect is None and http_method is not None:
@@ -78,8 +79,8 @@ def tool_effect(
 def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
     """Return a tool's effect class according to its server's annotations.
 
-    That is enough to allow retries, because wrong annotations only repeat effects of the same server. It is never
-    enough to cache or share results.
+    Annotations are trusted enough to allow retries, because a wrong one can only repeat an effect on the same server.
+    They are never trusted enough to cache or share results.
     """
     if annotations.get("readOnlyHint") is True:
         return Effect.READ
@@ -103,9 +104,9 @@ def _removed_server() -> Server:
 
 
 class ToolPolicy:
-    """Rules for all calls of one tool: settings, timeout, retries, rate limits and effect class.
+    """The rules for all calls to one tool: settings, timeout, retries, rate limits, and effect class.
 
-    They are computed once, and again when the definition of the tool or the settings of its server change.
+    They are computed once, and again whenever the tool's definition or its server's settings change.
     """
 
     def __init__(self, server: Server, name: str, tool: Tool | None, approval: Sequence[Any] = ()) -> None:
@@ -134,7 +135,7 @@ class ToolPolicy:
         )
 
     def terms(self) -> CallTerms:
-        """Return effect class, timeout and idempotency `_meta` key for a call that sets no options."""
+        """Return the effect class, timeout, and idempotency `_meta` key for a call that sets no options itself."""
         if self.settings.effect is not None or self.settings.idempotent is not None or self.server.idempotent:
             source = "setting"
         else:
@@ -153,15 +154,15 @@ class ToolPolicy:
 
 
 class CallTerms(msgspec.Struct, frozen=True):
-    """The hub's rules for calls of one tool: effect class and its source, timeout, definition hash.
+    """The hub's rules for calls to one tool: effect class and its source, timeout, definition hash.
 
     Attributes:
-        effect: READ, IDEMPOTENT or UNSAFE, for a call that sets no options itself.
-        effect_source: Why: "setting", "annotation" of the server, or "default".
-        timeout: Seconds for a call.
-        definition_hash: Hash of the tool's definition, "" if it is not known.
-        idempotency_meta_key: `_meta` key by which the server detects repeated calls; None if it does not.
-        is_local: The server is a child of the hub's process, or runs in it, and ends with it.
+        effect: READ, IDEMPOTENT, or UNSAFE, for a call that sets no options itself.
+        effect_source: Where the effect class comes from: "setting", "annotation" (the server's), or "default".
+        timeout: Seconds allowed for a call.
+        definition_hash: Hash of the tool's definition, or "" if the definition is not known.
+        idempotency_meta_key: The `_meta` key by which the server detects repeated calls, or None if it does not.
+        is_local: The server runs in the hub's process or as its child, and ends with it.
         untrusted: Results may contain untrusted content.
     """
 
@@ -183,7 +184,7 @@ def _call_effect(call: Call, policy: ToolPolicy) -> Effect:
 
 
 class CallPolicies:
-    """Policies for the calls of a hub, computed once per tool: effect class, timeout, retries, rate limits, keys."""
+    """A hub's policies for calls: effect class, timeout, retries, rate limits, and keys, computed once per tool."""
 
     def __init__(self, servers: Mapping[str, Server], catalog: Catalog) -> None:
         self._servers = servers
@@ -192,9 +193,9 @@ class CallPolicies:
         self.approval_rules: Callable[[str, str, Tool | None], Sequence[Any]] = lambda server, name, tool: ()
 
     def on_rules_changed(self) -> None:
-        """Discard all stored policies, because the rules for approvals changed.
+        """Discard all stored policies, because the approval rules changed.
 
-        The next call of a tool computes its policy.
+        The next call to each tool computes its policy again.
         """
         self._policies.clear()
 
@@ -215,9 +216,9 @@ class CallPolicies:
         return call if tool is None else self.attach(call, tool)
 
     def terms(self, name: str) -> CallTerms | None:
-        """Return effect class, timeout and idempotency `_meta` key for calls of the tool `name` (as `server.tool`).
+        """Return effect class, timeout, and idempotency `_meta` key for calls to the tool `name` (`server.tool`).
 
-        None if the tool is unknown.
+        Return None if the tool is unknown.
         """
         ref = self._catalog.parse_name(name)
         tool = self._catalog.tool(ref) if ref is not None else None
@@ -238,7 +239,7 @@ class CallPolicies:
         return self._server_settings(server).validate_arguments
 
     def ignores_null(self, server: str) -> bool:
-        """Return True if null arguments are not sent to this server, as to an HTTP API."""
+        """Return True if null arguments are left out of requests to this server, as HTTP APIs expect."""
         settings = self._server_settings(server).transport_settings
         return settings is not None and settings.ignores_null
 
@@ -259,17 +260,17 @@ class CallPolicies:
         return policy if call.max_attempts is None else msgspec.structs.replace(policy, max_attempts=call.max_attempts)
 
     def rate_limits(self, call: Call) -> Sequence[tuple[str, str]]:
-        """Return a call's rate limits as (tool, rate) pairs; the tool is "" for a server-wide limit."""
+        """Return a call's rate limits as (tool, rate) pairs. A server-wide limit has "" as its tool."""
         return self._policy_for(call).rate_limits
 
     def definition_hash(self, call: Call) -> str:
-        """Return a hash of the called tool's definition; "" if the tool is unknown."""
+        """Return a hash of the called tool's definition, or "" if the tool is unknown."""
         return self._policy_for(call).definition_hash
 
     def coalesce_key(self, call: Call) -> Hashable | None:
-        """Return the key under which identical reads share one request; None if the call needs its own request.
+        """Return the key under which identical reads share one request, or None if the call needs its own request.
 
-        A call whose caller can answer server requests needs its own.
+        A call always needs its own request if its caller can answer requests from the server.
         """
         return None if call.callbacks is not None or call.capabilities else self._read_key(call)
 
@@ -286,7 +287,7 @@ class CallPolicies:
         return (call.caller, call.server, call.method, call.name, self.definition_hash(call), arguments)
 
     def cache_key(self, call: Call) -> Hashable | None:
-        """Return the cache key of a call, or None if its result may not be cached."""
+        """Return the key under which a call's result is cached, or None if it may not be cached."""
         if call.method == "tools/call" and not self._policy_for(call).settings.cache:
             return None
         if call.method not in ("tools/call", "resources/read"):
@@ -294,10 +295,10 @@ class CallPolicies:
         return self._read_key(call)
 
     def cache_ttl(self, call: Call, reply: CallResult) -> float:
-        """Return the seconds for which a result may be cached.
+        """Return for how many seconds a result may be cached.
 
-        They are set by the administrator, or by the server's `ttlMs`. Zero if the result is an input request, or if the
-        caller answered a server request for it.
+        The administrator sets this, or the server does with `ttlMs`. It is zero if the result is an input request, or
+        if the caller answered a server request to get it.
         """
         if call.state.has_waited_for_user or reply.raw.get("resultType", "complete") != "complete":
             return 0.0

@@ -1,8 +1,8 @@
 """Per-user lists for servers called on behalf of users: each user sees their own connection's lists.
 
-Such a server is called with a token that was exchanged for the user's token, and may send each user a different
-list of tools. The catalog holds all definitions; this module tracks which names each caller may see. A
-caller sees none until their own connection has received the list.
+The hub calls such a server with a token that it got in exchange for the user's token, so the server may send each
+user a different list of tools. The catalog holds all definitions; this module tracks which names each caller may see.
+A caller sees none until their own connection has received the list.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class CallerLists:
         self._items: dict[tuple[str, ListKind], dict[str, Any]] = {}
 
     def record(self, server: str, kind: ListKind, caller: str, items: Iterable[Any]) -> list[Any]:
-        """Store the list that a caller's connection received. Return the definitions from all callers' lists.
+        """Store the list that a caller's connection received, and return the definitions from all callers' lists.
 
-        If two callers have received different definitions under one name, the first one is kept.
+        If callers received different definitions under one name, the first one is kept.
         """
         key, field = (server, kind), NAME_FIELDS[kind]
         found = {item[field]: item for item in items if isinstance(item, dict) and isinstance(item.get(field), str)}
@@ -70,9 +70,9 @@ class CallerLists:
         return list(self._items[key].values())
 
     def names(self, server: str, kind: ListKind, caller: str) -> frozenset[str] | None:
-        """Return the names of the tools, prompts … that a server listed for a caller.
+        """Return the names of the tools, prompts, and so on that a server listed for a caller.
 
-        None if the caller has not received that list yet.
+        Return None if the caller has not received that list yet.
         """
         return self._names.get((server, kind), {}).get(caller)
 
@@ -84,10 +84,7 @@ class CallerLists:
 
 
 class OwnLists:
-    """Filters what one caller sees of servers that are called on its behalf.
-
-    The caller's endpoints use it.
-    """
+    """Filters what one caller's endpoints show of servers that are called on the caller's behalf."""
 
     def __init__(
         self,
@@ -98,11 +95,10 @@ class OwnLists:
         has_token: Callable[[], bool],
         start: Callable[[str, str], Upstream],
     ) -> None:
-        """Create the filter of one caller.
+        """Create the filter for one caller.
 
-        `has_list` returns True if the catalog has a list of a server. `has_token` returns True if the caller is a
-        user with a token that can be exchanged. `start(server, caller)` starts the caller's own upstream and returns
-        it.
+        `has_list` returns True if the catalog has a server's list. `has_token` returns True if the caller is a user
+        whose token can be exchanged. `start(server, caller)` starts the caller's own upstream and returns it.
         """
         self._caller = caller
         self._lists = lists
@@ -128,7 +124,7 @@ class OwnLists:
         return not self._has_list(server, kind) and self._has_token()
 
     def lists(self, server: str) -> bool:
-        """Return True if only the callers' own connections can fetch this server's lists."""
+        """Return True if this server's lists can only be fetched over the callers' own connections."""
         return is_on_behalf(self._servers.get(server))
 
     async def wait(self, servers: Iterable[str], kind: ListKind) -> None:
@@ -143,9 +139,10 @@ class OwnLists:
                     await asyncio.gather(*(self._fetch(server, kind) for server in missing))
 
     async def error(self, server: str, kind: ListKind) -> CallError | None:
-        """Fetch a server's list over the caller's own connection if it is missing. Return why that failed.
+        """Fetch a server's list over the caller's own connection if it is missing, and return why that failed.
 
-        None if the list was fetched, if it did not arrive in time, or if the server is not called on behalf of callers.
+        Return None if the list was fetched, if it did not arrive in time, or if the server is not called on behalf of
+        callers.
         """
         found = self._servers.get(server)
         if not is_on_behalf(found) or self._lists.names(server, kind, self._caller) is not None:

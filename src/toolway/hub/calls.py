@@ -1,4 +1,4 @@
-"""Calls of a hub: one `Call` goes through the middleware chain (middleware/chain.py), then hub/dispatch.py.
+"""A hub's calls: each `Call` goes through the middleware chain (middleware/chain.py), then hub/dispatch.py.
 
 Ordinary tool calls skip the chain: see hub/plan.py and hub/flight.py.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class HubCalls:
-    """Makes a hub's calls. `flights` are calls in progress that no coroutine waits for."""
+    """Makes a hub's calls. `flights` are the running calls that no coroutine waits for."""
 
     flights: Flights  # set by `open`
 
@@ -185,16 +185,16 @@ class HubCalls:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call without the middleware chain. Await `wait()` on the returned object for the result.
+        """Send a tool call without the middleware chain. Await `wait()` on the returned object to get the result.
 
-        None, with nothing sent, if the call must be sent with `request`.
+        Return None without sending anything if the call must be sent with `request`.
         """
         return self._library_flights.begin(name, arguments, meta, timeout) if self._upstreams.is_open else None
 
     def request(self, call: Call) -> Coroutine[Any, Any, CallResult]:
         """Send a prepared call, with any MCP method, through the middleware chain.
 
-        Returns a coroutine of the result. It raises `CallError` if the call has no result.
+        Return a coroutine that returns the result. It raises `CallError` if the call ends without one.
         """
         instrumentation = self.instrumentation
         is_observed = instrumentation.enabled if not call.forwarded else instrumentation.enabled_for_forwarded
@@ -214,7 +214,7 @@ class HubCalls:
         return replace(reply, duration=self._loop.time() - began)
 
     def _may_repeat(self, call: Call, exc: CallError) -> bool:
-        """Return True if a failed call can be made again without harm, whether or not it ran."""
+        """Return True if it is safe to make a failed call again, whether or not it ran."""
         if call.method != "tools/call":
             return True  # it reads
         tool = self._catalog.find_tool(exc.server, exc.tool)
@@ -227,9 +227,9 @@ class HubCalls:
         return await self._report_end(self.instrumentation.on_start(call), self._chain, began)
 
     async def _report_end(self, call: Call, handler: CallHandler, began: float) -> CallResult:
-        """Run `handler` to get a call's result, and report its end to sinks, subscribers and tracer.
+        """Await a call's result from `handler`, and report the call's end to sinks, subscribers, and the tracer.
 
-        `began` is the time when the call began. Raises the `CallError` of a call without a result.
+        `began` is the time when the call began. Raises `CallError` if the call ends without a result.
         """
         instrumentation = self.instrumentation
         try:
@@ -249,13 +249,13 @@ class HubCalls:
         return replace(reply, duration=seconds)
 
     def running(self) -> list[Call]:
-        """Return the running calls, oldest first. Empty if no sink, subscriber or tracer is active."""
+        """Return the running calls, oldest first. Without a sink, subscriber, or tracer, none are tracked."""
         if not self.instrumentation.enabled:
             return []
         return [*self.instrumentation.running_calls.values(), *self.flights.calls()]
 
     def new_call_state(self, *, keep_raw: bool, forwarded: bool = False) -> CallState:
-        """Create the state for a new call, with phase timings if calls are observed."""
+        """Create the state for a new call. It times the call's phases if anything observes calls."""
         instrumentation = self.instrumentation
         return (instrumentation.state_type if not forwarded or instrumentation.enabled_for_forwarded else CallState)(
             keep_raw=keep_raw
@@ -264,12 +264,12 @@ class HubCalls:
     # -- redaction and approvals --------------------------------------------------------------------------------------
 
     def redact_results(self) -> None:
-        """From now on, remove each server's secrets, and what its `redact` setting lists, from its results."""
+        """From now on, redact results: remove the server's secrets and everything that its `redact` setting lists."""
         self._dispatcher.redaction = ResultRedaction(lambda: self._servers.entries)
         self.planner.redacts = True
 
     def use_gate(self, gate: CallGate) -> None:
-        """Let `gate` decide about every call before it is sent. It may ask an administrator or the user.
+        """Let `gate` decide on every call before it is sent. It may ask an administrator or the user.
 
         Call this method before the hub is opened.
         """
@@ -278,15 +278,16 @@ class HubCalls:
         self.on_approval_rules_changed()
 
     def on_approval_rules_changed(self) -> None:
-        """Apply changed approval rules, starting with the next call of every tool."""
+        """Apply changed approval rules from the next call to each tool on."""
         self.policies.on_rules_changed()
         self.planner.approval_rules += 1
 
     async def _wait_for_definition(self, call: Call) -> Call:
-        """Wait until the server has sent its tool list. Return the call with the policy of its tool.
+        """Wait until the server has sent its tool list, and return the call with its tool's current policy.
 
-        The definition that an earlier run stored is not enough: the user approves the tool that is called now. Raises
-        `CallError` if the server has no such tool, does not send its list in time, or the arguments do not match.
+        A definition stored by an earlier run is not enough, because the user must approve the tool that is called
+        now. Raises `CallError` if the server has no such tool, if it does not send its list in time, or if the
+        arguments do not match.
         """
         await self._lists.waits.wait_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
         tool = require_tool(self._catalog, ToolRef(call.server, call.name))

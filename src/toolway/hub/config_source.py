@@ -1,6 +1,6 @@
-"""Servers of a hub from its config source: a file, a mapping, a list, or the default files.
+"""Loads a hub's servers from its config source: a file, a mapping, a list, or the default files.
 
-Loads the parsers of config files, so it is imported when a hub is created, not with `Hub`.
+This module loads the config parsers, so it is imported when a hub is created, not together with `Hub`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_servers(
 ) -> tuple[dict[str, Server], tuple[ConfigIssue, ...], NetworkPolicy, tuple[str, ...]]:
     """Load a hub's config: servers, issues, network policy, and the addresses in `toolway.modelUrls`.
 
-    The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
+    The network policy is for servers that are added later. Raises `ConfigError` if the configuration cannot be used.
     """
     later_policy = network_policy
     model_urls: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def _parse_servers(
 
 
 def parse_server(name: str, value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
-    """Return the server for any value that `Hub` accepts, and warnings about its keys.
+    """Return the server defined by any value that `Hub` accepts, and warnings about its keys.
 
     Raises `ConfigError`, which names the entry, if the value is invalid.
     """

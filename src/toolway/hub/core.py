@@ -63,15 +63,14 @@ if TYPE_CHECKING:
 
 
 class HubCore:
-    """Engine of a hub: `servers` supervises them, `lists` knows what they offer, `calls` calls them.
+    """A hub's engine: `servers` supervises the servers, `lists` knows what they offer, and `calls` calls them.
 
-    Programs use `Hub`, which has a smaller interface with examples. The arguments mean the same as those of `Hub`,
-    except:
+    Programs use `Hub`, which has a smaller interface with examples. The arguments are the same as in `Hub`, except:
 
     Args:
         callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
         library: True if a `Hub` uses this engine: it logs calls and servers, and its hints name methods of `Hub`.
-        environment: Replacements for randomness, sleep and transports, for tests and the cluster.
+        environment: Replacements for randomness, sleep, and transports, for tests and the cluster.
     """
 
     def __init__(
@@ -229,9 +228,9 @@ class HubCore:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers at once and wait for them to end, at most about 6 s.
+        """Stop all servers at once and wait up to about 6 s for them to exit.
 
-        A process that does not end by itself is killed.
+        A process that does not exit by itself is killed.
         """
         await self._upstreams.close()
         self.calls.flights.close()
@@ -263,8 +262,8 @@ class HubCore:
         """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.
 
         Args:
-            provider: Tracer provider; None uses the global one of the program.
-            sample_ratio: Share of calls to record if the caller sent no trace context. None: the provider decides.
+            provider: Tracer provider; None uses the program's global one.
+            sample_ratio: Share of calls to record if the caller sent no trace context; None lets the provider decide.
         """
         from opentelemetry.trace import get_tracer
 
@@ -275,7 +274,7 @@ class HubCore:
         self.instrumentation.set_tracer(OtelTracer(tracer, self._server_attributes, sample_ratio, self.mask))
 
     def _server_attributes(self, name: str) -> Mapping[str, Any]:
-        """Return the span attributes that describe the address and protocol of a server."""
+        """Return the span attributes that describe a server's address and protocol."""
         server, negotiated = self.servers.entries.get(name), self.servers.negotiated(name)
         return server_attributes(server, negotiated.version if negotiated is not None else "")
 
@@ -285,14 +284,14 @@ class HubCore:
         return self._audit_log.writer if self._audit_log is not None else None
 
     def use_alert_links(self, link_of: Callable[[Alert], str]) -> None:
-        """Add a URL to each alert sent to the webhook: a page about the alert, or "" if there is none."""
+        """Add a URL to each alert that is sent to the webhook: a page about the alert, or "" if there is none."""
         if self._alert_delivery is not None:
             self._alert_delivery.link_of = link_of
 
     async def resolve_setting(self, text: str, key: str) -> str:
-        """Return a setting's text with its variables and secret references replaced by their values.
+        """Return the value of a setting with its variables and secret references replaced.
 
-        `key` is the name of the setting in errors. Raises `ConfigError` if a value is not available.
+        `key` is the setting's name in errors. Raises `ConfigError` if a value is not available.
         """
         from toolway.hub.secret_resolution import resolve_text
 
@@ -315,9 +314,9 @@ class HubCore:
         return self._tool_search
 
     async def open_tool_search(self) -> ToolSearch:
-        """Return what `tool_search` does, without blocking the event loop.
+        """Return the same search as `tool_search`, without blocking the event loop.
 
-        Its modules are imported in a thread, because that takes 10 ms or more.
+        The search modules are imported in a thread, because that takes 10 ms or more.
         """
         if self._tool_search is None:
             await asyncio.to_thread(importlib.import_module, "toolway.search.tool_search")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ServerDefaults(msgspec.Struct, frozen=True):
-    """What a server gets if its entry doesn't say otherwise, and the addresses that all may use."""
+    """Defaults for servers whose entry does not say otherwise, and the addresses that all servers may use."""
 
     timeout: float | Timeout | None = None
     retry: RetryPolicy | None = None
@@ -26,7 +26,7 @@ class ServerDefaults(msgspec.Struct, frozen=True):
 
 
 class LoginOptions(msgspec.Struct, frozen=True):
-    """How users log in to servers, and where their tokens are kept; None keeps tokens in memory."""
+    """How users log in to servers, and where their tokens are kept (in memory if the store is None)."""
 
     callback: LoginCallback | None = None
     tokens: TokenStore | None = DEFAULT_TOKENS

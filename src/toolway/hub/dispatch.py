@@ -1,4 +1,4 @@
-"""End of the middleware chain: pick an upstream, send the call and validate its output."""
+"""The end of the middleware chain: picks an upstream, sends the call, and validates its output."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PINS_TIMEOUT_S: Final = 5.0  # seconds that a call waits until the cluster has s
 
 
 class OutputValidator:
-    """Validates structured results. Compiles each output schema on first use and after changes."""
+    """Validates structured results. Each output schema is compiled on first use and after a change."""
 
     def __init__(self) -> None:
         self._compiled: dict[tuple[str, str], tuple[Json, SchemaValidator]] = {}
 
     def validate(self, tool: Tool, result: Json) -> str | None:
-        """Return why the structured content of `result` violates the tool's output schema, or None."""
+        """Return why the structured content of `result` violates the tool's output schema, or None if it does not."""
         schema, structured = tool.output_schema, result.get("structuredContent")
         if schema is None or structured is None or result.get("isError") is True:
             return None
@@ -127,9 +127,9 @@ class Dispatcher:
     async def _exchange(
         self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, RequestExchange] | None = None
     ) -> CallResult:
-        """Send a tool call and return its result, validated and without secrets.
+        """Send a tool call and return its result, validated and with secrets removed.
 
-        If `sent` is given, the call was sent before: only wait for its result.
+        If `sent` is given, the call was already sent, so only wait for its result.
         """
         try:
             result = await upstream.call(call, tool.input_schema if tool.has_header_params else None, sent)
@@ -146,7 +146,7 @@ class Dispatcher:
         return found if redactor is None else await redactor.redact(found)
 
     def find_redactor(self, server: str) -> ResultRedactor | None:
-        """Return the redactor for a server's results; None if they need none."""
+        """Return the redactor for a server's results, or None if they need none."""
         return self.redaction.find(server) if self.redaction is not None else None
 
     async def dispatch(self, call: Call) -> CallResult:
@@ -199,18 +199,18 @@ class Dispatcher:
     def _may_send(self, call: Call, upstream: Upstream) -> bool:
         """Return True if the tool is still listed and its definition is accepted.
 
-        Called right before the first byte is sent. The server may have been restarted, or have changed its list, while
-        the call waited.
+        Called right before the first byte is sent. The server may have restarted or changed its list while the call
+        waited.
         """
         if self._catalog.find_tool(call.server, call.name) is None or not upstream.is_pinned(call.name):
             return False
         return call.may_send is None or call.may_send()
 
     async def _retry_with_new_schema(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
-        """Send a call once more if it was rejected because the tool's definition changed.
+        """Send a call once more if the server rejected it because the tool's definition changed.
 
-        The new tool list is fetched first. Raises `exc` if it is any other error, and `CallError` if the second attempt
-        fails.
+        Fetches the new tool list first. Raises `exc` again if it is any other error, and `CallError` if the second
+        attempt fails.
         """
         if exc.rpc_code != HEADER_MISMATCH:
             if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.detail.lower():
@@ -264,8 +264,8 @@ class Dispatcher:
     async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:
         """Check a call's arguments against the tool's current definition, and return that definition.
 
-        Called if the tool was unknown when the call began, or known only from the storage of an earlier run. In the
-        second case, wait for the current definition first. Raises `InvalidArguments`.
+        This is for a tool that was unknown when the call began, or known only from an earlier run's stored list. In
+        the second case, wait for the current definition first. Raises `InvalidArguments`.
         """
         if not self._policies.validates_arguments(call.server):
             return tool

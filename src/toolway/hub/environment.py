@@ -1,7 +1,7 @@
-"""What a hub needs from the outside world, injectable: randomness, sleep, variables, transports.
+"""What a hub needs from the outside world: randomness, sleep, variables, and transports, all replaceable.
 
-The clock is the event loop's. A test with a simulated loop, random source and transports is reproducible from one
-seed.
+The clock is the event loop's. A test with a simulated loop, random source, and transports is reproducible from a
+single seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _create_real_transport(
 
 
 class HubEnvironment(msgspec.Struct, frozen=True):
-    """A hub's dependencies on the outside world. Tests replace them; the defaults are real."""
+    """A hub's dependencies on the outside world. The defaults are real; tests replace them."""
 
     random: Callable[[], float] = random.random  # uniform in [0, 1)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -52,5 +52,5 @@ class HubEnvironment(msgspec.Struct, frozen=True):
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations
 
     def describe_time(self, seconds: float) -> str:
-        """Return the clock time `seconds` from now, for messages."""
+        """Return the time of day that is `seconds` from now, for messages."""
         return describe_time(seconds, self.wall_clock())

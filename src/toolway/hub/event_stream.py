@@ -1,6 +1,6 @@
 """Event streams for `hub.events()`, and the event loop watchdog.
 
-Each subscriber has a bounded queue. A slow subscriber loses events and gets a count of them; it never delays anything.
+Each subscriber has a bounded queue. A slow subscriber loses events, and is told how many, but never delays anything.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class EventBroadcaster:
     def subscribe(self, *event_types: type[Event], mask: Mask | None = None) -> AsyncIterator[Event]:
         """Iterate over events of these types (or all) from now until `close`.
 
-        `mask` hides secrets in strings from servers. It runs when the subscriber takes an event, so it delays no call.
+        `mask` hides secrets in strings from servers. It runs when the subscriber takes an event, so it does not delay
+        calls.
         """
         subscription = _Subscription(event_types or (Event,))
         self._subscriptions.add(subscription)
@@ -101,7 +102,7 @@ class EventBroadcaster:
 
 
 def mask_event(event: Event, mask: Mask) -> Event:
-    """Return an event with the secrets in its strings masked; the same object if it has none."""
+    """Return an event with the secrets in its strings masked, or the same object if it contains none."""
     found = {name: getattr(event, name) for name in event.__struct_fields__ if name in _TEXT_FIELDS}
     masked = {name: _mask_value(value, mask) for name, value in found.items() if value}
     changed = {name: value for name, value in masked.items() if value != found[name]}
@@ -135,9 +136,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Detects, in a thread, when the event loop is blocked for `stall_threshold` seconds.
+    """Detects, in its own thread, that the event loop has been blocked for `stall_threshold` seconds.
 
-    Reports through `emit`, called in the loop. A threshold of 0 disables the watchdog.
+    It reports through `emit`, which is called in the loop. A threshold of 0 disables the watchdog.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Watchdog:
         self.calm_until = math.inf
 
     def start(self) -> None:
-        """Start the watchdog thread, unless `stall_threshold` is 0. Call it from the loop to watch."""
+        """Start the watchdog thread, unless `stall_threshold` is 0. Call this in the event loop to watch."""
         if self._stall_threshold:
             self._loop = asyncio.get_running_loop()
             self._loop_thread = threading.get_ident()
@@ -176,10 +177,10 @@ class Watchdog:
     # -- in the loop --------------------------------------------------------------------------------------------------
 
     def pause_before(self, now: float) -> float:
-        """Return how long the loop was blocked before the loop time `now`; 0 if it was not.
+        """Return how long the loop was blocked before the loop time `now`, or 0 if it was not.
 
-        The pause includes a few rounds after it: a request read in them may have arrived when the pause began, so its
-        client may have waited since then.
+        The pause includes the few rounds of the loop that follow it. A request read in those rounds may have arrived
+        when the pause began, so its client may have been waiting since then.
         """
         return now - self._silent_since if now >= self.calm_until else 0.0
 
@@ -203,7 +204,7 @@ class Watchdog:
         self._timer = self._loop.call_later(self._stall_threshold / _BEATS_PER_THRESHOLD, self._beat)
 
     def _start_rounds(self, number: int) -> None:
-        """Wait for this many rounds of the loop, however long they take. Then the pause is over."""
+        """Wait until the loop has run this many rounds, however long they take. Only then is the pause over."""
         if number:
             self._round_timer = self._loop.call_later(_ROUND_S, self._start_rounds, number - 1)
         else:
@@ -223,10 +224,10 @@ class Watchdog:
             pause, checked_at = self.check(late=late), self._clock()
 
     def check(self, *, late: bool = False) -> float:
-        """Report a blocked event loop if its heartbeat is overdue.
+        """Report a blocked event loop if its heartbeat is overdue, and return the seconds until the next check.
 
-        Return the seconds until the next check. `late` means that this thread itself ran late, perhaps because the
-        process was suspended. Then nothing is reported.
+        `late` means that this thread itself ran late, perhaps because the process was suspended. In that case, report
+        nothing.
         """
         overdue = self._clock() - self._last_beat - self._stall_threshold
         if overdue < 0:

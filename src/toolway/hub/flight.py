@@ -1,23 +1,26 @@
-"""Fast path of ordinary tool calls, named flights: callbacks process them, without a task. The methods of a flight:
+"""The fast path for ordinary tool calls, called flights, which run on callbacks instead of a task.
 
-    begin      check the arguments, then send; or queue the intent, if the audit log must have it first
+The methods of a flight:
+
+    begin      check the arguments, then send; or queue the intent, if the audit log needs it first
     on_intent  the intent is on disk: send
     arrived    a plain result: release the slot, record the success, pass the result on, report the call
     failed     anything else arrived, or nothing: the pipeline takes over
-    take_over  the caller is gone, the call takes long or is unusual: the pipeline takes over
+    take_over  the caller is gone, or the call is slow or unusual: the pipeline takes over
 
-The intent is the record in the audit log that the call is about to be sent. The pipeline is the middleware chain, in
+The intent is the audit record which says that the call is about to be sent. The pipeline is the middleware chain, in
 which a coroutine waits for the result.
 
-A flight does only what every call does. For everything unusual it hands the call to the pipeline: `take_over`. The
-pipeline gets a `SentFlight`, and `Flights.resume` can only wait for that. It enters below every check that rejects
-calls, and owns the slot of the flight. So a call that was sent can neither be sent again nor be reported as not sent.
-Only the rules of `middleware/retry.py` may send it again, by its certainty.
+A flight only does what every call needs. Anything unusual makes it hand the call to the pipeline with `take_over`.
+The pipeline gets a `SentFlight`, which owns the flight's slot, and `Flights.resume` can do nothing but wait for it.
+The call enters the pipeline below every check that rejects calls, so a call that was sent can neither be sent again
+nor be reported as not sent. Only the rules in `middleware/retry.py` may send it again, depending on its certainty.
 
-A call that waits for its intent was not sent and holds nothing. If the pipeline takes it over, it gets an
-`UnsentFlight`: `Flights.send` waits for the intent, and then runs what the chain has below the audit log.
+A call that is waiting for its intent has not been sent and holds nothing. If the pipeline takes it over, it gets an
+`UnsentFlight`: `Flights.send` waits for the intent, and then runs the stages of the chain that follow the audit log.
 
-The mechanisms (slots, breakers, rate limits, budget, validators) are the objects and functions that the chain uses.
+The mechanisms (slots, breakers, rate limits, budget, validators) are the same objects and functions that the chain
+uses.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallOrigin(NamedTuple):
-    """Client, endpoint and timeout of a call, for the cluster node it may be forwarded to."""
+    """A call's client, endpoint, and timeout, for the cluster node that the call may be forwarded to."""
 
     principal: str  # id
     principal_name: str
@@ -74,7 +77,7 @@ class CallOrigin(NamedTuple):
 
 
 class Flight(ABC):
-    """One call in flight, driven by callbacks. No coroutine waits for its result."""
+    """One flight: a tool call that runs on callbacks, without a coroutine that waits for its result."""
 
     __slots__ = (
         "_began",
@@ -135,7 +138,7 @@ class Flight(ABC):
         """
 
     def origin(self) -> CallOrigin | None:
-        """Return the client data to forward in a cluster; None if the middleware chain has to forward it."""
+        """Return the client data to forward in a cluster, or None if the middleware chain must forward the call."""
         return None
 
     # -- the life of a call -------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ class Flight(ABC):
     def begin(self, capabilities: Json) -> bool:
         """Send the call. If the audit log needs a record first, queue that; `on_intent` then sends the call.
 
-        Return False, with nothing done, if the call needs the middleware chain.
+        Return False without doing anything if the call needs the middleware chain.
         """
         plan, flights = self.plan, self._flights
         if plan.is_admitted is not None and not plan.is_admitted():
@@ -201,7 +204,7 @@ class Flight(ABC):
     def _send_request(self, now: float) -> bool:
         """Take one of the server's concurrency slots and send the call.
 
-        Return False, with nothing sent and no slot taken, if the call would have to wait.
+        Return False, without taking a slot or sending anything, if the call would have to wait.
         """
         plan, flights = self.plan, self._flights
         limiter = plan.limiter
@@ -251,7 +254,7 @@ class Flight(ABC):
     def arrived(self, result: Json, frame: bytes) -> None:
         """Deliver a plain result to the caller, or hand any other result over to a coroutine.
 
-        Called by the transport when the result has arrived.
+        The transport calls this when the result has arrived.
         """
         plan, flights, exchange = self.plan, self._flights, self._exchange
         assert exchange is not None
@@ -288,15 +291,15 @@ class Flight(ABC):
     def failed(self) -> None:
         """Hand the call over to a coroutine, which finds out how it ended.
 
-        Called by the transport when no plain result arrived.
+        The transport calls this when something other than a plain result arrived, or nothing did.
         """
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
         """Stop handling this call with callbacks, so a coroutine can continue it in the middleware chain.
 
-        Return what the coroutine needs to send the call, or to wait for its result if it was sent. Return None if the
-        call has ended, or if a coroutine continues it already.
+        Return what the coroutine needs to send the call or, if it was sent, to wait for its result. Return None if
+        the call has ended or another coroutine has already taken it over.
         """
         if self._is_over:
             return None
@@ -332,7 +335,7 @@ class Flight(ABC):
 
     @property
     def is_sent(self) -> bool:
-        """Return True if the call was sent; False if it waits for its audit record."""
+        """Return True if the call was sent, or False if it waits for its audit record."""
         return self._exchange is not None
 
     def is_long(self, now: float) -> bool:
@@ -373,7 +376,7 @@ class Flight(ABC):
 
 
 def _may_have_secret(secrets: ServerSecrets, frame: bytes, exchange: RequestExchange) -> bool:
-    """Return True if a result may contain one of its server's secrets, or is too complex to check fast."""
+    """Return True if a result may contain one of its server's secrets, or is too complex to check quickly."""
     encoded = frame or exchange.received
     if not encoded or len(encoded) > THREAD_BYTES:
         return True
@@ -440,7 +443,7 @@ class Flights:
     def _before_message(self, session: Session, is_request: bool) -> None:
         """Hand calls over to coroutines before a server message arrives that only those can handle.
 
-        A log message may belong to any call that wants log messages, a request to any call of the session.
+        A log message may belong to any call that wants log messages, and a request to any call in the session.
         """
         for flight in [each for each in self.flying if each.is_sent and each.plan.session is session]:
             if is_request or flight.log_level is not None:
@@ -458,7 +461,7 @@ class Flights:
         return self._output_validator.validate(plan.tool, result) is None
 
     async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
-        """Wait for the result of a call that was sent, respecting its deadline, retries and slot.
+        """Wait for the result of a call that was sent, respecting its deadline, retries, and slot.
 
         Checks that could reject the call do not run.
         """
@@ -484,8 +487,8 @@ class Flights:
     async def send(self, call: Call, intent: asyncio.Future[None], began: float) -> CallResult:
         """Send a call once its intent (the audit record announcing it) is on disk, and wait for its result.
 
-        The call was accepted and its arguments were checked before. It passes the stages of the middleware chain that
-        follow the audit log. It isn't sent if its deadline has passed by then, because the process was paused.
+        The call was already accepted and its arguments checked, so it only passes the stages of the middleware chain
+        that follow the audit log. It is not sent if its deadline has passed by then because the process was paused.
         """
 
         def in_time(call: Call) -> Awaitable[CallResult]:
@@ -500,7 +503,7 @@ class Flights:
     def require_audit(self) -> AuditMiddleware:
         """Return the audit log middleware.
 
-        Call it only if the call has an intent, because then there is an audit log.
+        Only call this for a call that has an intent, because only then is there an audit log.
         """
         assert self._audit is not None
         return self._audit

@@ -1,4 +1,4 @@
-"""Hub, the public class: calls tools of many MCP servers.
+"""`Hub`, the public class: calls the tools of many MCP servers.
 
     async with Hub("mcp.json") as hub:
         result = await hub.call_tool("github.search_issues", {"query": "is:open"})
@@ -64,31 +64,31 @@ class Hub:
     """Client for the tools of many MCP servers, which it starts and supervises.
 
     Args:
-        config: Path of a config file, or a mapping of names to servers (a `Server`, a URL, a command line, a config
-            entry, or an SDK server object). None merges the config files of the user and the project.
+        config: Path to a config file, or a mapping of names to servers (a `Server`, a URL, a command line, a config
+            entry, or an SDK server object). None merges the user's and the project's config files.
         timeout: Seconds, or a `Timeout`, for servers that set no timeout.
         retry: Retry policy for servers without one.
-        elicitation_callback: Answers elicitation requests of servers. Called with (server, params); returns the
-            result as a dictionary, or a coroutine of one.
-        sampling_callback: Answers sampling requests of servers, like `elicitation_callback`. If it has a parameter
-            `tools`, servers may offer tools to the model, and it gets them there.
-        list_roots_callback: Answers roots requests of servers, or the roots themselves.
+        elicitation_callback: Answers servers' elicitation requests. Called with (server, params); returns the
+            result as a dictionary, or a coroutine that returns one.
+        sampling_callback: Answers servers' sampling requests, like `elicitation_callback`. If it has a parameter
+            `tools`, servers may offer tools to the model, and it receives them there.
+        list_roots_callback: Answers servers' roots requests. May also be the roots themselves.
         login_callback: Sends the user to the login page of a server that requires a login.
-        token_store: Store for login tokens. The default is shared by all programs of this user; None keeps them in
+        token_store: Store for login tokens. By default, all programs of this user share one; None keeps tokens in
             memory.
-        idempotency_store: Store for results of calls with an idempotency key. None keeps them in memory.
-        catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
-        audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
-        alerts: Folder, webhook URL or `AlertSettings` that is notified when something needs attention: a rejected
-            token, a login that expired, an unknown outcome, a long rate limit, a failed server; see
-            docs/howto/monitoring.md. None writes none.
+        idempotency_store: Store for the results of calls with an idempotency key. None keeps them in memory.
+        catalog_storage: Folder or storage for the last known tool lists. None stores no lists.
+        audit_log: File or settings for an audit log; see docs/howto/audit.md. None writes no audit log.
+        alerts: Folder, webhook URL, or `AlertSettings` that is notified when something needs attention: a rejected
+            token, an expired login, an unknown outcome, a long rate limit, or a failed server; see
+            docs/howto/monitoring.md. None sends no alerts.
         middleware: Functions that run before and after each call, the first one outermost; see
             docs/howto/middleware.md.
         network_policy: Non-public addresses that URLs may lead to, for example
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
-        log_callback: Function or coroutine function that gets each log message of a server, as a `ServerLog`.
+        log_callback: Function or coroutine function that gets each log message from a server, as a `ServerLog`.
         log_level: Lowest level of the log messages that servers send during calls, such as "warning". None asks for
-            "info" if there is a `log_callback` or a reader of `events(ServerLog)`, else for no messages.
+            "info" if there is a `log_callback` or a reader of `events(ServerLog)`, and otherwise for no messages.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -151,9 +151,9 @@ class Hub:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers at once and wait for them to end, at most about 6 s.
+        """Stop all servers at once and wait up to about 6 s for them to exit.
 
-        A process that does not end by itself is killed.
+        A process that does not exit by itself is killed.
 
         Example:
             hub = await Hub("mcp.json").__aenter__()
@@ -181,25 +181,25 @@ class Hub:
 
         Args:
             name: `server.tool`, or the name of the tool alone if exactly one server has it.
-            arguments: Arguments of the tool.
+            arguments: Arguments for the tool.
             timeout: Seconds for the whole call; None uses the server's setting.
             max_attempts: Attempts allowed for this call, at most 21; None uses the server's setting.
-            retry: Attempts, backoff and time limit per attempt of this call; None uses the setting of the tool or the
-                server.
-            idempotent: True declares that the call may run again after a failure. None uses the setting or the server's
+            retry: Attempts, backoff, and time limit per attempt for this call; None uses the tool's or the server's
+                setting.
+            idempotent: True means that the call may run again after a failure. None uses the setting or the server's
                 hint. If neither allows it, a call that may have run is never sent twice.
-            idempotency_key: Key of this call: a repeated call with the same key and arguments returns the stored result
-                and does not run again. Another tool may use the same key.
+            idempotency_key: Key for this call. A repeated call with the same key and arguments returns the stored
+                result and does not run again. Another tool may use the same key.
             progress_callback: Function or coroutine function, called with (progress, total, message) for each
                 progress notification.
             raise_on_error: Raise `ToolError` if the tool reports a failure. False returns the result, with `is_error`.
-            meta: Additional `_meta` of the request.
+            meta: Additional `_meta` for the request.
 
         Returns:
-            The result of the tool.
+            The tool's result.
 
         Raises:
-            CallError: The call has no result. `executed` is "no", "unknown" or "yes".
+            CallError: The call ended without a result. `executed` is "no", "unknown", or "yes".
             ConfigError: `max_attempts` is more than 21; nothing was sent.
             ToolError: The tool ran and reported a failure, which `raise_on_error=False` returns as a result.
 
@@ -257,7 +257,7 @@ class Hub:
             The contents of the resource.
 
         Raises:
-            CallError: The call has no result.
+            CallError: The call ended without a result.
 
         Example:
             notes = await hub.read_resource("file:///notes.md", server="files")
@@ -275,14 +275,14 @@ class Hub:
 
         Args:
             name: `server.prompt`.
-            arguments: Arguments of the prompt.
+            arguments: Arguments for the prompt.
             timeout: Seconds for the whole call; None uses the server's setting.
 
         Returns:
-            The messages of the prompt.
+            The prompt's messages.
 
         Raises:
-            CallError: The call has no result.
+            CallError: The call ended without a result.
 
         Example:
             prompt = await hub.get_prompt("docs.summarize", {"topic": "leases"})
@@ -317,7 +317,7 @@ class Hub:
             Possible values, best first.
 
         Raises:
-            CallError: The call has no result.
+            CallError: The call ended without a result.
 
         Example:
             cities = await hub.complete("weather.report", "city", "Os")
@@ -358,14 +358,14 @@ class Hub:
     async def search_tools(
         self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None
     ) -> list[ToolMatch]:
-        """Return the known tools that fit a task best, highest score first. Starts no server.
+        """Return the known tools that fit a task best, highest score first. Does not start any server.
 
         If servers are starting, waits for their tools as `list_tools` does.
 
         Args:
             query: The task in a few words, or a list with one string per step.
             limit: How many tools to return, at most 50.
-            server: Search only tools of this server.
+            server: Search only this server's tools.
 
         Returns:
             Tools with scores and reasons. If nothing fits well, the closest ones; empty only if no tools are known.
@@ -379,15 +379,15 @@ class Hub:
         return list((await search.search_async(query, limit=limit, server=server)).matches)
 
     async def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]:
-        """Return the tools of all servers. Servers that did not answer in time are named in the log.
+        """Return the tools of all servers. Servers that do not answer in time are named in the log.
 
         Args:
             server: Return only tools of this server.
-            wait: Seconds to wait for servers that have not sent their tools yet. None waits 30 s for `server`. For all
-                servers it waits 2 s, and a quarter of a second for those that were late in the last 5 minutes.
+            wait: Seconds to wait for servers that have not sent their tools yet. None waits 30 s for `server`; for all
+                servers it waits 2 s, but only a quarter of a second for those that were late in the last 5 minutes.
 
         Returns:
-            Each server's tools, from an earlier run if it has not sent them in time.
+            Each server's tools; those known from an earlier run if the server does not send them in time.
 
         Raises:
             NotFound: No such server.
@@ -428,7 +428,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            Each server's prompts, from an earlier run if it has not sent them in time.
+            Each server's prompts; those known from an earlier run if the server does not send them in time.
 
         Raises:
             NotFound: No such server.
@@ -447,7 +447,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            Each server's resources, from an earlier run if it has not sent them in time.
+            Each server's resources; those known from an earlier run if the server does not send them in time.
 
         Raises:
             NotFound: No such server.
@@ -466,7 +466,7 @@ class Hub:
             wait: Seconds to wait for servers that have not sent their list yet. None waits as `list_tools` does.
 
         Returns:
-            Each server's templates, from an earlier run if it has not sent them in time.
+            Each server's templates; those known from an earlier run if the server does not send them in time.
 
         Raises:
             NotFound: No such server.
@@ -493,11 +493,11 @@ class Hub:
         return self._core.servers.config.issues
 
     async def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
-        """Add a server while the hub runs, or replace one. Does not wait for a new server to start.
+        """Add a server while the hub is running, or replace one. Does not wait for a new server to start.
 
-        Use `wait_ready(name)` to wait until it is ready and its tools are known. If a server is replaced, new calls use
-        the new definition at once, and the method returns when the old server has stopped. Its running calls may finish
-        first; after 30 s it is stopped anyway. An equal definition changes nothing.
+        Use `wait_ready(name)` to wait until it is ready and its tools are known. When a server is replaced, new calls
+        use the new definition at once, and the method returns when the old server has stopped. Calls still running on
+        the old server may finish first; after 30 s it is stopped anyway. Adding an equal definition changes nothing.
 
         Args:
             name: Name of the server; the part of `server.tool` before the dot.
@@ -536,7 +536,7 @@ class Hub:
     async def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. Unchanged servers keep running.
 
-        Running calls of changed and removed servers may finish, as with `add_server` and `replace`.
+        Running calls to changed and removed servers may finish, as they do when `add_server` replaces a server.
 
         Args:
             config: As in the constructor.
@@ -556,7 +556,7 @@ class Hub:
         """Replace a server's deny list, effective at once and without a restart.
 
         A denied tool is not listed, and calling it raises `AccessDenied` before anything is sent. Running calls may
-        finish. The list survives config reloads, until the server is removed.
+        finish. The list stays in force across config reloads until the server is removed.
 
         Args:
             server: Name of the server.
@@ -588,7 +588,7 @@ class Hub:
         """Return the current status of every server by name.
 
         Returns:
-            State, cause and hint, protocol version, process id and counters of each server.
+            Each server's state, cause, hint, protocol version, process id, and counters.
 
         Example:
             broken = {name: status.why for name, status in hub.status().items() if status.state == "down"}
@@ -624,9 +624,9 @@ class Hub:
     async def check_health(
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
     ) -> HealthResult | dict[str, HealthResult]:
-        """Check right now whether servers respond: by ping, and by their health URL if configured.
+        """Check right now whether servers respond to a ping, and to their health URL if one is configured.
 
-        `status()` returns what was last known; this method asks. All servers are checked concurrently.
+        `status()` returns what was last known, whereas this method asks the servers, all at the same time.
 
         Args:
             server: Server to check; None checks all.
@@ -742,8 +742,8 @@ class Hub:
         """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.
 
         Args:
-            provider: Tracer provider; None uses the global one of the program.
-            sample_ratio: Share of calls to record if the caller sent no trace context. None: the provider decides.
+            provider: Tracer provider; None uses the program's global one.
+            sample_ratio: Share of calls to record if the caller sent no trace context; None lets the provider decide.
 
         Example:
             hub.enable_tracing(sample_ratio=0.1)
@@ -758,7 +758,7 @@ def _only(item_type: type[T], items: Iterable[Item]) -> list[T]:
 def _collect_progress(
     callback: AnyProgressCallback | None,
 ) -> tuple[ProgressCallback | None, list[asyncio.Future[None]]]:
-    """Wrap a progress callback in a synchronous function; return that and the list of tasks it starts.
+    """Wrap a progress callback in a synchronous function, and return it with the list of tasks that it starts.
 
     The list stays empty if `callback` is a plain function.
     """
@@ -775,7 +775,7 @@ def _collect_progress(
 
 
 async def _after(previous: asyncio.Future[None] | None, report: Awaitable[None]) -> None:
-    """Await one progress report after the previous one, to keep them in order."""
+    """Await the previous progress report before this one, to keep them in order."""
     if previous is not None:
         await asyncio.wait([previous])
     await report

@@ -1,4 +1,4 @@
-"""Events and traces for calls. A call that nobody observes skips all of it."""
+"""Events and traces for calls. A call that nothing observes skips all of this."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f
 
 
 class Trace(Protocol):
-    """Span of one call in a distributed trace; `telemetry/tracing.py` implements it."""
+    """The span of one call in a distributed trace, implemented by `telemetry/tracing.py`."""
 
     @property
     def trace_id(self) -> str:
@@ -45,7 +45,7 @@ class Trace(Protocol):
 
     @property
     def span_id(self) -> str:
-        """Return the id of the call's own span, 16 hex digits; "" if it is not recorded."""
+        """Return the id of the call's own span, 16 hex digits, or "" if it is not recorded."""
         ...
 
     def inject(self, call: Call) -> Call:
@@ -56,28 +56,28 @@ class Trace(Protocol):
 
 
 class WorkflowTrace(Protocol):
-    """Trace of a workflow run in this process."""
+    """The trace of a workflow run in this process."""
 
     def start_step(
         self, path: str, attempt: int, span: StepSpan | None = None
     ) -> tuple[dict[str, str], Callable[..., None]]:
-        """Start the span of a step, by default named after the step's path.
+        """Start the span for a step. By default, it is named after the step's path.
 
-        Return the trace context for the `_meta` of the step's call, and a function that ends the span. The
-        function takes the final state of the step, and more attributes.
+        Return the trace context for the `_meta` of the step's call, and a function that ends the span. Call that
+        function with the step's final state and any other attributes.
         """
         ...
 
     @property
     def traceparent(self) -> str:
-        """Return the trace context of this workflow run, to pass it on to the runs that it starts."""
+        """Return this workflow run's trace context, to pass on to the runs that it starts."""
         ...
 
     def end(self, state: str) -> None: ...
 
 
 class Tracer(Protocol):
-    """Factory for traces of calls and workflow runs. Returns None for untraced ones."""
+    """Creates the traces of calls and workflow runs. Its methods return None for those that are not traced."""
 
     def start_trace(self, call: Call) -> Trace | None: ...
 
@@ -92,14 +92,14 @@ class Tracer(Protocol):
 
     @property
     def may_skip(self) -> bool:
-        """Return True if `skip_trace` may exclude calls, because only a sample is recorded."""
+        """Return True if `skip_trace` may exclude calls, because only a sample of them is recorded."""
         ...
 
     def skip_trace(self, *, in_library: bool) -> str | None:
         """Return the `traceparent` for a new call that sampling leaves out, or None if it may be recorded.
 
-        If it may be recorded, `start_trace` decides. `in_library` means that the call comes from a program, which may
-        have a current trace.
+        If the call may be recorded, `start_trace` makes the final decision. `in_library` means that the call comes
+        from a program, which may have a current trace.
         """
         ...
 
@@ -109,9 +109,9 @@ class Tracer(Protocol):
 
 
 class Instrumentation:
-    """Creates the events and traces of calls and delivers them to sinks and subscribers.
+    """Creates the events and traces for calls, and delivers them to sinks and subscribers.
 
-    `enabled` is the only check on the hot path; other methods run only if it is True.
+    `enabled` is the only check on the hot path; the other methods run only if it is True.
     """
 
     def __init__(self, broadcaster: EventBroadcaster, wall_clock: Callable[[], float] = time.time) -> None:
@@ -139,7 +139,7 @@ class Instrumentation:
         self._update_flags()
 
     def add_sink(self, sink: EventSink) -> None:
-        """Deliver events to `sink` from now on. No-op if it was already added."""
+        """Deliver events to `sink` from now on. Does nothing if `sink` was already added."""
         if not any(each is sink for each in self._sinks):
             self._batch.deliver()
             self._sinks = (*self._sinks, sink)
@@ -151,13 +151,13 @@ class Instrumentation:
         self._update_flags()
 
     def close(self) -> None:
-        """Deliver finished calls that are still waiting in a batch."""
+        """Deliver the finished calls that are still waiting in a batch."""
         self._batch.close()
 
     def start_run(
         self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
     ) -> WorkflowTrace | None:
-        """Start the trace of a workflow run; None without a tracer."""
+        """Start the trace of a workflow run, or return None without a tracer."""
         return self._tracer.start_run(run, workflow, parent, span) if self._tracer is not None else None
 
     def set_tracer(self, tracer: Tracer | None) -> None:
@@ -166,13 +166,13 @@ class Instrumentation:
 
     @property
     def allows_flights(self) -> bool:
-        """Return True if calls may skip the middleware chain: no tracer is set, or it only samples."""
+        """Return True if calls may skip the middleware chain: no tracer is set, or it only records a sample."""
         return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
         """Return the `traceparent` for a new call that sampling leaves out.
 
-        None if the call may be recorded, or if no tracer is set (`is_tracing`).
+        Return None if the call may be recorded, or if no tracer is set (see `is_tracing`).
         """
         return self._tracer.skip_trace(in_library=in_library) if self._tracer is not None else None
 
@@ -198,8 +198,8 @@ class Instrumentation:
     def emit(self, event: Event, *, forwarded: bool = False) -> None:
         """Deliver an event (not `CallFinished`) to sinks and subscribers.
 
-        An event that a sink emits is delivered after the event that caused it. `forwarded` means that another node
-        forwarded the call; only sinks with `wants_forwarded` get the event then.
+        If a sink emits an event itself, that event is delivered after the one that caused it. `forwarded` means that
+        another node forwarded the call, so only sinks with `wants_forwarded` get the event.
         """
         self._waiting.append((event, forwarded))
         if not self._is_delivering:
@@ -224,9 +224,9 @@ class Instrumentation:
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def on_start(self, call: Call) -> Call:
-        """Record that a call started. Return it with an id.
+        """Record that a call started, and return the call with an id.
 
-        Its end must be recorded by `on_result`, `on_error` or `on_cancelled`.
+        Record its end with `on_result`, `on_error`, or `on_cancelled`.
         """
         # A call of the library has no id yet, and its state is not referenced elsewhere.
         if not call.id:
@@ -243,9 +243,9 @@ class Instrumentation:
         return call
 
     def adopt(self, call: Call) -> Call:
-        """Record a call as running that skipped the middleware chain. Return it with an id.
+        """Record as running a call that skipped the middleware chain, and return the call with an id.
 
-        The call keeps its state. The function that calls `adopt` must record the end of the call too.
+        The call keeps its state. The function that calls `adopt` must also record the call's end.
         """
         if not call.id:
             call = replace(call, id=self.new_call_id())
@@ -257,7 +257,7 @@ class Instrumentation:
     def on_sent(self, call: Call) -> None:
         """Emit `CallStarted` for a call that skipped the middleware chain.
 
-        Call it only if `wants_attempts`.
+        Call this only if `wants_attempts` is True.
         """
         self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", self.wall_clock()))
 
@@ -265,7 +265,7 @@ class Instrumentation:
         return f"{self._id_prefix}{next(self._call_numbers):x}"
 
     def on_dispatch(self, call: Call) -> Call:
-        """Record that an attempt is sent. Return the call with the trace context in its `_meta`."""
+        """Record that an attempt is being sent, and return the call with the trace context in its `_meta`."""
         state = call.state
         if isinstance(state, TimedCallState):
             state.effect = call.effect
@@ -283,7 +283,7 @@ class Instrumentation:
     def on_error(self, call: Call, exc: CallError, seconds: float) -> None:
         """Record that a call ended with an error.
 
-        Its last attempt was reported by `on_attempt_failed`.
+        `on_attempt_failed` has already reported its last attempt.
         """
         certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
         server = exc.server or call.server
@@ -296,7 +296,7 @@ class Instrumentation:
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
         """Record a failed attempt of a call.
 
-        The next attempt follows after `retry_delay` seconds; None means there won't be one.
+        The next attempt follows after `retry_delay` seconds; None means that this was the last attempt.
         """
         certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
         call.state.record_failed_attempt(exc.code, certainty)
@@ -364,9 +364,9 @@ class Instrumentation:
     def record(self, event: CallFinished, *, forwarded: bool = False, is_small: bool = False) -> None:
         """Report a finished call to all sinks and subscribers.
 
-        Sinks that need each call at once get it now. Metrics and dashboard get calls in batches: for them the call is
-        only appended to a list. `is_small` means that the request had at most `SMALL_REQUEST_BYTES`
-        (telemetry/call_batch.py) and no string of the event is longer, so its size need not be measured.
+        Sinks that need each call at once get it now. Metrics and the dashboard get calls in batches, so for them the
+        call is only appended to a list. `is_small` means that neither the request nor any string in the event is
+        longer than `SMALL_REQUEST_BYTES` (telemetry/call_batch.py), so the event's size need not be measured.
         """
         if forwarded:
             self._deliver_call(event, self._forwarded_sinks)
@@ -394,12 +394,12 @@ class Instrumentation:
 
 
 def _server_name(call: Call) -> str:
-    """Return a call's server name: as resolved, else the target's part before the first dot."""
+    """Return the name of a call's server: as resolved, or else the part of the target before the first dot."""
     return call.server or call.target.partition(".")[0]
 
 
 def _trace_id(call: Call) -> str:
-    """Return the trace id of a call: from our tracer, or from the caller's `traceparent`."""
+    """Return the trace id of a call, from our tracer or from the caller's `traceparent`."""
     trace = call.state.trace if isinstance(call.state, TimedCallState) else None
     if trace is not None:
         return cast(Trace, trace).trace_id

@@ -1,6 +1,7 @@
-"""A program's tool calls (`Hub.call_tool`) that can skip the middleware chain.
+"""Sends those tool calls of a program (`Hub.call_tool`) that can skip the middleware chain.
 
-Such a call is a flight (hub/flight.py): callbacks of the connection process it. Only the caller's task waits for it.
+Such a call is a flight (hub/flight.py), which runs on the connection's callbacks. Only the caller's own task waits
+for it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
-    """Sends `Hub.call_tool` calls as flights: driven by callbacks, without a task per call.
+    """Sends `Hub.call_tool` calls as flights, which run on callbacks, without a task per call.
 
-    It keeps a plan (hub/plan.py) for each tool name, so each decision is made once for all calls of a tool.
+    It keeps a plan (hub/plan.py) for each tool name, so every decision is made once for all calls to a tool.
     """
 
     def __init__(self, calls: HubCalls, logs: LogReaders, catalog: Catalog, planner: Planner) -> None:
@@ -38,9 +39,9 @@ class LibraryFlights:
         self._without_plan: dict[str, float] = {}  # until when
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call as a flight, without the middleware chain; await the flight's `wait()`.
+        """Send a tool call as a flight, without the middleware chain. Await the flight's `wait()` for the result.
 
-        None, with nothing sent, if the call needs the middleware chain.
+        Return None without sending anything if the call needs the middleware chain.
         """
         if (meta and not PIPELINE_META_KEYS.isdisjoint(meta)) or (timeout is not None and timeout < MIN_TIMEOUT_S):
             return None
@@ -75,7 +76,7 @@ class LibraryFlights:
 
 
 class LibraryFlight(Flight):
-    """A program's tool call, driven by callbacks. The caller's task waits for the result."""
+    """A program's tool call that runs on callbacks, while the caller's task waits for the result."""
 
     __slots__ = ("_calls", "_future", "_taken", "_timeout")
     in_library = True
@@ -89,7 +90,7 @@ class LibraryFlight(Flight):
         self._taken: TakenOverCall | None = None
 
     async def wait(self) -> CallResult:
-        """Wait for the result. Raises `CallError` if there is none."""
+        """Wait for the result. Raises `CallError` if the call ends without one."""
         try:
             result = await self._future
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Waiting for the lists (tools, prompts, resources) that servers send after starting."""
+"""Waits for the lists (tools, prompts, resources) that servers send after starting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED_LIST_WAIT_S: Final = 30.0  # seconds that the list of one server waits for
 
 
 class ListWaits:
-    """Waits for servers' lists, starting servers if necessary."""
+    """Waits for servers' lists, and starts servers if necessary."""
 
     def __init__(self, upstreams: UpstreamManager) -> None:
         self._upstreams = upstreams
@@ -38,21 +38,21 @@ class ListWaits:
     ) -> None:
         """Wait up to `wait` seconds until this list is known for each server, or the server failed to start.
 
-        A list stored by an earlier run counts as known. None waits as long as `wait_sent`. If `urgent`, these servers
-        start at once, even if many others are starting. Does not raise when time runs out.
+        A list stored by an earlier run counts as known. If `wait` is None, waits as long as `wait_sent`. If `urgent`,
+        these servers start at once, even if many others are starting. Does not raise an error when time runs out.
         """
         unlisted = [name for name in servers if not self._catalog.has_list(name, kind)]
         await self.wait_sent(kind, unlisted, wait, urgent=urgent)
 
     async def wait_for_starting(self) -> None:
-        """Wait for the tools of servers that are starting, but not for long if they do not answer."""
+        """Wait for the tools of servers that are starting, but only briefly for those that do not answer."""
         starting = [name for name, each in self._upstreams.upstreams.items() if each.is_starting]
         await self.wait_known(starting, "tools")
 
     async def wait_all_tools_known(self, timeout: float | None) -> Collection[str]:
-        """Wait until all enabled servers' tools are known, or time runs out. Return these servers.
+        """Wait until the tools of all enabled servers are known or time runs out, and return these servers.
 
-        None waits as long as listing does, so a bad server only causes one delay.
+        None waits as long as listing tools does, so a broken server causes only one delay.
         """
         servers = self._upstreams.upstreams.keys()
         await self.wait_known(servers, "tools", timeout, urgent=True)
@@ -61,10 +61,10 @@ class ListWaits:
     async def wait_sent(
         self, kind: ListKind, servers: Iterable[str], wait: float | None, *, urgent: bool = False
     ) -> list[str]:
-        """Wait until these servers have sent this list or failed. Return those that have not sent it.
+        """Wait until these servers have sent this list or failed, and return those that have not sent it.
 
-        Starts servers that are down. Waits at most `wait` seconds; None waits 2 s, and much less for servers that
-        were late in the last minutes, so a server that does not answer only delays lists once.
+        Starts servers that are down. Waits at most `wait` seconds. None waits 2 s, but much less for servers that
+        were late in the last few minutes, so a server that does not answer delays lists only once.
         """
         clock = asyncio.get_running_loop().time
         began = clock()

@@ -1,4 +1,4 @@
-"""A hub's lists: tools, prompts and resources, their pinned definitions, and subscriptions."""
+"""A hub's lists of tools, prompts, and resources, with their pinned definitions and subscriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("toolway.hub")
 
 
 class HubLists:
-    """Lists what a hub's servers offer. `catalog` has what is known, `waits` waits for the rest."""
+    """Lists what a hub's servers offer. `catalog` has what is known, and `waits` waits for the rest."""
 
     def __init__(self, servers: HubServers, environment: HubEnvironment, mask: Mask) -> None:
         self._servers = servers
@@ -44,8 +44,8 @@ class HubLists:
     async def find_tool(self, name: str, timeout: float) -> Tool:
         """Find a tool by `server.tool`, `server__tool`, or its name alone if only one server has it.
 
-        Waits up to `timeout` seconds for the tools of the server; of all servers, if the name has no server. Raises
-        `NotFound`, `AccessDenied` if the tool is denied, `ServerUnavailable` and `CallTimeout`.
+        Waits up to `timeout` seconds for the server's tools, or for those of all servers if the name has no server
+        part. Raises `NotFound`, `AccessDenied` if the tool is denied, `ServerUnavailable`, and `CallTimeout`.
         """
         self._upstreams.require_open()
         if is_bare_name(self.catalog, self._servers.entries, name):
@@ -59,9 +59,9 @@ class HubLists:
     async def list_items(self, kind: ListKind, server: str | None, wait: float | None) -> list[Item]:
         """Return the tools, prompts, resources or templates of `server`, or of all servers.
 
-        Waits up to `wait` seconds for lists that were not sent yet, and logs which servers are missing. None waits 30
-        s for one server, 2 s for all, and much less for a server that was late before. If `server` is given, raises
-        `NotFound` if it is unknown, `ServerUnavailable` if it fails and `CallTimeout` after the wait.
+        Waits up to `wait` seconds for lists that have not been sent yet, and logs which servers are missing. None
+        waits 30 s for one server, 2 s for all, and much less for a server that was late before. If `server` is given,
+        raises `NotFound` if it is unknown, `ServerUnavailable` if it fails, and `CallTimeout` when time runs out.
         """
         self._upstreams.require_open()
         if server is not None:
@@ -96,8 +96,8 @@ class HubLists:
     ) -> None:
         """From now on, compare the definitions that servers send with the pins in `folder`.
 
-        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared. Call
-        this method before the servers are started.
+        `mode_of` returns a server's `pins` setting, and `ignored_of` the parts of an item that are not compared. Call
+        this method before any server starts.
         """
         from toolway.catalog.pin_keeper import PIN_FILE_NAME, PinFile, PinKeeper
 
@@ -117,27 +117,27 @@ class HubLists:
     def set_pins(self, pins: Pins) -> None:
         """From now on, compare the definitions that servers send with these pins.
 
-        Call this method before the servers are started.
+        Call this method before any server starts.
         """
         self.catalog.pins = self.pins = pins
         self._context.on_ready = self._servers.instructions  # reviews them
 
     def apply_pin_mode(self) -> None:
-        """Compare all lists with the pins again, after the setting `pins` changed."""
+        """Compare all lists with the pins again, because the `pins` setting changed."""
         for server in self.catalog.servers():
             self.review_again(server)
 
     def review_again(self, server: str) -> None:
-        """Compare a server's items with its pins again, after the pins changed."""
+        """Compare a server's items with its pins again, because the pins changed."""
         for change in self.catalog.review_again(server):
             self._context.emit(change)
 
     # -- lists and subscriptions of single callers --------------------------------------------------------------------
 
     def own_lists(self, caller: str) -> OwnLists | None:
-        """Return the filter for what a caller sees of servers called on its behalf.
+        """Return the filter for what a caller sees of servers that are called on the caller's behalf.
 
-        None if no server is called on behalf of callers.
+        Return None if no server is called on behalf of callers.
         """
         if self._own_lists_known[0] != self._upstreams.changes:
             found = any(is_on_behalf(each) for each in self._servers.entries.values())
@@ -156,7 +156,7 @@ class HubLists:
         return self._upstreams.per_caller.get_or_start(name, self._servers.entries[name], caller)
 
     def subscription_owner(self, server: str, caller: str) -> str:
-        """Return the caller id if the caller's subscriptions use its own connection, else ""."""
+        """Return the caller id if the caller's subscriptions use the caller's own connection, or else ""."""
         upstreams = self._upstreams
         if upstreams.uses_per_caller_connections(server, upstreams.require_upstream(server)):
             return caller

@@ -1,4 +1,4 @@
-"""A hub's logins at its servers."""
+"""A hub's logins to its servers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class LoginService:
     ) -> None:
         """Log a user in to a server and store the token, even if one is already stored.
 
-        `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` if the server is unknown,
-        `AccessDenied` if the login fails or the server has no logins.
+        `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` if the server is unknown, and
+        `AccessDenied` if the login fails or the server does not support logins.
         """
         with raising_access_denied(server):
             found = await self._resolve_server(server)
@@ -40,9 +40,10 @@ class LoginService:
         self.on_login(server, caller)
 
     async def logout(self, server: str, *, caller: str = "") -> bool:
-        """Delete a caller's stored login at a server, and revoke it if the issuer supports that.
+        """Delete a caller's stored login to a server, and revoke it if the issuer supports that.
 
-        Return True if there was one. Raises `NotFound` if the server is unknown, `AccessDenied` if it has no logins.
+        Return True if there was a login. Raises `NotFound` if the server is unknown, and `AccessDenied` if it does
+        not support logins.
         """
         with raising_access_denied(server):
             existed = await self._auth.log_out(server, await self._resolve_server(server), caller=caller)
@@ -51,7 +52,7 @@ class LoginService:
         return existed
 
     async def logout_everywhere(self, caller: str) -> None:
-        """Delete a caller's stored logins at all servers, because the caller no longer exists."""
+        """Delete a caller's stored logins to all servers, because the caller no longer exists."""
         for name in list(self._upstreams.servers):
             with suppress(ToolwayError):  # servers without logins raise
                 await self.logout(name, caller=caller)
@@ -90,8 +91,5 @@ class LoginService:
         return any(each.auth is not None and each.auth.is_on_behalf for each in self._upstreams.servers.values())
 
     def use_subject_tokens(self, source: SubjectTokens) -> None:
-        """Set where callers' tokens come from, to exchange them for on-behalf calls.
-
-        The tokens are exchanged for tokens of the servers called on the callers' behalf.
-        """
+        """Set where to get callers' tokens, which are exchanged for tokens to call servers on the callers' behalf."""
         self._auth.subject_tokens = source

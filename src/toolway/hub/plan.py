@@ -1,8 +1,9 @@
-"""Plans: decisions about one caller's calls to one tool that do not depend on arguments, made once.
+"""Plans: decisions about one caller's calls to one tool, made once because they do not depend on arguments.
 
-A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the
-middleware chain. `Planner.find` returns the current plan. `Plan.is_valid` is the only check of that, and lists
-everything that may change: session, catalog, settings, credentials, circuit breakers, observers, rules for approvals.
+A plan exists only for calls that need nothing beyond what a flight (hub/flight.py) does. All other calls use the
+middleware chain. `Planner.find` returns the current plan. `Plan.is_valid` is the only check that it is current, and
+lists everything that may change: session, catalog, settings, credentials, circuit breakers, observers, and approval
+rules.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Plan:
         self.params_start = b'{"name":%b,"arguments":' % encode_json(tool.name)  # of the params, encoded
 
     def is_valid(self) -> bool:
-        """Return True if nothing this plan depends on has changed, such as session, catalog or settings."""
+        """Return True if nothing that this plan depends on has changed, such as the session, catalog, or settings."""
         planner, name = self._planner, self.tool.server
         return (
             planner.catalog.generation == self._catalog_generation
@@ -137,7 +138,7 @@ class Plan:
         )
 
     def meta_for(self, capabilities: Json, extra: Json | None, log_level: str | None) -> msgspec.Raw | Json | None:
-        """Return a request's `_meta` for a client with these capabilities and log level.
+        """Return a request's `_meta` for a client with these capabilities and this log level.
 
         `extra` is what the caller adds. A legacy server gets only `extra`.
         """
@@ -158,14 +159,14 @@ class Plan:
 
 
 def add_trace_context(meta: msgspec.Raw | Json | None, traceparent: str) -> msgspec.Raw | Json:
-    """Return a request's `_meta` with `traceparent` added, encoded or not, as given."""
+    """Return a request's `_meta` with `traceparent` added. It stays encoded if it was given encoded."""
     if meta is None or isinstance(meta, dict):
         return {"traceparent": traceparent, **(meta or {})}
     return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
 
 
 class Planner:
-    """Creates and caches plans by caller and tool. With a plan, calls skip the middleware chain."""
+    """Creates and caches plans by caller and tool, so calls can skip the middleware chain."""
 
     def __init__(
         self,
@@ -194,9 +195,9 @@ class Planner:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the valid plan for `caller` and `tool`, creating it if necessary.
+        """Return the valid plan for `caller` and `tool`, and create it if necessary.
 
-        None if these calls must use the middleware chain.
+        Return None if these calls must use the middleware chain.
         """
         key = (caller, tool.server, tool.name)
         plan = self._plans.get(key)
@@ -213,7 +214,8 @@ class Planner:
     def upstream_for(self, name: str, caller: str) -> Upstream | None:
         """Return the upstream for a caller's calls to a server: the shared one, or the caller's own.
 
-        None if that upstream is not running: the middleware chain starts it. `Dispatcher` selects by the same rules.
+        Return None if that upstream is not running, because only the middleware chain starts it. `Dispatcher` follows
+        the same rules.
         """
         upstreams = self.upstreams
         shared = upstreams.upstreams.get(name)

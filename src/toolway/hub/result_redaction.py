@@ -1,8 +1,8 @@
-"""Redaction of results: removes a server's secrets, and the kinds of data named in the config.
+"""Redacts results: removes a server's secrets, and the kinds of data that the configuration names.
 
-A result's bytes are searched for the known values. If there are none, the bytes pass unchanged. Otherwise the result
-is decoded, and each value in a string or key is replaced with `***`. Images, audio and blobs are not inspected. If the
-redaction fails, the result is withheld.
+A result's bytes are searched for the known values. If none is found, the bytes pass unchanged. Otherwise the result
+is decoded, and each value found in a string or key is replaced with `***`. Images, audio, and blobs are not
+inspected. If redaction fails, the result is withheld.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class ResultRedactor:
         return bool(self.secrets.forms or self._replacers)
 
     async def redact(self, result: CallResult) -> CallResult:
-        """Return the result without secrets; a large result is searched in a thread.
+        """Return the result with secrets removed. A large result is searched in a thread.
 
-        Raises `ProtocolError`, which says that the call ran, if the result cannot be searched.
+        If the result cannot be searched, raises `ProtocolError`, which says that the call ran.
         """
         try:
             if self._is_large(result):
@@ -67,7 +67,7 @@ class ResultRedactor:
             ) from exc
 
     def redact_now(self, result: CallResult) -> CallResult:
-        """Return the result without secrets; the same object if it has none."""
+        """Return the result with secrets removed, or the same object if it contains none."""
         encoded = bytes(result.raw_bytes) if result.raw_bytes is not None else None
         if encoded is not None and not self._replacers and not self.secrets.may_be_in(encoded):
             return result
@@ -81,7 +81,7 @@ class ResultRedactor:
         return bool(self._replacers)  # the size is not known, and patterns are slow
 
     def _redact_value(self, value: Any) -> Any:
-        """Return a JSON value with secrets in its strings and keys masked; the same object if it has none."""
+        """Return a JSON value with secrets masked in its strings and keys, or the same object if it contains none."""
         if isinstance(value, str):
             return self._redact_text(value)
         if isinstance(value, list):
@@ -114,7 +114,7 @@ class ResultRedaction:
         self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
 
     def find(self, name: str) -> ResultRedactor | None:
-        """Return a server's redactor; None if its results are passed on unredacted."""
+        """Return a server's redactor, or None if its results are passed on unredacted."""
         server, known = self._servers().get(name), self._redactors.get(name)
         if server is None:
             return None
@@ -124,10 +124,10 @@ class ResultRedaction:
 
 
 def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
-    """Return middleware that redacts stored results, from the cache or an idempotency key.
+    """Return middleware that redacts stored results, which come from the cache or an idempotency key.
 
-    They were redacted when they arrived; since then the server may have received another secret, or its entry another
-    setting. `find` returns the redactor of a server, or None.
+    They were redacted when they arrived, but since then the server may have received another secret, or its entry
+    another setting. `find` returns a server's redactor, or None if there is none.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -142,7 +142,7 @@ def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
 
 
 def _binary_key(value: Mapping[str, Any]) -> str:
-    """Return the key under which an image, sound or resource stores base64 data; "" for other objects."""
+    """Return the key under which an image, sound, or resource stores base64 data, or "" for other objects."""
     if value.get("type") in ("image", "audio"):
         return "data"
     return "blob" if "uri" in value else ""
@@ -159,14 +159,14 @@ def _substitute(pattern: re.Pattern[str], mask: Replace = lambda found: MASK) ->
 
 
 def _mask_card(text: str) -> str:
-    """Return the mask if `text` is a payment card number (by its Luhn digit), else `text`."""
+    """Return the mask if `text` is a payment card number (its Luhn digit is right), or else `text`."""
     digits = [int(each) for each in text if each.isdigit()]
     doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
     return MASK if sum(digits[-1::-2] + doubled) % 10 == 0 and len(set(digits)) > 1 else text
 
 
 def _mask_iban(text: str) -> str:
-    """Mask the IBAN at the start of `text`, if its check digits are right. Words after it may remain."""
+    """Mask the IBAN at the start of `text` if its check digits are right. Words after the IBAN may remain."""
     for end in [len(text), *(place for place in range(len(text) - 1, 0, -1) if text[place] == " ")]:
         compact = text[:end].replace(" ", "")
         digits = "".join(str(int(each, 36)) for each in compact[4:] + compact[:4])

@@ -1,7 +1,7 @@
 """Resolves secret references and unset variables when a server starts, for that server only.
 
-`DeferredTransport` replaces the real transport until then. A fetched secret is registered for masking
-(`secrets/detection.py`) and put into the definition of this one transport. It is stored nowhere else: the next start
+Until then, a `DeferredTransport` stands in for the real transport. A fetched secret is registered for masking
+(`secrets/detection.py`) and put into this one transport's definition. It is stored nowhere else, so the next start
 fetches it again.
 """
 
@@ -47,8 +47,8 @@ async def resolve_secrets(
 ) -> Server:
     """Return the server's definition with variables and secret references replaced by their values.
 
-    `on_secret` is called with the value of each reference.
-    Raises `ToolwayError` if one is not available. The error contains no secret.
+    `on_secret` is called with the value of each reference. Raises `ToolwayError`, which contains no secret, if a
+    value is not available.
     """
     server = await _resolve_variables(server, environ)
     references_found = list_secret_refs(server)
@@ -62,8 +62,8 @@ async def resolve_secrets(
 async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner: Spawner) -> str:
     """Return a config string with its variables and secret references replaced by their values.
 
-    `key` is the name of the setting, for messages. From now on the result is masked in output. Raises `ToolwayError` if
-    a value is not available.
+    `key` is the name of the setting, for messages. The result is masked in output from now on. Raises `ToolwayError`
+    if a value is not available.
     """
     text = _substitute_now(text, environ, key)
     if isinstance(text, SecretTemplate):
@@ -80,7 +80,7 @@ async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Serv
     """Return the server's definition with its `env_file` loaded and all variables replaced.
 
     The environment is read again, because a variable may have been set since the configuration was loaded. Raises
-    `ConfigError` if the file is not usable or a variable is still not set.
+    `ConfigError` if the file cannot be used or a variable is still not set.
     """
     values: Mapping[str, str] = environ
     if server.env_file is not None:
@@ -181,7 +181,8 @@ def _decode_secret(reference: SecretRef, data: bytes) -> str:
 async def _run_in_daemon_thread(work: Callable[[], T]) -> T:
     """Run `work` in a daemon thread and return its result. Raises `SecretsError` after 35 s.
 
-    Interpreter exit does not wait for the thread: a keychain may wait for an absent user.
+    The interpreter does not wait for this thread when it exits, because a keychain may be waiting for a user who is
+    away.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -220,7 +221,7 @@ def _secret_error(reference: SecretRef, detail: str, hint: str = "") -> ConfigEr
 
 
 class DeferredTransport:
-    """Transport of a server with secret references. Creates the real transport in `open()`.
+    """Transport for a server with secret references. It creates the real transport in `open()`.
 
     After that, requests go directly to the real transport.
     """

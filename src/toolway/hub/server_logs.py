@@ -1,4 +1,4 @@
-"""Log messages that servers send during calls: who gets them, and which level to ask for."""
+"""Log messages that servers send during calls: who gets them, and which level to request."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def check_log_level(level: str | None) -> str | None:
 
 
 class LogCallbackSink:
-    """Event sink that passes servers' log messages to a function or coroutine function.
+    """Passes servers' log messages to a function or coroutine function.
 
-    A server decides what it sends, so messages below `level` are left out here. An exception of the callback is logged.
+    A server may send any level, so this sink drops messages below `level`. An exception in the callback is logged.
     """
 
     wants_attempts = False
@@ -70,7 +70,7 @@ class LogCallbackSink:
 
 
 class LogReaders:
-    """Who reads servers' log messages: the program's callback (in `sink`), and subscribers."""
+    """Knows who reads servers' log messages: the program's callback (in `sink`), and subscribers."""
 
     def __init__(self, broadcaster: EventBroadcaster, callback: LogListener | None, level: str | None, mask: Mask):
         self._broadcaster = broadcaster
@@ -79,9 +79,9 @@ class LogReaders:
 
     @property
     def level(self) -> str | None:
-        """Return the lowest log level to request from servers in the program's calls.
+        """Return the lowest log level to request from servers for the program's calls.
 
-        None if nobody reads them: a modern server then sends none.
+        Return None if nothing reads log messages; a modern server then sends none.
         """
         if self._level is not None:
             return self._level

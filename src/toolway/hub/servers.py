@@ -1,4 +1,4 @@
-"""A hub's servers: adding, changing and restarting them, and their state."""
+"""A hub's servers: adds, changes, and restarts them, and reports their state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus, mask
 class HubServers:
     """Manages the servers of a hub.
 
-    `entries` has each server's definition by name. `mask` hides secrets in what is returned; None hides nothing.
+    `entries` maps each server's name to its definition. `mask` hides secrets in what is returned; None hides nothing.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HubServers:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def add(self, name: str, server: ServerLike) -> None:
-        """Add a server while the hub runs. Raises `ConfigError` if the name is taken."""
+        """Add a server while the hub is running. Raises `ConfigError` if the name is taken."""
         if name in self.entries:
             raise ConfigError(
                 f"duplicate server {name!r}", hint=f"use add_server({name!r}, …, replace=True)", code="E-CONFIG-NAME"
@@ -71,10 +71,10 @@ class HubServers:
         await wait_all(drain_tasks)
 
     async def replace(self, name: str, server: ServerLike) -> None:
-        """Change a server's definition. An equal definition changes nothing.
+        """Change a server's definition. Does nothing if the new definition is equal.
 
-        New calls use the new definition at once. Returns when the old server has stopped. Its running calls may finish
-        first; after 30 s it is stopped anyway. Raises `NotFound` if the server is unknown.
+        New calls use the new definition at once. Returns when the old server has stopped. Calls still running on it
+        may finish first; after 30 s it is stopped anyway. Raises `NotFound` if the server is unknown.
         """
         new_server = self.config.complete(name, server)
         require_server(self.entries, name)
@@ -86,7 +86,7 @@ class HubServers:
     async def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. Unchanged servers keep running.
 
-        Running calls of changed and removed servers may finish, as with `replace`.
+        Running calls to changed and removed servers may finish, as with `replace`.
 
         Returns:
             "added", "changed" or "removed" by server name.
@@ -103,7 +103,7 @@ class HubServers:
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
         """Replace a server's deny list until it is removed, effective at once and without a restart.
 
-        None restores the configured one. Running calls may finish. Raises `NotFound` if the server is unknown,
+        None restores the configured list. Running calls may finish. Raises `NotFound` if the server is unknown, and
         `ConfigError` if `names` is not a list of strings.
         """
         require_server(self.entries, server)
@@ -112,7 +112,7 @@ class HubServers:
     def restart(self, name: str) -> None:
         """Restart a server now, in any state, and reset its circuit breakers and login failures.
 
-        Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
+        Raises `NotFound` if the server is unknown, and `ServerUnavailable` if it is disabled or the hub is closed.
         """
         self.upstreams.require_upstream(name).restart()
         self.upstreams.late.pop(name, None)
@@ -140,7 +140,7 @@ class HubServers:
     async def wait_first_starts(self, timeout: float | None = None) -> None:
         """Wait until each non-lazy server's first start has succeeded or failed.
 
-        Returns without an error after `timeout` seconds.
+        Returns without an error after `timeout` seconds, even if some have not.
         """
         chosen = [each for each in self.upstreams.upstreams.values() if not each.server.lazy]
         await wait_until_settled(timeout, [asyncio.ensure_future(each.wait_first_start()) for each in chosen])
@@ -159,7 +159,7 @@ class HubServers:
     async def check_health(
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
     ) -> dict[str, HealthResult]:
-        """Check `server`, or all servers, now. Raises `NotFound` if the server is unknown."""
+        """Check `server`, or all servers, right now. Raises `NotFound` if the server is unknown."""
         self.upstreams.require_open()
         if server is not None:
             require_server(self.entries, server)
@@ -169,7 +169,7 @@ class HubServers:
         return {name: mask_status(each, mask) for name, each in results.items()} if mask is not None else results
 
     def info(self, server: str) -> ServerInfo | None:
-        """Return a server's self-description; None if not connected. Raises `NotFound` if unknown."""
+        """Return a server's description of itself, or None if not connected. Raises `NotFound` if it is unknown."""
         require_server(self.entries, server)
         negotiated = self.negotiated(server)
         if negotiated is None:
@@ -192,24 +192,24 @@ class HubServers:
         return upstream.negotiated if upstream is not None else None
 
     def instructions(self, server: str) -> str:
-        """Return a server's instructions; "" if it has none, is not ready, or they need review."""
+        """Return a server's instructions, or "" if it has none, is not ready, or they need review."""
         negotiated = self.negotiated(server)
         if negotiated is None:
             return ""
         return self.upstreams.catalog.usable_instructions(server, negotiated.instructions)
 
     def era(self, server: str) -> Era | None:
-        """Return a server's protocol era: the last known one if it is not ready."""
+        """Return a server's protocol era, or the last known one if the server is not ready."""
         upstream = self.upstreams.upstreams.get(server)
         return upstream.era if upstream is not None else None
 
     def is_with_peer(self, server: str) -> bool:
-        """Return True if a server's current session is with a peer that stands in for it, such as a node."""
+        """Return True if a server's current session is with a peer that stands in for it, such as another node."""
         upstream = self.upstreams.upstreams.get(server)
         return upstream is not None and upstream.is_with_peer
 
     def state(self, server: str) -> StateWord:
-        """Return the state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""
+        """Return a server's state, as in `ServerStatus`, or "disabled" if it is disabled or unknown."""
         upstream = self.upstreams.upstreams.get(server)
         return upstream.state_word if upstream is not None else "disabled"
 
@@ -219,7 +219,7 @@ class HubServers:
         return self.upstreams.context.state_changes + self.upstreams.changes
 
     def unavailable_error(self, server: str) -> CallError | None:
-        """Return the error for calling a server that is not ready; None if it is, or its tools are known."""
+        """Return the error for a call to a server that is not ready, or None if the server or its tools can be used."""
         try:
             upstream = self.upstreams.require_upstream(server)
         except ServerUnavailable as exc:
@@ -236,9 +236,9 @@ class HubServers:
     # -- circuit breakers ---------------------------------------------------------------------------------------------
 
     def breaker_status(self) -> dict[tuple[str, str], BreakerStatus]:
-        """Return the status of circuit breakers that are not closed or have failures.
+        """Return the status of circuit breakers that are not closed or have counted failures.
 
-        The keys are (server, tool); the tool is "" for the breaker of a whole server.
+        The keys are (server, tool). The breaker for a whole server has "" as its tool.
         """
         return self.breakers.status(asyncio.get_running_loop().time())
 

@@ -30,7 +30,7 @@ DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 def server_fingerprint(server: Server) -> str:
     """Return the fingerprint of a server's definition, under which its lists are stored.
 
-    Environment variables and headers are not part of it, because they may contain secrets.
+    The fingerprint leaves out environment variables and headers, because they may contain secrets.
     """
     parts: list[Any] = [server.command, server.args, server.cwd, server.url]
     if server.message_url is not None:
@@ -49,18 +49,18 @@ def open_catalog_storage(
 
 
 def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the catalog storage in this user's cache folder. None without a home directory."""
+    """Open the catalog storage in this user's cache folder. Return None without a home directory."""
     cache = default_cache_folder(environ)
     return _catalog_storage(cache / "catalog", environ) if cache is not None else None
 
 
 def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder `toolway` in this user's cache folder. None without a home directory."""
+    """Return the folder `toolway` in this user's cache folder, or None without a home directory."""
     return cache_folder(environ)
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the store for tool lists in `folder`; None without a state folder.
+    """Open the store for tool lists in `folder`. Return None without a state folder.
 
     The key that authenticates the stored lists is in the state folder.
     """
@@ -69,9 +69,9 @@ def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogSto
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the private folder for pid files of the reaper (the servers' parent process).
+    """Return the private folder for the pid files of the reaper (the servers' parent process).
 
-    None without a runtime directory and a home directory.
+    Return None if there is neither a runtime directory nor a home directory.
     """
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime:

@@ -1,6 +1,6 @@
-"""SyncHub: the blocking form of `Hub`, for scripts and notebooks.
+"""`SyncHub`: the blocking form of `Hub`, for scripts and notebooks.
 
-It runs a `Hub` on an event loop in a thread. It has the constructor and methods of `Hub`, without `await`;
+It runs a `Hub` on an event loop in a thread. It has the same constructor and methods as `Hub`, but without `await`;
 tests/hub/test_sync.py compares the signatures.
 """
 
@@ -50,11 +50,12 @@ _open_hubs: set[SyncHub] = set()  # closed when the interpreter exits
 
 
 class SyncHub:
-    """Blocking client for the tools of many MCP servers, with the arguments, methods and errors of `Hub`.
+    """Blocking client for the tools of many MCP servers, with the arguments, methods, and errors of `Hub`.
 
-    It opens on the first call, or with `with`. It closes at the end of the `with` block, with `close()`, or when the
-    program exits. Any thread may use it. A call raises `ToolwayError` if the hub is closed, and `RuntimeError` after
-    a fork (the child lacks the hub's thread) or inside a callback (callbacks run in the event loop's thread).
+    It opens on the first call, or when you enter it with `with`. It closes at the end of the `with` block, with
+    `close()`, or when the program exits. Any thread may use it. A call raises `ToolwayError` if the hub is closed. It
+    raises `RuntimeError` after a fork, because the child lacks the hub's thread, and inside a callback, because
+    callbacks run in the event loop's thread.
 
     Example:
         with SyncHub("mcp.json") as hub:
@@ -119,7 +120,7 @@ class SyncHub:
         self._close(None)
 
     def _close(self, limit: float | None) -> None:
-        """Close the hub and wait for it, at most `limit` seconds; None means no limit."""
+        """Close the hub and wait up to `limit` seconds for it; None waits without a limit."""
         if self._process != os.getpid():
             return  # a fork has neither the thread nor the servers
         if threading.current_thread() is self._thread:
@@ -139,7 +140,7 @@ class SyncHub:
     # -- the thread of the event loop ---------------------------------------------------------------------------------
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-        """Return the event loop and its thread, starting them and opening the hub if necessary.
+        """Return the event loop and its thread. Start them and open the hub if necessary.
 
         Raises `ToolwayError` if the hub is closed, and `RuntimeError` if this thread or process cannot use it.
         """
@@ -174,10 +175,10 @@ class SyncHub:
 
     @staticmethod
     def _wait(future: ThreadFuture[T], thread: threading.Thread, limit: float | None = None) -> T:
-        """Wait up to `limit` seconds (None: no limit) for a coroutine that runs in the event loop.
+        """Wait up to `limit` seconds for a coroutine that runs in the event loop, and return its result.
 
-        Return its result. Raises `ToolwayError` if the limit is reached, or if the thread of the event loop ends before
-        the coroutine.
+        If `limit` is None, wait without a limit. Raises `ToolwayError` if the limit is reached, or if the event
+        loop's thread ends before the coroutine.
         """
         end = time.monotonic() + limit if limit is not None else None
         try:
@@ -287,7 +288,7 @@ class SyncHub:
         return self._hub.config_issues
 
     def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
-        """Add a server while the hub runs, or replace one. See `Hub.add_server`."""
+        """Add a server while the hub is running, or replace one. See `Hub.add_server`."""
         self._run(self._hub.add_server(name, server, replace=replace))
 
     def remove_server(self, name: str) -> None:
@@ -299,7 +300,7 @@ class SyncHub:
         return self._run(self._hub.reload(config))
 
     def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
-        """Replace the deny list of a server. See `Hub.set_denied_tools`."""
+        """Replace a server's deny list. See `Hub.set_denied_tools`."""
         self._in_loop(lambda: self._hub.set_denied_tools(server, names))
 
     def restart_server(self, name: str) -> None:
@@ -311,7 +312,7 @@ class SyncHub:
         return self._in_loop(self._hub.status)
 
     def server_info(self, name: str) -> ServerInfo | None:
-        """Return what a server says about itself. See `Hub.server_info`."""
+        """Return a server's description of itself. See `Hub.server_info`."""
         return self._in_loop(lambda: self._hub.server_info(name))
 
     @overload
@@ -384,7 +385,7 @@ class SyncHub:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a hub's event loop until it is stopped; then cancel what still runs and close the loop."""
+    """Run a hub's event loop until it is stopped, then cancel everything still running and close the loop."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -406,15 +407,15 @@ def _close_open_hubs() -> None:
 class _ForkPause:
     """Pauses the event loops of open hubs during a fork.
 
-    A child process only has the thread that forked. A lock held by another thread, such as an import lock, would stay
-    locked in the child forever. An event loop holds no lock between two callbacks.
+    A child process only has the thread that forked, so a lock held by another thread, such as an import lock, would
+    stay locked in the child forever. A paused event loop holds no lock, because it pauses between two callbacks.
     """
 
     def __init__(self) -> None:
         self._of_thread = threading.local()  # two threads may fork at the same time
 
     def begin(self) -> None:
-        """Wait until the event loops are paused, at most `FORK_TIMEOUT_S` for each."""
+        """Pause the event loops, waiting at most `FORK_TIMEOUT_S` for each."""
         self._of_thread.resume = resume = threading.Event()
         for hub in tuple(_open_hubs):
             loop, paused = hub._loop, threading.Event()

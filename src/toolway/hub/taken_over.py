@@ -1,9 +1,9 @@
-"""Calls that callbacks began (hub/flight.py) and a middleware-chain coroutine took over.
+"""Calls that callbacks began (hub/flight.py) and that a coroutine in the middleware chain took over.
 
-They come in two kinds, so neither can be taken for the other. A `SentFlight` was sent: the coroutine can only wait for
-its result. An `UnsentFlight` was not sent, because its intent (the record of a call before it is sent) was not in the
-audit log yet, or because it would have had to wait. It has no slot. The chain may send it as soon as its intent is on
-disk.
+There are two kinds, so one can never be mistaken for the other. A `SentFlight` was sent, so the coroutine can
+only wait for its result. An `UnsentFlight` was not sent, because its intent (the audit record written before a call
+is sent) was not in the log yet, or because the call would have had to wait. It holds no slot. The chain may send it
+as soon as its intent is on disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TakenOverCall(ABC):
         return await self._wait()
 
     def discard(self) -> None:
-        """Give up the call and record it as cancelled. No-op if `resume` was awaited.
+        """Give up the call and record it as cancelled. Does nothing if `resume` was awaited.
 
         Called if the caller was cancelled before it could await `resume`.
         """
@@ -72,11 +72,11 @@ class TakenOverCall(ABC):
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Release the call's concurrency slot, and send its server a cancellation."""
+        """Release the call's concurrency slot, and tell its server that the call is cancelled."""
 
 
 class SentFlight(TakenOverCall):
-    """A call that callbacks sent. It keeps its concurrency slot; the coroutine can only wait for it."""
+    """A call that callbacks sent. It keeps its concurrency slot, and the coroutine can only wait for its result."""
 
     __slots__ = ("_sent",)
 
@@ -126,4 +126,4 @@ class UnsentFlight(TakenOverCall):
         return await self._flights.send(self.call, self._intent, self._began)
 
     def _abandon(self) -> None:
-        """Do nothing: the call has no slot, and no server has received it."""
+        """Do nothing, because the call holds no slot and no server has received it."""

@@ -1,4 +1,4 @@
-"""What a hub gives its upstreams (server connections): transports, and places for events and lists."""
+"""What a hub gives its upstreams (server connections): transports, and where to send events and lists."""
 
 from __future__ import annotations
 
@@ -155,5 +155,5 @@ class HubUpstreamContext:
 
 
 def _check_header_params(tool: Json) -> str | None:
-    """Return why the arguments mapped to HTTP headers cannot be sent; None if they can."""
+    """Return what is wrong with the mapping from a tool's arguments to HTTP headers, or None if it is usable."""
     return check_header_schema(tool["inputSchema"])

@@ -1,6 +1,6 @@
-"""A hub's upstreams: the configured servers and their running, supervised connections.
+"""A hub's upstreams: the configured servers and their supervised connections.
 
-Changes are synchronous: nothing is awaited, so each sees the complete result of the one before.
+Changes are synchronous. They await nothing, so each one sees the complete result of the one before.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class DrainingUpstreams:
         await upstream.stop()
 
     def pending(self, name: str) -> asyncio.Task[None] | None:
-        """Return the task that stops a server's previous upstream, if that has no running calls; else None.
+        """Return the task that is stopping a server's previous upstream, or None if that upstream has running calls.
 
-        The new upstream of the server awaits this task before it starts.
+        The server's new upstream awaits this task before it starts.
         """
         found = [task for task, upstream in self._tasks.items() if upstream.name == name and not upstream.is_busy]
         return found[-1] if found else None
@@ -91,7 +91,7 @@ class UpstreamManager:
     """Starts, replaces and drains the upstreams (supervised connections) of all servers.
 
     `on_definition_changed` is called with the name of every changed or removed server. `describe_time` returns the
-    clock time a number of seconds from now.
+    time of day that is a number of seconds from now.
     """
 
     def __init__(
@@ -247,9 +247,9 @@ class UpstreamManager:
     # -- lookup -------------------------------------------------------------------------------------------------------
 
     def require_upstream(self, name: str) -> Upstream:
-        """Return a server's upstream that all callers share.
+        """Return the server's upstream that all callers share.
 
-        Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
+        Raises `NotFound` if the server is unknown, and `ServerUnavailable` if it is disabled or the hub is closed.
         """
         upstream = self.upstreams.get(name)
         if upstream is None or name not in self.servers:
@@ -289,7 +289,7 @@ class UpstreamManager:
     async def check_health(self, names: Iterable[str], timeout: float, *, start: bool) -> dict[str, HealthResult]:
         """Check concurrently whether these servers respond, each within `timeout` seconds.
 
-        `start` starts those that are not running.
+        If `start` is True, start those that are not running.
         """
         found = {name: HealthResult(name, None, self.status(name).state) for name in names}
         upstreams = [upstream for name in found if (upstream := self.upstreams.get(name)) is not None]

@@ -81,7 +81,7 @@ class CallGate(Protocol):
     """Decides which calls need someone's approval, and whether a call has it."""
 
     def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
-        """Return the approval rules that may apply to calls of a tool; () if there are none.
+        """Return the approval rules that may apply to calls to a tool; () if there are none.
 
         `tool` is None if the tool's definition is not known. Then all rules that could apply are returned.
         """
@@ -90,7 +90,7 @@ class CallGate(Protocol):
     def quick_check(self, rules: Sequence[Any], caller: str) -> Callable[[], bool] | None:
         """Return a function that tells whether `caller`'s calls run without approval under these rules.
 
-        While it returns True, `admit` need not be called. None if these rules always require `admit`.
+        While it returns True, `admit` need not be called. Return None if these rules always require `admit`.
         """
         ...
 
@@ -125,7 +125,7 @@ class CallCheck(Protocol):
         ...
 
     def quick_check(self, rule: Any, caller: str) -> Callable[[], bool] | None:
-        """Return a function that tells whether `check` would change nothing; None if it must always run.
+        """Return a function that tells whether `check` would change nothing, or None if it must always run.
 
         So a call without a task (hub/flight.py) can skip it.
         """

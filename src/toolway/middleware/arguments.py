@@ -38,7 +38,7 @@ def check_arguments(validator: ArgumentValidator) -> Middleware:
 
 
 class ArgumentValidator:
-    """Checks arguments against input schemas; compiles each schema on the first call of its tool.
+    """Checks arguments against input schemas; compiles each schema on the first call to its tool.
 
     `ignores_null` returns True for a server that treats an argument which is null like a missing one.
     """
@@ -108,7 +108,7 @@ def _too_large(tool: Tool, max_values: int) -> InvalidArguments:
 
 
 def _to_json(arguments: Any) -> Any:
-    """Return arguments as the JSON that the server gets (dates as strings); None if that fails."""
+    """Return arguments as the JSON that the server gets (dates as strings), or None if that fails."""
     try:
         return msgspec.json.decode(msgspec.json.encode(arguments))
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):

@@ -113,7 +113,7 @@ class CircuitBreaker:
         self._trial = False  # one at a time
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return the seconds until the breaker allows an attempt; 0 if it is allowed now.
+        """Return the seconds until the breaker allows an attempt, or 0 if it is allowed now.
 
         An open breaker becomes half open when its time is up. Call `begin_trial` before the attempt then.
         """

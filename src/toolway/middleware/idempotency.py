@@ -140,7 +140,7 @@ class StoreUsage:
             raise StoreFull(f"this caller has too many keys: {self._max_keys // CALLER_SHARE}, each kept for a day")
 
     def excess_caller(self) -> str | None:
-        """Return the caller whose oldest result must be dropped to keep the byte limit; None if all results fit."""
+        """Return the caller whose oldest result must be dropped to keep the byte limit, or None if all results fit."""
         return max(self._bytes, key=self._bytes.__getitem__) if self.total_bytes > self._max_bytes else None
 
 

@@ -166,7 +166,7 @@ def is_retryable(effect: Effect, certainty: Certainty) -> bool:
 def next_delay(
     facts: FailureFacts, policy: RetryPolicy, backoff: Iterator[float], random: Callable[[], float]
 ) -> float | None:
-    """Return the seconds to wait before the next attempt; None for no retry."""
+    """Return the seconds to wait before the next attempt, or None for no retry."""
     if not facts.retryable or not is_retryable(facts.effect, facts.certainty):
         return None
     if facts.attempts >= min(policy.max_attempts, MAX_ATTEMPTS):

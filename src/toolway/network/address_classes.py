@@ -96,7 +96,7 @@ class AddressClass(NamedTuple):
 
 
 def private_reason(ip: IPAddress | str) -> str | None:
-    """Return why a connection to `ip` needs the administrator's permission; None if `ip` is public.
+    """Return why a connection to `ip` needs the administrator's permission, or None if `ip` is public.
 
     >>> private_reason("64:ff9b::127.0.0.1")
     'the NAT64 form of 127.0.0.1'
@@ -108,7 +108,7 @@ def private_reason(ip: IPAddress | str) -> str | None:
 
 @lru_cache(1024)  # the same few addresses are classified for every new connection
 def classify_address(ip: IPAddress) -> AddressClass | None:
-    """Return the class of a non-public IP address, such as loopback; None if `ip` is public.
+    """Return the class of a non-public IP address, such as loopback, or None if `ip` is public.
 
     An IPv6 address that embeds an IPv4 address is never public.
     """

@@ -27,7 +27,7 @@ class ModelAddress(NamedTuple):
 def parse_model_url(url: str) -> ModelAddress | None:
     """Return the address of an http or https URL.
 
-    None for other URLs, and for anything that could hide where it leads: a user, query, fragment, or `..`.
+    Return None for other URLs, and for anything that could hide where it leads: a user, query, fragment, or `..`.
     """
     try:
         parts = urlsplit(url)

@@ -86,7 +86,7 @@ class NetworkPolicy:
         )
 
     def check(self, host: str, ip: IPAddress) -> AddressClass | None:
-        """Return the class of `ip` if connecting to `host` at `ip` is denied; None if allowed.
+        """Return the class of `ip` if connecting to `host` at `ip` is denied, or None if allowed.
 
         The class, such as loopback or private, is the reason for the denial.
         """
@@ -125,7 +125,7 @@ class NetworkPolicy:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL; "" if the URL is invalid or has no host."""
+    """Return the host of a URL, or "" if the URL is invalid or has no host."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

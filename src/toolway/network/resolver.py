@@ -199,7 +199,7 @@ def _denied(host: str, ip: str, address_class: AddressClass) -> AddressDenied:
 
 
 def env_proxy_url(scheme: str, host: str, port: int) -> str | None:
-    """Return the environment's proxy URL for an origin; None if no proxy applies.
+    """Return the environment's proxy URL for an origin, or None if no proxy applies.
 
     Reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`. A loopback host never uses a proxy.
     """

@@ -1,8 +1,8 @@
 """The interface between the core and its parts: what a part declares, what it gets, and its storage.
 
 A part is a feature in one folder. The core finds it by name (`registry.py`) and imports its modules on first use.
-Parts of other distributions register with the entry point `toolway.parts`; they import all names from here. The
-interface is unstable: it may change with each minor version.
+Parts from other distributions register with the entry point `toolway.parts` and import all names from here. The
+interface is unstable, and may change in any minor version.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: `toolway --help` should load nothing but part declarations."""
+    """Import a name on first use, so `toolway --help` loads only the declarations of parts."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

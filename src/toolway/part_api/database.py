@@ -1,7 +1,7 @@
-"""Tables of a part, written once: they work in SQLite on one machine and in a cluster's database.
+"""A part's tables, written once for SQLite on one machine and for a cluster's database.
 
-The work of a transaction is a plain function. It runs in the thread of the file, or in a greenlet of the cluster's
-database engine, so the event loop never waits. Use only SQL that both databases understand, with `:name` for values.
+A transaction's work is a plain function. It runs in the file's thread, or in a greenlet of the cluster's database
+engine, so the event loop never waits. Use only SQL that both databases understand, with `:name` for values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def upgrade_statements(part: Part, stored: int) -> list[str]:
 
 
 class Table:
-    """A table of rows that are found by a text, their key. `columns` are SQL types by name: TEXT, BIGINT, DOUBLE, BLOB.
+    """A table of rows, each found by a text key. `columns` maps names to SQL types: TEXT, BIGINT, DOUBLE, or BLOB.
 
     In a cluster database, each row also belongs to a tenant. If `is_signed`, each row there has a MAC, and a sealed
-    checksum covers the tenant's rows: without the cluster key, a removed or restored row makes the table unusable,
-    and a changed row is skipped. `toolway cluster trust` empties the table.
+    checksum covers the tenant's rows. Anyone without the cluster key who removes or restores a row makes the table
+    unusable, and a row that they change is skipped. `toolway cluster trust` empties the table.
     """
 
     __slots__ = ("columns", "is_signed", "name")
@@ -63,7 +63,7 @@ _SQLITE_TYPES: Final = {"TEXT": "TEXT", "BIGINT": "INTEGER", "DOUBLE": "REAL", "
 
 
 class Transaction(Protocol):
-    """One transaction: other processes see all of its changes or none. An exception rolls it back."""
+    """One transaction. Other processes see all of its changes or none, and an exception rolls it back."""
 
     @property
     def now(self) -> float:
@@ -71,9 +71,10 @@ class Transaction(Protocol):
         ...
 
     def lock_rows(self, table: Table, keys: Sequence[str], empty: Row) -> Mapping[str, Row]:
-        """Return the rows with these keys, as column values by key, and lock them.
+        """Lock the rows with these keys, and return their column values by key.
 
-        Another process that locks the same rows waits until this transaction ends. Missing rows are `empty`.
+        Another process that locks the same rows waits until this transaction ends. A missing row has the values in
+        `empty`.
         """
         ...
 
@@ -84,7 +85,7 @@ class Transaction(Protocol):
     def select(self, table: Table, condition: str, **values: Any) -> Mapping[str, Row]:
         """Return the rows that match an SQL condition on the columns, by key.
 
-        In a signed table, rows that were changed without the key are skipped and logged.
+        In a signed table, rows that were changed without the cluster key are skipped and logged.
         """
         ...
 
@@ -93,7 +94,7 @@ class Transaction(Protocol):
         ...
 
     def delete(self, table: Table, condition: str, **values: Any) -> int:
-        """Delete the rows that match an SQL condition. Return how many there were."""
+        """Delete the rows that match an SQL condition, and return how many there were."""
         ...
 
 
@@ -105,7 +106,7 @@ class Database(Protocol):
         ...
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work`, which only reads, and return its result. It never waits for other transactions.
+        """Run `work`, which only reads, and return its result, without waiting for other transactions.
 
         Raises `DatabaseError` if that fails.
         """

@@ -1,4 +1,4 @@
-"""What in a part is waiting for your yes or no, for `toolway approvals` (`Part.inbox`)."""
+"""What in a part is waiting for your decision, for `toolway approvals` (`Part.inbox`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InboxPlace(NamedTuple):
-    """Where a command looks for waiting items: on a gateway, and on this machine."""
+    """Where a command looks for waiting items: on a gateway and on this machine."""
 
     gateway: GatewayClient | None  # of --gateway, or the one that runs on this machine
     is_named: bool  # by --gateway: nothing else counts
@@ -22,7 +22,7 @@ class InboxPlace(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Return the option that selects the same gateway in another command, with a leading space."""
+        """Return the option that makes another command use the same gateway, with a leading space."""
         return f" -g {self.gateway.url}" if self.gateway is not None and self.is_named else ""
 
 
@@ -35,15 +35,18 @@ class InboxItem(Protocol):
     def to_json(self) -> Json: ...
 
     def list_rows(self) -> Sequence[tuple[str, ...]]:
-        """Return the item's table rows: id, state, kind, what, caller, time."""
+        """Return the item's table rows: id, state, kind, what it is, caller, and time."""
         ...
 
     def print(self, output: Output) -> None:
-        """Print the item, everything that saying yes would send, and how to answer."""
+        """Print the item, everything that approving it would send, and how to answer."""
         ...
 
     async def answer(self, context: CommandContext, step: str | None, body: Json) -> ExitCode:
-        """Send a yes or no (`yes`, `note`), and print what happens. `step` selects one of several questions."""
+        """Send the answer (`yes`, with an optional `note`), and print the result.
+
+        `step` selects one of several questions.
+        """
         ...
 
 
@@ -53,5 +56,5 @@ class Inbox(Protocol):
     async def list_waiting(self) -> Sequence[InboxItem]: ...
 
     async def find(self, id: str) -> InboxItem | None:
-        """Return the item with this id, from the gateway or this machine, or None."""
+        """Return the item with this id, from the gateway or this machine, or None if there is none."""
         ...

@@ -1,6 +1,7 @@
-"""Declaration of a part (`Part`), its life in a gateway (`PartRuntime`), and what the gateway gives it (`PartContext`).
+"""A part's declaration (`Part`), its life in a gateway (`PartRuntime`), and what the gateway gives it (`PartContext`).
 
-The module of a `Part` must be cheap: `toolway --help` imports it. `Part.code` names all that does work.
+The module that defines a `Part` must be cheap to import, because `toolway --help` imports it. `Part.code` names the
+modules that do the work.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ R = TypeVar("R", bound="PartRuntime")
 
 
 class Command:
-    """One CLI command: its help line, and its function as `module:function` or its subcommands."""
+    """One CLI command: its help line, and its function as `module:function`, or its subcommands."""
 
     __slots__ = ("after", "function", "help", "is_offline", "options", "section", "subcommands")
 
@@ -67,7 +68,7 @@ class Declaration:
     code: ClassVar[Mapping[str, str]] = {}
 
     def _find(self, method: str) -> Any:
-        """Return what `code` names for a method; None if it names nothing."""
+        """Return what `code` names for a method, or None if it names nothing."""
         module, _, attribute = self.code.get(method, "").partition(":")
         if not module:
             return None
@@ -76,9 +77,9 @@ class Declaration:
 
 
 class KeyAttribute(Declaration):
-    """An API key attribute that a part adds: a limit, stored with the key.
+    """An API key attribute that a part adds: a limit that is stored with the key.
 
-    Keys with an unknown attribute are rejected: nothing would enforce the limit.
+    A key with an unknown attribute is rejected, because nothing would enforce the limit.
     """
 
     schema: ClassVar[Json] = {}  # of a key in the admin API
@@ -89,7 +90,7 @@ class KeyAttribute(Declaration):
     help: ClassVar[str] = ""
 
     def read(self, value: Any) -> Any:
-        """Return a given value as JSON for storage; None if it restricts nothing. Raises `ValueError`."""
+        """Return a given value as JSON for storage, or None if it restricts nothing. Raises `ValueError`."""
         if found := self._find("read"):
             return found(value)
         raise NotImplementedError
@@ -104,7 +105,7 @@ class KeyAttribute(Declaration):
 
 
 class Metric(NamedTuple):
-    """A metric of a part, which is read when `/metrics` is asked for."""
+    """A part's metric, which is read on each request to `/metrics`."""
 
     help: str
     labels: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class CallerRights(NamedTuple):
 
 
 class GatewayPlace(NamedTuple):
-    """The gateway's place among the processes that serve it, and what they share."""
+    """The gateway's place among the processes that serve it, and what these processes share."""
 
     folder: Path | None = None  # state folder of this machine; None: this gateway stores nothing
     open_store: Callable[[Part], Any] = lambda part: None  # opens `Part.cluster_store`; it may raise `ConfigError`
@@ -137,7 +138,7 @@ class Gauge(NamedTuple):
 
 
 class CheckedGateway(NamedTuple):
-    """The gateway of this machine, as `toolway doctor --security` looks at it."""
+    """What `toolway doctor --security` knows about this machine's gateway."""
 
     settings: GatewaySettings
     folder: Path  # its state folder
@@ -149,7 +150,7 @@ class CheckedGateway(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """What a part's settings mean for the whole gateway."""
+    """What a part's settings imply for the whole gateway."""
 
     url: str = ""  # under which users reach it, without a slash at the end
     public_reason: str = ""  # why it counts as public, for human readers; "" if the part does not make it public
@@ -157,10 +158,10 @@ class Implied(NamedTuple):
 
 
 class Part(Declaration):
-    """A feature of a gateway. Subclass it, and name the subclass in `registry.py` or by an entry point.
+    """A gateway feature. Subclass this, and register the subclass in `registry.py` or by an entry point.
 
-    Name what does its work in `code`, or override a method. Each may be the first that is called, so a method imports
-    what it needs.
+    Name the code that does the work in `code`, or override a method. Any method may be the first one called, so each
+    imports what it needs.
     """
 
     name: ClassVar[str]
@@ -186,19 +187,19 @@ class Part(Declaration):
     cluster_store: ClassVar[str] = ""  # `module:function` that opens its store in a cluster, if `tables` cannot hold it
 
     def parse_settings(self, block: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
-        """Parse this part's keys of the `toolway` block. Called if there are any. Raises `ConfigError`."""
+        """Parse this part's keys in the `toolway` block. Called only if there are any. Raises `ConfigError`."""
         return found(block, variables) if (found := self._find("parse_settings")) else None
 
     def warnings(self, settings: Any) -> Sequence[ConfigIssue]:
-        """Return what is wrong with its settings on this machine, although they can be used."""
+        """Return warnings about settings that can be used but do not fit this machine."""
         return found(settings) if (found := self._find("warnings")) else ()
 
     def implied(self, settings: Any) -> Implied:
-        """Return what the settings mean for the whole gateway."""
+        """Return what the settings imply for the whole gateway."""
         return found(settings) if (found := self._find("implied")) else Implied()
 
     def requires_guard(self, settings: Any, *, is_public: bool) -> bool:
-        """Return True if a gateway with these settings (None: with none) starts only what its start guard knows."""
+        """Return True if a gateway with these settings (or none) may only start what its start guard knows."""
         return bool((found := self._find("requires_guard")) and found(settings, is_public=is_public))
 
     def open(self, context: PartContext) -> PartRuntime:
@@ -207,11 +208,11 @@ class Part(Declaration):
         return runtime
 
     def routes(self) -> Sequence[Route]:
-        """Return the admin API operations. Their handlers get the runtime and the request."""
+        """Return the part's admin API operations. Their handlers get the runtime and the request."""
         return self._find("routes") or ()
 
     def schemas(self) -> Mapping[str, Json]:
-        """Return the JSON Schemas of the bodies and replies in its routes."""
+        """Return the JSON Schemas for request bodies and replies in the part's routes."""
         return self._find("schemas") or {}
 
     def check(self, gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
@@ -221,16 +222,17 @@ class Part(Declaration):
     async def check_credentials(
         self, config: LoadedConfig | None, read: Callable[[], str] | None = None
     ) -> Sequence[SubjectReport]:
-        """Return `toolway doctor` checks of credentials that the part verifies. None: no configuration.
+        """Return `toolway doctor` checks for the credentials that this part verifies.
 
-        `read` returns the credential the user wants checked, if any. Raises `UsageError` if it cannot be checked.
+        `config` is None without a configuration. `read` returns the credential that the user wants checked, if
+        any. Raises `UsageError` if it cannot be checked.
         """
         return await found(config, read) if (found := self._find("check_credentials")) else ()
 
     def create_verifier(self, config: LoadedConfig) -> CredentialVerifier | None:
-        """Return this configuration's credential verifier, to test it; None if it has none.
+        """Return this configuration's credential verifier, so it can be tested, or None if there is none.
 
-        Raises `ConfigError` if that gateway would not start.
+        Raises `ConfigError` if a gateway with this configuration would not start.
         """
         return found(config) if (found := self._find("create_verifier")) else None
 
@@ -243,16 +245,16 @@ class Part(Declaration):
         return found(gateway) if (found := self._find("check_security")) else ()
 
     def find_issues(self, config: LoadedConfig, *, only_approved: bool = False) -> Sequence[ConfigIssue]:
-        """Return problems with the files that the settings name. Reads them, so call it in a thread.
+        """Return problems with the files that the settings name. It reads them, so call it in a thread.
 
         With `only_approved`, skip files that need review.
         """
         return found(config, only_approved=only_approved) if (found := self._find("find_issues")) else ()
 
     def shared_settings(self, config: LoadedConfig) -> Mapping[str, Any]:
-        """Return the `toolway` keys as all cluster nodes get them: file contents instead of file names.
+        """Return the `toolway` keys as all cluster nodes get them, with file contents in place of file names.
 
-        Reads these files, so it is called in a thread.
+        It reads these files, so it is called in a thread.
         """
         return found(config) if (found := self._find("shared_settings")) else {}
 
@@ -263,7 +265,7 @@ class Part(Declaration):
     def upgrade_tables(self, version: int) -> Sequence[str]:
         """Return SQL that upgrades the tables from this version to the next, for both databases.
 
-        It runs once, in one transaction. Missing tables are created afterwards.
+        The SQL runs once, in one transaction. Missing tables are created afterwards.
         """
         return found(version) if (found := self._find("upgrade_tables")) else ()
 
@@ -276,31 +278,32 @@ class PartRuntime:
     """
 
     def start(self, settings: Any) -> None:
-        """Use the first settings, or None. Raises `ConfigError` to stop the gateway from starting."""
+        """Use the first settings, which may be None. Raises `ConfigError` to stop the gateway from starting."""
         self.apply(settings)
 
     async def prepare(self) -> None:
         """Get ready before the gateway listens. Raises `ConfigError` to stop it from starting."""
 
     def check(self, settings: Any) -> None:
-        """Raise `ConfigError` if new settings (or None) cannot be used. Do not apply anything yet."""
+        """Raise `ConfigError` if new settings (which may be None) cannot be used. Do not apply anything yet."""
 
     def apply(self, settings: Any) -> None:
         """Use these settings from now on. On a reload, this runs before the new servers are applied.
 
-        None if the configuration has no keys for this part. It must not raise.
+        The settings are None if the configuration has no keys for this part. Must not raise an error.
         """
 
     async def load(self, config: LoadedConfig) -> None:
-        """Read the files that a configuration names, before its servers are applied. Must not raise."""
+        """Read the files that a configuration names, before its servers are applied. Must not raise an error."""
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Start working: the hub runs, but no client is served yet. Must not raise or wait for long."""
+        """Start working: the hub is running, but no client is served yet. Must not raise an error or wait for long."""
 
     def servers(self) -> Mapping[str, Server]:
         """Return in-process servers to add to the hub. Configured servers with the same name win.
 
-        Their names are `Part.server_names`. Their tool definitions are never put on hold: they are your own.
+        Their names are in `Part.server_names`. Their tool definitions are never put on hold, because they are your
+        own code.
         """
         return {}
 
@@ -310,14 +313,14 @@ class PartRuntime:
         return ()
 
     def stamps(self, gateway: GatewaySettings) -> Sequence[object]:
-        """Return values that change when a file named in these settings changes, which triggers a reload."""
+        """Return values that change when a file named in these settings changes. A change triggers a reload."""
         return ()
 
     def on_servers_changed(self) -> None:
-        """Look at the server entries again, after startup and each reload. Must not raise."""
+        """Look at the server entries again, after startup and after each reload. Must not raise an error."""
 
     async def reload(self, settings: Any) -> Sequence[str]:
-        """Reread its own files, as the last step of a reload. Return the problems. Must not raise."""
+        """Reread the part's own files, as the last step of a reload, and return problems. Must not raise an error."""
         return ()
 
     async def run(self) -> None:
@@ -328,25 +331,28 @@ class PartRuntime:
         return ()
 
     async def read_gauges(self) -> Iterable[Gauge]:
-        """Return more values, which have to be read from its database."""
+        """Return more values for `/metrics`, which have to be read from the part's database."""
         return ()
 
     def status(self) -> Json:
-        """Return facts for `GET /admin`, as `Part.status_schema` describes them."""
+        """Return the part's data for `GET /admin`, as `Part.status_schema` describes it."""
         return {}
 
     def worker_report(self) -> Json:
-        """Return what the first worker of this machine has to know from each other one, for what it shows.
+        """Return what this machine's first worker needs to know from each other worker, for what it shows.
 
-        It gets these reports from `PartContext.reports_of_workers`.
+        The first worker gets these reports from `PartContext.reports_of_workers`.
         """
         return {}
 
     def drain(self) -> None:
-        """Start no new work, and end what calls wait for: the gateway is shutting down. Servers still run."""
+        """Start no new work, and end what calls are waiting for, because the gateway is shutting down.
+
+        Servers are still running.
+        """
 
     async def finish(self, timeout: float) -> None:
-        """Finish running work within `timeout` seconds, while servers and telemetry still run."""
+        """Finish running work within `timeout` seconds, while servers and telemetry are still running."""
 
     async def close(self) -> None:
         """Save what must not be lost, and release all resources."""
@@ -360,22 +366,22 @@ class PartContext(Protocol):
 
     @property
     def api_keys(self) -> ApiKeyStore | None:
-        """The gateway's API keys; None if authentication is off."""
+        """The gateway's API keys, or None if authentication is off."""
         ...
 
     @property
     def limits(self) -> CallLimits:
-        """Limits on a principal's calls, charged before a call is sent."""
+        """Limits on a principal's calls, which are charged before a call is sent."""
         ...
 
     @property
     def permissions(self) -> Permissions:
-        """Which tools and other items each principal may use. One part may decide."""
+        """Which tools and other items each principal may use. One part may decide this."""
         ...
 
     @property
     def meta_tools(self) -> MetaTools:
-        """Tools that endpoints may list instead of those of their servers, which one part may provide."""
+        """Tools that endpoints may list instead of their servers' tools. One part may provide them."""
         ...
 
     @property
@@ -385,7 +391,7 @@ class PartContext(Protocol):
 
     @property
     def sealer(self) -> Sealer | None:
-        """Seals handles for clients so all gateway processes can open them; None until `prepare`."""
+        """Seals handles for clients so all gateway processes can open them. It is None until `prepare`."""
         ...
 
     @property
@@ -395,11 +401,11 @@ class PartContext(Protocol):
 
     @property
     def gate(self) -> CheckedGate | None:
-        """Gate that calls pass before they are sent. None if no part opened earlier has set one."""
+        """The gate that calls pass before they are sent. It is None if no part that was opened earlier has set one."""
         ...
 
     def set_gate(self, gate: CheckedGate) -> None:
-        """Let `gate` decide about every call before it is sent. Raises `LookupError` if there is one already."""
+        """Let `gate` decide on every call before it is sent. Raises `LookupError` if there already is a gate."""
         ...
 
     @property
@@ -414,12 +420,12 @@ class PartContext(Protocol):
 
     @property
     def rights(self) -> CallerRights:
-        """Rights of principals at this gateway. Nobody has any until the gateway exists."""
+        """The rights of principals at this gateway. No one has any until the gateway exists."""
         ...
 
     @property
     def report(self) -> Callable[[str], None]:
-        """Function that adds a line to the dashboard's events."""
+        """Function that adds a line to the events on the dashboard."""
         ...
 
     @property
@@ -434,22 +440,22 @@ class PartContext(Protocol):
 
     @property
     def servers_lock(self) -> asyncio.Lock:
-        """Lock to hold while servers of the hub are added, changed or removed."""
+        """Lock to hold while you add, change, or remove servers of the hub."""
         ...
 
     def open_database(self, part: Part) -> Database | None:
         """Return the database with a part's tables, shared by all processes of the gateway.
 
-        None if this gateway stores nothing.
+        Return None if this gateway stores nothing.
         """
         ...
 
     def derive_key(self, part: Part) -> bytes:
-        """Return a 32-byte secret, the same in all processes, to seal what the part stores."""
+        """Return a 32-byte secret, the same in all processes, for sealing what the part stores."""
         ...
 
     def reports_of_workers(self, part: Part) -> Sequence[Json]:
-        """Return the last `PartRuntime.worker_report` of each other worker. Only the first worker has them."""
+        """Return each other worker's last `PartRuntime.worker_report`. Only the first worker has them."""
         ...
 
     def runtime(self, name: str, kind: type[R]) -> R:

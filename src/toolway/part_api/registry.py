@@ -1,7 +1,7 @@
 """The registry of parts: each one's name and module, imported on demand.
 
-Parts of other distributions are found by the entry point group `toolway.parts`, and transports by `toolway.transports`.
-Finding them means reading the metadata of every installed distribution, so we only do it for unknown names.
+Other distributions add parts with the entry point group `toolway.parts`, and transports with `toolway.transports`.
+Finding them means reading the metadata of every installed distribution, so Toolway only does it for unknown names.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def built_in() -> Iterator[Part]:
 
 
 def in_use() -> list[Part]:
-    """Return the parts a gateway uses: the built-in ones, and those its configuration mentions.
+    """Return the parts that a gateway uses: the built-in ones, and those that its configuration mentions.
 
-    So an installed but unused part never runs, and startup does not read the metadata of all distributions.
+    An installed but unused part therefore never runs, and startup does not read the metadata of all distributions.
     """
     return [*built_in(), *(part for name, part in _loaded.items() if name not in BUILT_IN)]
 
@@ -89,31 +89,31 @@ def names() -> set[str]:
 
 
 def by_setting(key: str) -> Part | None:
-    """Return the part that owns this key of the `toolway` block, or None.
+    """Return the part that owns this key of the `toolway` block, or None if no part does.
 
-    Other distributions are asked last, so a file with our keys alone does not read their metadata.
+    Other distributions are checked last, so a file that only has built-in keys does not read their metadata.
     """
     return next((part for part in all_parts() if key in part.setting_keys), None)
 
 
 def by_gateway_key(key: str) -> Part | None:
-    """Return the part that owns this key of the `toolway.gateway` block, or None."""
+    """Return the part that owns this key of the `toolway.gateway` block, or None if no part does."""
     return next((part for part in all_parts() if key in part.gateway_keys), None)
 
 
 def gateway_keys() -> list[str]:
-    """Return the keys that parts own in the `toolway.gateway` block."""
+    """Return the keys of the `toolway.gateway` block that parts own."""
     return [key for part in all_parts() for key in part.gateway_keys]
 
 
 def by_prefix(key: str) -> Part | None:
-    """Return the part that an unknown `toolway` key was probably meant for, or None."""
+    """Return the part that an unknown `toolway` key was probably meant for, or None if there is none."""
     prefix = key.lower()
     return next((part for part in all_parts() if prefix.startswith(part.setting_prefixes)), None)
 
 
 def by_command(name: str) -> Part | None:
-    """Return the part with this command, or None. Third-party parts are asked last."""
+    """Return the part with this command, or None. Third-party parts are checked last."""
     return next((part for part in all_parts() if name in part.commands), None)
 
 
@@ -123,7 +123,7 @@ def former_commands() -> Mapping[str, str]:
 
 
 def audit_sinks() -> Mapping[str, str]:
-    """Return the storages of audit logs that the parts in use add: value of `toolway.audit.to` → `module:function`."""
+    """Return the audit log storages that the parts in use add, as `toolway.audit.to` → `module:function`."""
     return {kind: path for part in in_use() for kind, path in part.audit_sinks.items()}
 
 
@@ -134,12 +134,12 @@ def guarding() -> Iterator[Part]:
 
 
 def start_guards() -> Mapping[str, StartGuard]:
-    """Return the start guards by name of their part."""
+    """Return each part's start guard, by part name."""
     return {part.name: _create_once(part.start_guard) for part in guarding()}
 
 
 def guard_checks() -> Mapping[str, GuardChecks]:
-    """Return what commands say about start guards, by name of their part."""
+    """Return what commands report about start guards, by part name."""
     return {part.name: _create_once(part.guard_checks) for part in guarding() if part.guard_checks}
 
 
@@ -149,7 +149,7 @@ def _create_once(path: str) -> Any:
 
 
 def entry_files(config_file: str) -> list[str]:
-    """Return the paths of the files next to a config file that start guards read. They may not exist."""
+    """Return the paths of the files next to a config file that start guards read. The files may not exist."""
     folder = os.path.dirname(config_file)
     return [os.path.join(folder, part.entry_file) for part in guarding() if part.entry_file]
 
@@ -170,26 +170,26 @@ def own_transports() -> Iterator[ServerTransport]:
 
 
 def own_transport(name: str) -> ServerTransport | None:
-    """Return the transport of the built-in part with this name; None if there is none."""
+    """Return the transport of the built-in part with this name, or None if there is none."""
     if name not in _transports and name in BUILT_IN and (path := _load(name, BUILT_IN[name]).transport):
         _transports[name] = _create(path)
     return _transports[name] if name in BUILT_IN and name in _transports else None
 
 
 def transport_names() -> list[str]:
-    """Return the names of the transports of built-in parts."""
+    """Return the names of the built-in parts' transports."""
     return [name for name in BUILT_IN if own_transport(name) is not None]
 
 
 def has_transport(name: str) -> bool:
-    """Return True if a part or another distribution brings a transport of this name. The latter is not imported."""
+    """Return True if a part or another distribution has a transport with this name. The latter is not imported."""
     return own_transport(name) is not None or name in _find_foreign_transports()
 
 
 def transport(name: str) -> ServerTransport | None:
-    """Return the transport of this name, of a part or of another distribution; None if there is none.
+    """Return the transport with this name, from a part or another distribution, or None if there is none.
 
-    The name is a key, a type, or the scheme of a URL in a server entry. Raises `ConfigError` if the other distribution
+    The name is a key, a type, or the URL scheme in a server entry. Raises `ConfigError` if the other distribution
     cannot be loaded.
     """
     found = own_transport(name) or _transports.get(name)
@@ -230,7 +230,7 @@ def _find_foreign_transports() -> Mapping[str, str]:
 
 
 def _entry_points(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group, except those with the name of a built-in part. It is slow."""
+    """Return an entry point group's entries, except those named like a built-in part. This is slow."""
     from importlib.metadata import entry_points  # seldom needed
 
     return [each for each in entry_points(group=group) if each.name not in BUILT_IN]

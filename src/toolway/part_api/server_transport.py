@@ -1,8 +1,8 @@
-"""Seam for kinds of servers: a part, or another distribution, says which entries it serves, and how.
+"""How a part or another distribution adds a kind of server: which entries it serves, and how.
 
-`ServerTransport` is the declaration: it reads an entry and creates the transport. `TransportSettings` is what the entry
-says, in `Server.transport_settings`. Its methods answer what the core must know about every server: which addresses it
-reaches, which strings may be secrets, whether it needs a login.
+`ServerTransport` is the declaration: it reads an entry and creates the transport. `TransportSettings` is the content
+of the entry, in `Server.transport_settings`. Its methods tell the core what it must know about every server: which
+addresses it reaches, which strings may be secrets, and whether it needs a login.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EntryString(NamedTuple):
-    """A string in the settings of a transport that may hold references to secrets."""
+    """A string in a transport's settings that may hold references to secrets."""
 
     kind: Literal["url", "header", "credential"]  # how a secret is inserted, and whether all of it is one
     name: str  # of the header or credential
@@ -27,10 +27,10 @@ class EntryString(NamedTuple):
 
 
 class TransportSettings:
-    """What a server entry says to a transport of a part or of another distribution.
+    """A server entry's settings for a transport from a part or another distribution.
 
-    Subclass it as a frozen dataclass. Strings in its fields may be references to secrets and variables: name them in
-    `strings`, and they are replaced before the server starts.
+    Subclass it as a frozen dataclass. Strings in its fields may be references to secrets and variables. Return these
+    strings from `strings`, and they are replaced before the server starts.
     """
 
     __slots__ = ()
@@ -42,7 +42,7 @@ class TransportSettings:
 
     @property
     def location(self) -> str:
-        """Address of the server, for messages. It may contain a secret."""
+        """The server's address, for messages. It may contain a secret."""
         return self.kind
 
     @property
@@ -52,24 +52,27 @@ class TransportSettings:
 
     @property
     def file_key(self) -> str:
-        """Key of a file on this machine that the transport reads, such as `openapi.file`; "" if it reads none."""
+        """Key of a file on this machine that the transport reads, such as `openapi.file`, or "" if it reads none."""
         return ""
 
     @property
     def token_key(self) -> str:
-        """Key of the fixed credentials in the entry, for hints; "" if it has none."""
+        """Key of the fixed credentials in the entry, for hints, or "" if it has none."""
         return ""
 
     @property
     def idempotency_meta_key(self) -> str | None:
-        """Key in `_meta` by which the transport gets idempotency keys; None if the server accepts none."""
+        """The `_meta` key in which the transport gets idempotency keys, or None if the server does not accept them."""
         return None
 
     def check(self, server: Server) -> None:
         """Raise `ConfigError` if the rest of the entry does not fit."""
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """Return what tells one server from another, as JSON values without secrets. Stored lists depend on it."""
+        """Return what distinguishes one server from another, as JSON values without secrets.
+
+        Stored lists depend on it.
+        """
         return (self.kind, self.location)
 
     def strings(self) -> Iterable[EntryString]:
@@ -77,19 +80,19 @@ class TransportSettings:
         return ()
 
     def with_strings(self, change: Callable[[EntryString], str]) -> TransportSettings:
-        """Return a copy in which `change` gives the value of each string of `strings`."""
+        """Return a copy in which each of `strings` is replaced with the value that `change` returns for it."""
         return self
 
     def keep_restrictions(self, configured: TransportSettings) -> TransportSettings:
-        """Return a copy with the restrictions of the administrator's entry that it replaces.
+        """Return a copy that keeps the restrictions of the administrator's entry, which this entry replaces.
 
-        Raises `RestrictionLost` if this one sets others.
+        Raises `RestrictionLost` if this entry sets other restrictions.
         """
         return self
 
 
 class RestrictionLost(Exception):
-    """Raised if an entry would replace the administrator's restrictions by its own. `key` is where they are."""
+    """Raised if an entry would replace the administrator's restrictions with its own. `key` says where they are."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -97,10 +100,10 @@ class RestrictionLost(Exception):
 
 
 class ServerTransport:
-    """Kind of servers that a part or another distribution adds.
+    """A kind of server that a part or another distribution adds.
 
     `kind` is the key of an entry, its `type`, and the scheme of its `url`: `{"carrier": {…}}`, `{"type": "carrier"}`,
-    `{"url": "carrier://host"}`. Each of them selects the transport. An entry point has the same name.
+    `{"url": "carrier://host"}`. Any of these selects the transport. An entry point must have the same name.
 
     Example:
         class Carrier(ServerTransport):
@@ -121,14 +124,14 @@ class ServerTransport:
     ] = ()  # beginnings of keys whose values are only passed on, such as "headers."
 
     def create(self, server: Server, services: TransportServices) -> Transport:
-        """Return a new, unopened transport for an entry. References in it are resolved."""
+        """Return a new, unopened transport for an entry whose references have been resolved."""
         raise NotImplementedError
 
     def parse(self, given: Any, fields: FieldReader) -> tuple[TransportSettings | None, str | None]:
-        """Return the settings under its key, and the URL of the server if they name it.
+        """Return the settings under this transport's key, and the server's URL if the settings name it.
 
-        `given` is the value of the key; None if the entry has only the type. `fields` has the keys of the entry that
-        are not read yet. Raises `ConfigError` for anything that cannot be read.
+        `given` is the value of the key, or None if the entry has only the type. `fields` has the entry's keys that
+        have not been read yet. Raises `ConfigError` for anything that cannot be read.
         """
         if given is not None:
             raise ConfigError(f"{self.kind} servers have no settings", hint=f"remove {self.kind}", code=self.error_code)
@@ -137,21 +140,21 @@ class ServerTransport:
     def entry_from_source(self, source: str) -> tuple[str, Mapping[str, Any]] | None:
         """Return a URL or words to name a server after, and its entry, for `toolway add KIND:SOURCE`.
 
-        None if a source cannot name one.
+        Return None if a source cannot name a server.
         """
         return None
 
     def receiver_key(self, key: str) -> str:
-        """Return which of `url_keys` names the receiver of the value under `key`; "" if it is the server itself."""
+        """Return which of `url_keys` names the receiver of the value under `key`, or "" if it is the server itself."""
         return ""
 
     def is_credential(self, path: tuple[str, ...]) -> bool:
-        """Return True if the key at `path` of its settings holds a credential, whatever it looks like."""
+        """Return True if the key at `path` in its settings holds a credential, whatever the value looks like."""
         return False
 
     def entry_for_document(self, body: bytes, url: str) -> tuple[str, Mapping[str, Any]] | None:
-        """Return what is at a URL, and the keys of an entry that would use it; None if this is nothing of its kind.
+        """Return what a document at a URL is called, and entry keys that would use it, or None if it is unknown.
 
-        `toolway doctor` asks it if an MCP server does not answer as one.
+        `toolway doctor` calls this if what answers at the URL is not an MCP server.
         """
         return None

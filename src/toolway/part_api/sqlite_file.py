@@ -1,4 +1,4 @@
-"""SQLite file in the state folder, shared by all workers of a gateway: one per part with data.
+"""SQLite files in the state folder, one per part with data, shared by all workers of a gateway.
 
 Each file has its own thread, so the event loop never waits for the disk or for another worker.
 """
@@ -26,8 +26,8 @@ class SqliteFile:
     """A SQLite file and the thread that uses it. Both are created on first use.
 
     Args:
-        path: The file. It is private to its user.
-        thread_name: Name of the thread, for dumps of all threads.
+        path: The file. Only its owner can read it.
+        thread_name: Name of the thread, for thread dumps.
         prepare: Called with each new connection, to create tables.
     """
 
@@ -77,7 +77,7 @@ class SqliteFile:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run a transaction that holds the write lock from the start. Roll back if the block raises."""
+    """Run a transaction that holds the write lock from the start, and roll it back if the block raises an error."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,7 +1,7 @@
-"""Start guard of a part: it is asked before a server process starts, and may refuse it or replace its command line.
+"""A part's start guard, which may refuse to start a server process, or replace its command line.
 
-A hub without a gateway asks start guards, too. What a guard reads about an entry, its *facts*, is stored in
-`Server.guard_facts`, so a server restarts when it changes.
+A hub without a gateway uses start guards, too. What a guard reads about an entry (its *facts*) is stored in
+`Server.guard_facts`, so a server restarts when its facts change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GuardedProgram(NamedTuple):
-    """Result of a start guard that `toolway doctor --security` asked about a server."""
+    """A start guard's verdict on a server, for `toolway doctor --security`."""
 
     program: str  # whose content the guard knows; "" if the guard isn't concerned
     facts: Any  # for `judge_program` and `judge_rule`
@@ -23,61 +23,62 @@ class GuardedProgram(NamedTuple):
 
 
 class StartGuard:
-    """Start guard of a part. Its module is imported when a server with a command is read: keep it cheap."""
+    """A part's start guard. Its module is imported when a server with a command is read, so keep it cheap."""
 
     def concerns(self, words: Sequence[str]) -> bool:
-        """Return True if it must be asked about this command line. It must not wait for anything."""
+        """Return True if the guard must check this command line. Must not wait for anything."""
         return False
 
     def read_facts(self, config_file: str, servers: Mapping[str, Server]) -> Mapping[str, Any]:
-        """Return what its file next to a config file says about the entries that concern it, by server."""
+        """Return what the guard's file next to a config file says about the entries it checks, by server."""
         return {}
 
     def facts_for_added(self, configured: Sequence[Any]) -> Any:
-        """Return the facts of a server without any that `/admin` adds, from those of configured servers. None: none."""
+        """Return the facts for a server added by `/admin`, based on configured servers' facts, or None."""
         return None
 
     def find_evasion(self, server: Server) -> str:
-        """Return why the entry of an untrusted author would evade the guard; "" if it would not."""
+        """Return why an untrusted author's entry would evade the guard, or "" if it would not."""
         return ""
 
     def find_command(
         self, server: Server, words: Sequence[str], environ: Mapping[str, str], *, is_required: bool
     ) -> list[str] | None:
-        """Return the command line to start instead of `words`; None to start them as they are. Called in a thread.
+        """Return the command line to start instead of `words`, or None to start them as they are. Called in a thread.
 
-        With `is_required`, only what it knows may start. Raises `ToolwayError` if the server must not start.
+        With `is_required`, the server may only start if the guard knows it. Raises `ToolwayError` if it must not
+        start.
         """
         return None
 
 
 class GuardChecks:
-    """What commands and `toolway doctor` say about a start guard. Its module is imported when they ask."""
+    """What commands and `toolway doctor` report about a start guard. Its module is imported when they need it."""
 
     title: ClassVar[str] = ""  # of what a gateway can require: "lock of packages"
 
     def describe(self, facts: Any) -> str:
-        """Return what a server with these facts runs instead of its command line; "" if it runs that."""
+        """Return what a server with these facts runs instead of its command line, or "" if it runs that."""
         return ""
 
     def advise(self, facts: Any, name: str) -> str:
-        """Return how a server that runs as its entry says would be guarded; "" if there is nothing to do."""
+        """Return how to guard a server that runs exactly what its entry says, or "" if there is nothing to do."""
         return ""
 
     def advise_added(self, words: Sequence[str], name: str) -> str:
-        """Return what to do next with a server that `toolway add` has added; "" for nothing."""
+        """Return what to do next with a server that `toolway add` has added, or "" if there is nothing to do."""
         return ""
 
     def find_fix(self, code: str, name: str) -> tuple[str, str] | None:
-        """Return the hint and the command that fix a start that failed with this code; None if it isn't its own."""
+        """Return the hint and command that fix a start that failed with this code, or None for other guards' codes."""
         return None
 
     def examine(self, server: Server, words: Sequence[str], environ: Mapping[str, str]) -> GuardedProgram:
-        """Return what `toolway doctor --security` learns about a server. Called in a thread."""
+        """Return what `toolway doctor --security` finds out about a server. Called in a thread."""
         return GuardedProgram("", None, list(words))
 
     def judge_program(self, name: str, source: str, facts: Any) -> Iterator[Check]:
-        """Yield what the facts of `examine` mean for a server; `source` is the place of its entry."""
+        """Yield what the facts from `examine` mean for a server. `source` is where its entry is."""
         yield from ()
 
     def judge_rule(self, settings: Any, facts: Sequence[Any], *, is_required: bool) -> Iterator[Check]:

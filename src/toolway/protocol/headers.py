@@ -94,7 +94,7 @@ def encode_header_value(value: str) -> str:
 def decode_header_value(value: str | None) -> str | None:
     """Return the text in a header value, base64 decoded if it is marked so.
 
-    None without a value, or for invalid base64.
+    Return None without a value, or for invalid base64.
     """
     if value is None or not _is_encoded(value):
         return value
@@ -136,7 +136,7 @@ def check_request(method: str, params: Json, headers: Mapping[str, str] | None =
 
 
 def _different_header(method: str, params: Json, version: Any, headers: Mapping[str, str]) -> str:
-    """Return how the headers for version, method and name differ from the body of the request; "" if they agree."""
+    """Return how the headers for version, method and name differ from the body of the request, or "" if they agree."""
     header = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     if header is None or header != version:
         return f"the {MCP_PROTOCOL_VERSION_HEADER} header does not match the version in params._meta"
@@ -264,7 +264,7 @@ def _argument_at(arguments: Json, path: tuple[str, ...]) -> Any:
 
 
 def _to_text(argument: Any) -> str | None:
-    """Return an argument as header text; None if it is not a string, number or boolean."""
+    """Return an argument as header text, or None if it is not a string, number or boolean."""
     if isinstance(argument, bool):
         return "true" if argument else "false"
     if not isinstance(argument, str | int | float):

@@ -80,13 +80,13 @@ class SchemaValidator:
         return bool(validator.is_valid(instance))
 
     def errors(self, instance: Any) -> list[jsonschema_rs.ValidationError] | None:
-        """Return all validation errors of an invalid `instance`; None if that would take too long."""
+        """Return all validation errors of an invalid `instance`, or None if that would take too long."""
         if _count_values(instance, MAX_REPORT_WORK // self._cost) is None:
             return None
         return list(self._validator.iter_errors(instance))
 
     def validate(self, instance: Any) -> str | None:
-        """Return why `instance` violates the schema; None if it matches, or is too large to be validated."""
+        """Return why `instance` violates the schema, or None if it matches, or is too large to be validated."""
         if self.is_valid(instance) or self.is_too_large(instance):
             return None
         errors = self.errors(instance)
@@ -188,7 +188,7 @@ class _CostCounter:
 
 
 def _count_values(instance: Any, max_values: int) -> int | None:
-    """Return the number of JSON values in `instance`; None if there are more than `max_values`."""
+    """Return the number of JSON values in `instance`, or None if there are more than `max_values`."""
     if instance.__class__ is dict and len(instance) < max_values:  # most arguments: counted without a stack
         for value in instance.values():
             if value.__class__ is dict or value.__class__ is list:

@@ -121,7 +121,8 @@ def encode_result(id: MessageId, body: Json | RawResult) -> bytes:
 def slice_result(frame: bytes, id: int) -> memoryview | None:
     """Return the bytes of the result inside a JSON-RPC response with only jsonrpc, id and result.
 
-    None if the response has an unusual layout. Forwarding these bytes costs a tenth of encoding the result again.
+    Return None if the response has an unusual layout. Forwarding these bytes costs a tenth of encoding the result
+    again.
     """
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if frame.startswith(begin) and frame.endswith(b"}}"):
@@ -167,10 +168,10 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
-    """Return (result, is plain) of a response to `id`; None if the message is something else.
+    """Return (result, is plain) of a response to `id`, or None if the message is something else.
 
-    A plain response has only jsonrpc, id and result. `parse_message` decodes other messages, or says what is wrong with
-    them.
+    A plain response has only jsonrpc, id and result. `parse_message` decodes other messages, or says what is wrong
+    with them.
     """
     try:
         value = decode_canonical(frame)

@@ -75,7 +75,7 @@ def violation_to_json(violation: ArgumentViolation) -> Json:
 def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArguments | None:
     """Return the `InvalidArguments` error in the `data` of a gateway's JSON-RPC error.
 
-    None if it describes another error.
+    Return None if it describes another error.
     """
     if data.get("code") != InvalidArguments.code or data.get("executed") != "no":
         return None
@@ -176,7 +176,7 @@ def _rejects_type(error: ValidationError, path: Sequence[str | int]) -> bool:
 
 
 def _expected(root: Json, schema: Any, depth: int) -> str:
-    """Return what a schema expects, such as "an integer or null"; "" if that takes more than a few words."""
+    """Return what a schema expects, such as "an integer or null", or "" if that takes more than a few words."""
     if not isinstance(schema, dict) or depth > _MAX_DESCRIBED_DEPTH:
         return ""
     if isinstance(schema.get("enum"), list):
@@ -272,7 +272,7 @@ def _shorten(text: str) -> str:
 
 
 def _nearest(name: Any, known: Iterable[str]) -> str:
-    """Return the name in `known` that is most similar to `name`; "" if none is similar enough."""
+    """Return the name in `known` that is most similar to `name`, or "" if none is similar enough."""
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
         return ""
     names = {each.lower(): each for each in list(known)[:_MAX_COMPARED_NAMES] if len(each) <= MAX_NAME_CHARS}

@@ -93,7 +93,7 @@ def initialize_params(info: Json, capabilities: Json) -> Json:
 def select_modern_version(result: Json) -> str | None:
     """Return the newest modern protocol version that a `server/discover` result lists.
 
-    None if the result lists no modern version that we know.
+    Return None if the result lists no modern version that we know.
     """
     return _newest_common_version(result.get("supportedVersions"))
 
@@ -111,7 +111,7 @@ def version_from_error(code: int, data: Any) -> str | None:
 
 
 def agreed_legacy_version(result: Json) -> str | None:
-    """Return the protocol version in a legacy `initialize` result; None if we do not know it."""
+    """Return the protocol version in a legacy `initialize` result, or None if we do not know it."""
     version = result.get("protocolVersion")
     return version if isinstance(version, str) and version in HANDSHAKE_PROTOCOL_VERSIONS else None
 
@@ -192,5 +192,5 @@ def accepts_legacy(data: Any) -> bool:
 
 
 def log_verbosity(level: object) -> int:
-    """Return the verbosity of an MCP log level as a number; 0 for the least verbose or an unknown level."""
+    """Return the verbosity of an MCP log level as a number, or 0 for the least verbose or an unknown level."""
     return LOG_LEVELS.index(level) if isinstance(level, str) and level in LOG_LEVELS else 0

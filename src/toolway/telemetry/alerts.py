@@ -76,7 +76,7 @@ _log = logging.getLogger("toolway.alerts")
 
 
 def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert | None:
-    """Return the alert that an event causes; None if no user has to act.
+    """Return the alert that an event causes, or None if no user has to act.
 
     `restart` is the command that restarts a server, with `{}` for its name.
     """
@@ -421,7 +421,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _time_of(file: Path) -> float:
-    """Return the time in an alert file's name, in seconds since 1970; 0 if it has none."""
+    """Return the time in an alert file's name, in seconds since 1970, or 0 if it has none."""
     try:
         return float(timegm(time.strptime(file.name.partition("Z-")[0], "%Y%m%dT%H%M%S")))
     except ValueError:

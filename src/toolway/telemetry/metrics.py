@@ -1,11 +1,11 @@
 """Counters and histograms of calls and servers, in total and per minute, filled by an event sink in batches.
 
 `/metrics`, the export to a collector and the dashboard read the same store, so a call is counted once. Updates are
-cheap: plain integers under prebuilt keys. The number of series is bounded. Beyond the bound, calls of a tool are
+cheap: plain integers under prebuilt keys. The number of series is bounded. Beyond the bound, calls to a tool are
 counted under the tool `_other` of its server. Tool names that a client invented never create a series.
 
-Metric names are in `telemetry/prometheus.py`. To add a metric: count it here, or in `gateway/admin/metrics.py` if it is
-the current state of a component, and add its name to the table there.
+Metric names are in `telemetry/prometheus.py`. To add a metric: count it here, or in `gateway/admin/metrics.py` if it
+is the current state of a component, and add its name to the table there.
 """
 
 from __future__ import annotations
@@ -518,7 +518,7 @@ def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
 
 
 def latency_percentile(latencies: list[int], quantile: float) -> float | None:
-    """Return the latency in seconds at a quantile such as 0.95; None if there were no calls.
+    """Return the latency in seconds at a quantile such as 0.95, or None if there were no calls.
 
     `latencies` counts the calls per bucket of `LATENCY_BOUNDS_S`. The result is the middle of the bucket that is hit.
     """

@@ -53,7 +53,7 @@ def _is_disabled(environ: Mapping[str, str], signal: str) -> bool:
 def get_sample_ratio(settings: TraceSettings | None, environ: Mapping[str, str]) -> float | None:
     """Return the share (0 to 1) of new traces to record, from settings or the environment.
 
-    None if `OTEL_TRACES_SAMPLER` selects a sampler that only the OpenTelemetry SDK knows.
+    Return None if `OTEL_TRACES_SAMPLER` selects a sampler that only the OpenTelemetry SDK knows.
     """
     if settings is not None and settings.sample is not None:
         return settings.sample

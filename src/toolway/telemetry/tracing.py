@@ -5,11 +5,11 @@
 
     workflow NAME ─▶ step PATH ─▶ the call of the step
     invoke_agent MODEL ─▶ chat MODEL
-                       └▶ execute_tool TOOL ─▶ the call of the tool
+                       └▶ execute_tool TOOL ─▶ the call to the tool
 
-The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is passed
-on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain no
-argument, result or error text, because such text may be confidential. Imported only if traces are enabled.
+The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is
+passed on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain
+no argument, result or error text, because such text may be confidential. Imported only if traces are enabled.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class OtelTracer:
         return self._sample_ratio is not None and self._sample_ratio < 1.0
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Return an unsampled `traceparent` to send if a call is left out of the traces; None if it may be recorded.
+        """Return an unsampled `traceparent` to send if a call is left out of the traces, or None if it may be recorded.
 
         Called before anything else is built for a call whose caller sent no trace context. After None, `start_trace`
         must follow. `in_library` means that the call may belong to the current trace of the program.
@@ -367,7 +367,7 @@ def _phase_marks(attempt: Any) -> list[tuple[str, float]]:
 
 
 def _parent_context(meta: Json) -> Context | None:
-    """Return the trace context in the caller's `_meta`; None if it is missing or invalid."""
+    """Return the trace context in the caller's `_meta`, or None if it is missing or invalid."""
     parent, state = meta.get(otel_attributes.TRACEPARENT_KEY), meta.get(otel_attributes.TRACESTATE_KEY)
     if not isinstance(parent, str) or otel_attributes.TRACEPARENT_PATTERN.fullmatch(parent) is None:
         return None

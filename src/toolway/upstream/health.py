@@ -47,7 +47,7 @@ class HealthMonitor:
 
     @property
     def failure(self) -> str:
-        """Return why the last check failed; "" if it passed or none was made."""
+        """Return why the last check failed, or "" if it passed or none was made."""
         return self._ping_failure or self._url_failure
 
     def on_started(self) -> None:
@@ -133,7 +133,7 @@ class HealthMonitor:
         return is_process and health.during_calls and silence >= max(health.timeout, *limits, 0.0)
 
     def _explicit_limit(self, call: Call) -> float:
-        """Return a call's explicit time limit in seconds; 0 if it has the default."""
+        """Return a call's explicit time limit in seconds, or 0 if it has the default."""
         if call.timeout is not None:
             return call.timeout
         total = call.policy.timeout if call.policy is not None else self._server.timeout.total

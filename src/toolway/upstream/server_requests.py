@@ -63,7 +63,7 @@ def check_server_request(method: str, params: Json) -> None:
 
 
 def _host_problem(url: str) -> str:
-    """Return why a user or browser could mistake a URL's host for another one; "" if they cannot.
+    """Return why a user or browser could mistake a URL's host for another one, or "" if they cannot.
 
     Letters of other scripts, such as a Cyrillic a, are fine: their ASCII form (`xn--…`) is unmistakable.
     """
@@ -118,7 +118,7 @@ class ServerRequestRouter:
         await self._turns.wait_first_turn(call)
 
     def is_silent(self, name: str) -> bool:
-        """Return True if the last call of a tool ended without a server request.
+        """Return True if the last call to a tool ended without a server request.
 
         Calls of such a tool need not take turns with other calls on the same pipe.
         """

@@ -181,14 +181,14 @@ class Session:
     ) -> RequestExchange | None:
         """Send a tool call at once and return its exchange, which gets the outcome.
 
-        None, with nothing sent, if the call would have to wait. `listener` gets the outcome. `meta` is the `_meta` of
-        the request, encoded or not. `encoded_params` are all params as JSON, if they are encoded already.
-        `has_callbacks` means that the caller answers requests of the server itself. A legacy server names no call in
-        its requests, so such a call has to wait if its tool may send some. Raises `TransportError` if the call cannot
-        be sent.
+        Return None without sending anything if the call would have to wait. `listener` gets the outcome. `meta` is
+        the `_meta` of the request, encoded or not. `encoded_params` are all params as JSON, if they are encoded
+        already. `has_callbacks` means that the caller answers requests of the server itself. A legacy server names no
+        call in its requests, so such a call has to wait if its tool may send some. Raises `TransportError` if the
+        call cannot be sent.
 
-        After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine wait
-        for the result.
+        After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine
+        wait for the result.
         """
         transport, protocol = self._starting_transport, self.negotiated
         if transport is None or protocol is None or self._session_lost:

@@ -434,7 +434,7 @@ class SessionWaiters:
 
 
 def event_from_notification(server: str, method: str, params: Json) -> Event | None:
-    """Return the hub event for a notification that belongs to no call; None if there is none."""
+    """Return the hub event for a notification that belongs to no call, or None if there is none."""
     match method:
         case "notifications/resources/updated":
             return ResourceUpdated(server, str(params.get("uri")))

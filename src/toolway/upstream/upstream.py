@@ -290,7 +290,7 @@ class Upstream:
 
     @property
     def session(self) -> Session | None:
-        """Return the current session with the server, ready or not; None without a connection."""
+        """Return the current session with the server, ready or not, or None without a connection."""
         return self._supervisor.session
 
     @property

@@ -59,12 +59,12 @@ class ConfigStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, tenant: str) -> tuple[int, StoredConfig] | None:
-        """Return a tenant's configuration and its revision number; None if never configured."""
+        """Return a tenant's configuration and its revision number, or None if never configured."""
         revision, found = await self._load(tenant)
         return (revision, found) if revision else None
 
     async def load_settings(self, tenant: str) -> Json | None:
-        """Return a tenant's settings without its servers; None if never configured."""
+        """Return a tenant's settings without its servers, or None if never configured."""
         newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:
             state = await self._integrity.read_state(db, tenant, newest)
@@ -77,7 +77,7 @@ class ConfigStore:
         )
 
     async def load_changes(self, tenant: str, revision: int, marks: Mapping[str, int]) -> ConfigChanges | None:
-        """Return the configuration changes after `revision`; None if everything must be reloaded.
+        """Return the configuration changes after `revision`, or None if everything must be reloaded.
 
         `marks` are keyed hashes of the server rows at `revision` (`integrity.py`); the result has those after the
         changes. All must be loaded again if the changes do not add up to the stored state: removed servers are

@@ -177,7 +177,7 @@ def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
 
 
 def _to_status(row: Row[NodeRow, float]) -> NodeStatus | None:
-    """Return the status of the node in a row; None if its labels or parts are not a list."""
+    """Return the status of the node in a row, or None if its labels or parts are not a list."""
     labels, parts = (each.get("all") if isinstance(each, dict) else None for each in (row.labels, row.parts))
     if not isinstance(labels, list) or not isinstance(parts, list):
         return None

@@ -229,7 +229,7 @@ class PostgresJournal:
             return [self._codec.open_run(row) for row in await found.fetchall()]
 
     async def next_due(self) -> float | None:
-        """Return the wall time of the next due run, as the last `take` found it; None if none is waiting."""
+        """Return the wall time of the next due run, as the last `take` found it, or None if none is waiting."""
         return self._next_due
 
     async def changed(self) -> bool:

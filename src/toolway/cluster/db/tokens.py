@@ -144,7 +144,7 @@ class DbTokenStore:
         return self._integrity.mark("logins", self._tenant, id, revision) if revision else 0
 
     def known_revision(self, upstream: str, principal: str) -> int | None:
-        """Return a login's last known revision, without I/O; None if it was never stored."""
+        """Return a login's last known revision, without I/O, or None if it was never stored."""
         return self._revisions.get(_login_id(upstream, principal)) if self._revisions is not None else 0
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:

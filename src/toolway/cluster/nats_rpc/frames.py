@@ -82,7 +82,7 @@ class Subjects:
     def parse_reply_subject(self, subject: str) -> tuple[str, str] | None:
         """Return the calling node and the call id of a reply subject.
 
-        None for any other subject: no sender may make us publish elsewhere.
+        Return None for any other subject: no sender may make us publish elsewhere.
         """
         if not subject.startswith(self._reply_root):
             return None

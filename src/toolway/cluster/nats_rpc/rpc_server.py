@@ -494,5 +494,5 @@ class ReplyCache:
         self._replies[subject] = message
 
     def get(self, subject: str) -> bytes | None:
-        """Return the cached reply for a reply subject; None if it is unknown or was too large."""
+        """Return the cached reply for a reply subject, or None if it is unknown or was too large."""
         return self._replies.get(subject) or self._previous.get(subject) or None

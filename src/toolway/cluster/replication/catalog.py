@@ -63,7 +63,7 @@ class SharedCatalog:
         return _to_summary(found) if found is not None else None
 
     def get_list(self, server: str, kind: ListKind) -> list[Json] | None:
-        """Return a server's list of this kind (such as tools) as stored in the database; None if none is stored.
+        """Return a server's list of this kind (such as tools) as stored in the database, or None if none is stored.
 
         The hub may know the list only from its cache, and waits until the database confirms it.
         """

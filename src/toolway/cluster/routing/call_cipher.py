@@ -66,7 +66,7 @@ class CallCipher:
         return nonce + self._aead.encrypt(nonce, frame, _REPLY)
 
     def open_reply(self, sealed: bytes) -> bytes | None:
-        """Return the owner's frame; None if it is forged, from another call, or was opened before."""
+        """Return the owner's frame, or None if it is forged, from another call, or was opened before."""
         nonce = sealed[:_NONCE_BYTES]
         try:
             frame = self._aead.decrypt(nonce, sealed[_NONCE_BYTES:], _REPLY)

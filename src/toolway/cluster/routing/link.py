@@ -539,7 +539,7 @@ class LinkHandler(Protocol):
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
         """Return our welcome (answer to a hello), the link's keys, and the calling node's id.
 
-        None if the hello is not valid.
+        Return None if the hello is not valid.
         """
         ...
 

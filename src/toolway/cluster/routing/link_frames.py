@@ -159,10 +159,10 @@ class IncompleteMessages:
         self.bytes = 0
 
     def add(self, frame: LinkFrame) -> bytes | memoryview | None:
-        """Return the message that this frame completes; None if more frames follow.
+        """Return the message that this frame completes, or None if more frames follow.
 
-        Raises `OverflowError` if the message is too large, or if all incomplete ones together are: then all its frames
-        are dropped.
+        Raises `OverflowError` if the message is too large, or if all incomplete ones together are: then all its
+        frames are dropped.
         """
         key = (frame.kind, frame.number)
         if key in self._rejected:

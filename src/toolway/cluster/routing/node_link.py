@@ -154,7 +154,7 @@ class LinkServer:
         self._is_going = False
 
     def accept(self) -> CalledLink | None:
-        """Return the protocol object of a new link from another node; None if there are too many, or at shutdown."""
+        """Return the protocol object of a new link from another node, or None if there are too many, or at shutdown."""
         unproved = sum(not link.is_authenticated for link in self._links)
         if self._is_going or len(self._links) >= MAX_LINKS or unproved >= MAX_UNPROVED_LINKS:
             return None

@@ -192,7 +192,7 @@ class Peer:
     async def get_link(self) -> CallerLink | None:
         """Return the link (shared connection) to this node; open one if there is none.
 
-        None if the node does not support links, so calls must be sent as HTTP POSTs. Raises `TransportError`
+        Return None if the node does not support links, so calls must be sent as HTTP POSTs. Raises `TransportError`
         (nothing was sent) if the node cannot be reached.
         """
         link = self.ready_link

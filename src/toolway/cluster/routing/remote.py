@@ -147,7 +147,7 @@ class RemoteTransport(OwnerTransportBase):
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
         """Send an ordinary call to the owner node now, and return its exchange, which gets the outcome.
 
-        None, with nothing sent, if the call is not an ordinary one, or if no link to the owner is ready.
+        Return None without sending anything if the call is not an ordinary one, or if no link to the owner is ready.
         """
         origin = listener.origin() if isinstance(listener, Flight) else None
         meta: msgspec.Raw | Json | None = request.params.get("_meta")
@@ -514,7 +514,8 @@ def is_ownership_lost(exc: JSONRPCError) -> bool:
 def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
     """Return the exception for another node's error reply, equal to the one raised there.
 
-    None if the reply is an error of the MCP server, which the caller of this function passes to the client unchanged.
+    Return None if the reply is an error of the MCP server, which the caller of this function passes to the client
+    unchanged.
     """
     error_type = _ERROR_TYPES.get(exc.code)
     data = exc.data if isinstance(exc.data, dict) else {}

@@ -57,7 +57,7 @@ FORWARDER: Final = "/run/toolway-forwarder.py"
 
 @functools.cache
 def find_program() -> str | None:
-    """Return the path of bubblewrap; None if it is not installed, or may not create namespaces here.
+    """Return the path of bubblewrap, or None if it is not installed, or may not create namespaces here.
 
     The first call tries it, which takes milliseconds: call this in a thread.
     """

@@ -18,7 +18,7 @@ _found: dict[str, str] = {}  # the result of `find_parent`, by root
 
 
 def find_parent(root: str = ROOT) -> str:
-    """Return the folder in which control groups for servers can be created; "" if there is none.
+    """Return the folder in which control groups for servers can be created, or "" if there is none.
 
     The first call tries it, by creating a group and removing it; later calls return the same result.
     """
@@ -117,7 +117,7 @@ def _set_limits(group: str, memory: int, processes: int) -> None:
 
 
 def _own_group() -> str:
-    """Return the path of this process's control group, such as `/user.slice/…`; "" without version 2."""
+    """Return the path of this process's control group, such as `/user.slice/…`, or "" without version 2."""
     try:
         lines = _read("/proc/self/cgroup").splitlines()
     except OSError:

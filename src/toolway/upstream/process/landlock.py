@@ -41,7 +41,7 @@ NOT_LINUX = "only Linux has Landlock"
 
 
 def abi_version() -> int:
-    """Return the version of Landlock in this kernel; 0 without Landlock."""
+    """Return the version of Landlock in this kernel, or 0 without Landlock."""
     if sys.platform != "linux":
         return 0
     import ctypes  # slow to import

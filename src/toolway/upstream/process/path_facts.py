@@ -51,7 +51,7 @@ def renamable_ancestors(paths: Iterable[str]) -> list[str]:
 
 
 def replaceable_link(path: str) -> str:
-    """Return the first symbolic link on the way to `path` that this user could replace; "" if there is none."""
+    """Return the first symbolic link on the way to `path` that this user could replace, or "" if there is none."""
     done, links = "/", 0
     rest = os.path.abspath(path).split("/")[1:]
     while rest:

@@ -243,7 +243,7 @@ class Reaper:
             self.pid_file.drop(child.pid)
 
     def _poll_timeout_ms(self) -> float | None:
-        """Return the milliseconds until leftovers must be killed; None if there are none."""
+        """Return the milliseconds until leftovers must be killed, or None if there are none."""
         due = [c.kill_at for c in self.children.values() if c.exited]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
@@ -547,7 +547,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a running process: ticks since boot, on macOS a date; "" if it has ended."""
+    """Return the start time of a running process: ticks since boot, on macOS a date, or "" if it has ended."""
     if not LINUX:
         rows = _ps("-p", str(pid), "-o", "stat=,lstart=")
         return " ".join(rows[0][1:]) if rows and rows[0][0][0] != "Z" else ""

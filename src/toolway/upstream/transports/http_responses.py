@@ -245,7 +245,7 @@ _MAX_DATE_CHARS: Final = 64
 
 
 def parse_retry_after(value: str | None, date: str | None) -> float | None:
-    """Return the seconds of a Retry-After header; None if it is missing, invalid or in the past.
+    """Return the seconds of a Retry-After header, or None if it is missing, invalid or in the past.
 
     If it is a date, it is compared with the `date` header of the response.
     """

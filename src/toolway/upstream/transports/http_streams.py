@@ -40,7 +40,7 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 def peek_message(response: HttpResponse, limit: int) -> bytes | None:
     """Return the data of the only message on an event stream, without consuming it; b"" if none is complete yet.
 
-    None if anything else has arrived: several or other events, too many chunks, or more than `limit` bytes.
+    Return None if anything else has arrived: several or other events, too many chunks, or more than `limit` bytes.
     """
     chunks = response.chunks
     if response.unread > limit or len(chunks) > MAX_PEEKED_CHUNKS:

@@ -118,7 +118,7 @@ class SSEParser:
         return seen.removeprefix(_BOM)
 
     def _fits_limit(self, more: bytes) -> bool:
-        """Return True if `more` bytes fit into the current event; False if the event is skipped.
+        """Return True if `more` bytes fit into the current event, or False if the event is skipped.
 
         Raises `EventTooLong` if oversized events are not skipped.
         """

@@ -126,7 +126,7 @@ class HttpExchange(RequestExchange):
     def _pass_on(self, frame: bytes, response: HttpResponse, listener: ExchangeListener) -> bool:
         """Pass the result in a JSON-RPC response to the listener of this exchange.
 
-        Return False, with nothing done, if the message is anything else.
+        Return False without doing anything if the message is anything else.
         """
         transport = self._transport
         if len(frame) > transport.max_message_bytes:

@@ -103,7 +103,7 @@ def find_program(name: str, search: str, cwd: str, files: Files, endings: Sequen
 
 
 def _program_of_batch(batch: str, search: str, app_data: str, files: Files) -> list[str] | None:
-    """Return what replaces a batch file in a command line; None if only cmd.exe can run it."""
+    """Return what replaces a batch file in a command line, or None if only cmd.exe can run it."""
     stem = ntpath.splitext(ntpath.basename(batch))[0].lower()
     try:
         if stem in ("uv", "uvx"):
