@@ -15,8 +15,10 @@ from toolway.config.schema import is_vendor_method
 from toolway.config.schema import passes_vendor_method as passes
 from toolway.config.server_entry import parse_entry
 from toolway.errors import ConfigError
+from toolway.events import CallFinished, Event
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.parts.budgets.settings import CallBudget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.user_trial("34")]
 
@@ -51,6 +53,18 @@ class VendorServer(FullHttp):
             handle(peer, message)
 
         endpoint._handle_client_message = record
+
+
+class CallRecorder:
+    wants_attempts = False
+
+    def __init__(self) -> None:
+        self.ended: list[CallFinished] = []
+
+    def on_call(self, event: CallFinished) -> None:
+        self.ended.append(event)
+
+    def on_event(self, event: Event) -> None: ...
 
 
 @asynccontextmanager
@@ -137,6 +151,23 @@ async def test_limited_caller_has_no_vendor_methods(tmp_path: Path) -> None:
         async with client(found, "modern", "server/full", narrow) as raw:
             assert (await ask(raw, "modern", METHOD, {})).status in (403, 404)
         assert fake.requests == [METHOD]
+
+
+async def test_vendor_method_is_reported_and_limited_like_a_call(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "operator")
+    budgets = (CallBudget.parse("2/day"),)
+    token = keyring.create_key_sync("narrow", ["server/full"], False, 0.0, budgets=budgets)[0]
+    async with vendor("modern", keyring=keyring) as (found, fake):
+        calls = CallRecorder()
+        found.hub.instrumentation.add_sink(calls)
+        async with client(found, "modern", "server/full", token) as raw:
+            for _ in range(2):
+                assert (await ask(raw, "modern", METHOD, {})).result["got"] == {}
+            assert (await ask(raw, "modern", METHOD, {})).error["data"]["code"] == "E-BUDGET"
+        assert fake.requests == [METHOD] * 2
+        assert [(each.server, each.method, each.effect, each.executed) for each in calls.ended] == [
+            ("full", METHOD, "unsafe", "yes")
+        ] * 2
 
 
 def test_protocol_methods_never_pass() -> None:

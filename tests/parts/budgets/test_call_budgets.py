@@ -270,6 +270,23 @@ async def test_key_budget_is_enforced_in_both_eras(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("plans", ["on", "off"])
+async def test_call_with_wrong_arguments_is_counted(
+    tmp_path: Path, plans: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLWAY_PLANS", plans)
+    async with edge(tmp_path) as found:
+        token, _ = found.keyring.create_key_sync("ci", None, False, 0.0, budgets=(CallBudget.parse("6/day"),))
+        for _ in range(3):  # the later ones could be flights
+            assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
+            wrong = (await found.call("a__echo", {"text": 7}, token=token))["result"]
+            assert wrong["isError"] and wrong["_meta"]["toolway"]["code"] == "E-ARGUMENTS"
+        assert found.calls("a") == 3
+        spent = await found.call("a__echo", {"text": 7}, token=token)
+        assert spent["error"]["data"]["code"] == "E-BUDGET"
+
+
+@pytest.mark.anyio
 async def test_group_shares_budget_and_pattern_limits_its_tools(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         budgets_of(found).set_rules(parse_budgets({"both": {"a.*": "4/day"}}), fails_open=False)
