@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Terminal
+from tests.gateway.bridge_lab import pipe_entry
 from toolway.errors import ProtocolError
 
 pytestmark = pytest.mark.user_trial("28")
 ASKING = {"command": sys.executable, "args": [str(Path(__file__).with_name("asking_server.py"))], "era": "legacy"}
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 SERVERS = {"asking": ASKING, "modern": FAKE, "legacy": {**FAKE, "args": [*FAKE["args"], "--era", "legacy"]}}
+SERVERS |= {f"logs-{era}": pipe_entry(era) for era in ("modern", "legacy")}
 
 
 class Place:
@@ -93,6 +95,16 @@ def opened(place):
 def shown_result(terminal, code=0):
     assert terminal.close() == code, terminal.text
     return terminal.text
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_warnings_of_server_are_printed_during_a_call(any_place, era):
+    ended = any_place.run("call", f"logs-{era}.log")
+    assert ended.returncode == 0 and ended.stdout == "error\n"  # what it was asked to log
+    assert f'logs-{era} error: {{"words":"error","nothing":null}}\n' in ended.stderr
+    assert " info: " not in ended.stderr
+    quiet = any_place.run("call", f"logs-{era}.log", "-q")
+    assert (quiet.stdout, quiet.stderr) == ("error\n", "")
 
 
 def test_form_is_filled_field_by_field(place):

@@ -34,10 +34,11 @@ from toolway.errors import (
     ServerUnavailable,
     ToolwayError,
 )
-from toolway.events import EventSink
+from toolway.events import EventSink, ServerLog
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import SERVER_META_KEY, get_meta
 from toolway.hub.core import HubCore
+from toolway.hub.core_options import Reporting
 from toolway.hub.hub import Hub
 from toolway.hub.list_waits import LIST_WAIT_S, NAMED_LIST_WAIT_S
 from toolway.middleware.resolve import find_by_bare_name, require_server
@@ -63,6 +64,7 @@ class RemoteHub:
         self._gateway = gateway
         self._sinks: list[EventSink] = []
         self._questions = questions  # answers what servers request during a call
+        self._called = ""  # the server of the call, whose log messages come from the gateway
         self._status: dict[str, ServerStatus] = {}
         self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that need review
         self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is not an administrator's
@@ -220,7 +222,15 @@ class RemoteHub:
             follows_tasks=False,
         )
         servers = {GATEWAY_SERVER_NAME: self._mcp_server()}
-        return Hub._from_core(HubCore(servers, callbacks=callbacks, catalog_storage=None, library=True))
+        reporting = Reporting()
+        if questions is not None:
+            reporting = Reporting(log_callback=self._show_log, log_level=questions.log_level)
+        core = HubCore(servers, callbacks=callbacks, catalog_storage=None, reporting=reporting, library=True)
+        return Hub._from_core(core)
+
+    def _show_log(self, log: ServerLog) -> None:
+        if self._questions is not None:
+            self._questions.show_log(msgspec.structs.replace(log, server=self._called or log.server))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -238,6 +248,7 @@ class RemoteHub:
             for sink in self._sinks:
                 hub.add_sink(sink)
             ref = ref if ref is not None else _find_by_bare_name(await hub.list_tools(server=GATEWAY_SERVER_NAME), name)
+            self._called = ref.server
             try:
                 result = await hub.call_tool(
                     f"{GATEWAY_SERVER_NAME}.{tool_names.model_name_for(ref)}",

@@ -352,6 +352,8 @@ def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) ->
         loaded,
         elicitation_callback=questions.elicit if questions is not None else None,
         sampling_callback=questions.sample if questions is not None else None,
+        log_callback=questions.show_log if questions is not None else None,
+        log_level=questions.log_level if questions is not None else None,
     )
     hub._core.lists.share_late_servers()
     return hub

@@ -17,12 +17,15 @@ from toolway._os import hidden_input, read_terminal
 from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S, can_open_browser, start_browser
 from toolway.cli.output import Output
 from toolway.errors import ProtocolError
+from toolway.events import ServerLog
 from toolway.protocol.constants import INVALID_REQUEST, URL_ELICITATION_REQUIRED
 from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.schema_violations import describe_violations
 from toolway.types import CallbackError, Json
 from toolway.upstream.server_requests import check_server_request, clean_server_request
 
+OWN_LOGGER: Final = "toolway"
 REFUSED_CODE: Final = -1  # of the error that MCP shows for a sampling request that the user rejects
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_ANSWER_LINES: Final = 10_000  # of a sampling answer
@@ -38,8 +41,11 @@ class EndOfInput(Exception):
 class ServerQuestions:
     """Hub callbacks that ask the user at this terminal, one request at a time.
 
-    `unanswered` describes the requests that nobody could be asked, for lack of a terminal.
+    It also prints the log messages that servers send, from `log_level` on. `unanswered` describes the requests that
+    nobody could be asked, for lack of a terminal.
     """
+
+    log_level: Final = "warning"
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -63,6 +69,12 @@ class ServerQuestions:
                 except EndOfInput:
                     self._show("cancelled", "dim")
                     return {"action": "cancel"}
+
+    def show_log(self, log: ServerLog) -> None:
+        """Print a log message that a server sent during the call."""
+        if log.logger != OWN_LOGGER:  # our notes about a server are shown with its status
+            text = log.data if isinstance(log.data, str) else encode_json(log.data).decode()
+            self._output.info(f"{log.server} {log.level}: {text[:MAX_SHOWN_CHARS]}".replace("\n", "\n  "), "dim")
 
     async def sample(self, server: str, params: Json) -> Json:
         """Show the user what the server would ask a model. Return the answer that the user writes.
