@@ -95,12 +95,12 @@ async def test_rate_limit_counts_fast_path_and_other_calls() -> None:
         flights = hub._core.calls.flights
         for timeout in (None, 2.0):  # a flight, and a call of the pipeline
             await hub.call_tool("s.counter", {"nonce": "x"}, timeout=timeout)
-        with pytest.raises(Overloaded, match=r"rate limit of s\.counter") as refused:
+        with pytest.raises(Overloaded, match=r"rate limit for s\.counter") as refused:
             await hub.call_tool("s.counter", {"nonce": "x"})
         assert (refused.value.executed, flights.landed) == ("no", 1)
         for _ in range(4):
             await hub.call_tool("s.add", {"a": 1, "b": 1})
-        with pytest.raises(Overloaded, match="rate limit of s is used up"):
+        with pytest.raises(Overloaded, match="rate limit for s is used up"):
             await hub.call_tool("s.add", {"a": 1, "b": 1})
         assert flights.landed == 5
         await until(lambda: is_settled(hub))

@@ -64,7 +64,7 @@ async def run_agent(
         raise AgentError(
             f"no tool matches {', '.join(chosen.tools)}",
             detail=f"servers: {', '.join(hub.status()) or 'none'}",
-            hint="list the names: toolway tools; --tools takes patterns such as github.*",
+            hint="list the names with toolway tools; --tools also takes patterns such as github.*",
             code="E-AGENT-TOOLS",
         )
     on_text = partial(log.add_text, run.id) if log.streams else None

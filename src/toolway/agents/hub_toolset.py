@@ -101,7 +101,7 @@ class HubToolset(AbstractToolset[Any]):
             if name in self._definitions:
                 raise AgentError(
                     f"two tools are called {name}",
-                    detail="one is a server's tool, the other an agent in this agent's settings",
+                    detail="one is a server's tool, and the other is an agent in this agent's settings",
                     hint="rename the agent, or leave the tool out of the patterns",
                     code="E-AGENT-SETTINGS",
                 )

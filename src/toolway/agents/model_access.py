@@ -53,7 +53,7 @@ class ModelAccess:
         if own and is_listed(url, [own]):
             return self.policy.allowing(own)
         raise AgentError(
-            f"will not use {settings.model} at {url[:200]}",
+            f"refusing to use {settings.model} at {url[:200]}",
             detail="that is neither the provider's own address nor in toolway.modelUrls, so it gets no API key",
             hint=f'if you trust it, list it in your config file: "toolway": {{"modelUrls": ["{url[:200]}"]}}',
             code=ADDRESS_CODE,

@@ -191,7 +191,7 @@ def open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
     return ConfigError(
         f"audit log cannot be opened: {location}",
         detail=mask_secrets(str(exc)) or type(exc).__name__,
-        hint="check that its folder is writable, the disk has space, and its database is reachable",
+        hint="check that its folder is writable, that the disk has space, and that its database is reachable",
         code="E-AUDIT-OPEN",
     )
 

@@ -211,7 +211,7 @@ def _no_key_error(file: Path, detail: str) -> ConfigError:
     return ConfigError(
         f"no key to sign with: {file}",
         detail=detail,
-        hint="create it: toolway audit key. A gateway with an audit log creates it a minute after its start",
+        hint="create it: toolway audit key. A gateway with an audit log creates one a minute after it starts",
         code=NO_KEY_CODE,
     )
 

@@ -211,7 +211,7 @@ class ExchangeManager:
         if self._settings.grant != "id-jag" and expected is not None and expected != found.issuer:
             # The token would go to an issuer that did not issue it.
             raise AuthError(
-                f"the caller logged in with another issuer than the entry of {self.owner.server} names",
+                f"the caller logged in with a different issuer than the entry of {self.owner.server} names",
                 code=EXCHANGE_CODE,
                 hint="remove auth.issuer from the entry, or use the issuer of toolway.gateway.login",
             )

@@ -193,7 +193,7 @@ def no_subject_error(server: str, caller: str) -> AuthError:
     return AuthError(
         f"{server} is called on behalf of a user, but this call has no user token: {who}",
         code=EXCHANGE_CODE,
-        hint="log in to the gateway with the identity provider (toolway.gateway.login), and call again",
+        hint="log in to the gateway with the identity provider (toolway.gateway.login), then try again",
     )
 
 

@@ -93,7 +93,7 @@ def _read_server_json(output: Output, file: Path, name: str, answers: Mapping[st
     if not 0 < offer <= len(offers):
         labels = "; ".join(f"{number} {each.label}" for number, each in enumerate(offers, 1))
         raise UsageError(
-            f"{file} has no offer {offer}",
+            f"{file} does not offer {offer}",
             detail=labels or "it has only a bundle, which must be downloaded first",
             hint="pick one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
         )

@@ -187,7 +187,7 @@ def confirm(output: Output, question: str, yes: bool, *, default: bool = False) 
     if yes:
         return True
     if output.as_json or not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise UsageError(f"confirmation required: {question}", hint="confirm with --yes; or preview with --dry-run")
+        raise UsageError(f"confirmation required: {question}", hint="pass --yes to confirm, or --dry-run to preview")
     sys.stderr.write(f"{output.sanitize(question)} {'[Y/n]' if default else '[y/N]'} ")
     sys.stderr.flush()
     line = sys.stdin.readline()

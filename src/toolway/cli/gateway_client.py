@@ -219,7 +219,7 @@ def require_no_named_state(options: TargetOptions) -> None:
         raise GatewayError(
             f"no gateway is registered in {state.folder}",
             detail=f"{STATE_FOLDER_VARIABLE} names this folder; its gateway may still be starting",
-            hint="wait until it is ready, or start it: toolway serve; to use the config file: --no-gateway",
+            hint="wait until it is ready, or start it with toolway serve; or use the config file: --no-gateway",
         )
 
 

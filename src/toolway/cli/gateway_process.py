@@ -231,9 +231,9 @@ async def load_from_database(
     found = await wait_for_database(partial(load_initial_config, cluster), stop, *address, tls)
     if found is None:
         raise ConfigError(
-            "no configuration found, neither on this machine nor in the cluster database",
+            "found no configuration on this machine or in the cluster database",
             detail=f"{file_error.detail}; the database has no configuration for tenant {cluster.tenant!r}",
-            hint="start one node of the cluster with a file, once: toolway serve --config FILE; or select a tenant that"
+            hint="start one node with a file, once: toolway serve --config FILE; or select a tenant that"
             " has a configuration: --tenant NAME",
             code=file_error.code,
         )

@@ -105,7 +105,7 @@ def create_project(server: NewServer, folder: Path) -> list[str]:
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UsageError(
             f"{folder} already exists and is not an empty folder",
-            detail="a new project does not replace files",
+            detail="toolway new never overwrites files",
             hint=f"pick another folder: toolway new {server.name} --dir PATH",
         )
     files = server.render()

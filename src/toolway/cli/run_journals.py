@@ -71,7 +71,7 @@ async def open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWork
         from toolway.workflows.temporal import TemporalWorkflows
     except ImportError as exc:
         raise ConfigError(
-            "workflows on Temporal need the extra temporal", detail=str(exc), hint="pip install 'toolway[temporal]'"
+            "workflows on Temporal need the `temporal` extra", detail=str(exc), hint="pip install 'toolway[temporal]'"
         ) from exc
     address, _, namespace = url.removeprefix(TEMPORAL_URL).partition("/")
     try:

@@ -467,7 +467,7 @@ def require_cluster_extra() -> None:
     missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            "cluster dependencies not installed",
+            "the cluster dependencies are not installed",
             detail=f"missing packages: {', '.join(missing)}",
             hint="install it: pip install 'toolway[cluster]'",
             code="E-CLUSTER-MISSING",

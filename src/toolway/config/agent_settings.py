@@ -212,7 +212,7 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
     for name, entry in _called_first(value):
         if not _AGENT_NAME.fullmatch(name) or not isinstance(entry, Mapping):
             raise ConfigError(
-                f"the agent {str(name)[:64]!r} cannot be used",
+                f"the agent {str(name)[:64]!r} is invalid",
                 detail="its name may only have letters, digits, and _, and its entry must be an object",
                 hint='use "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
                 code="E-AGENT-SETTINGS",
@@ -248,7 +248,7 @@ def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
             raise ConfigError(
                 f"the agent {str(name)[:64]!r} {problem}",
                 detail=f"called by {' → '.join(callers)}",
-                hint="use other agents of toolway.agents under agents",
+                hint='under "agents", name other agents from toolway.agents',
                 code="E-AGENT-SETTINGS",
             )
         entry = entries[name]

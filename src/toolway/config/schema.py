@@ -524,7 +524,7 @@ class Server:
         if any(has_secret(text) for text in (self.command, self.cwd, self.env_file, *self.args)):
             raise ConfigError(
                 "a secret cannot be a command argument",
-                detail="other users of this machine can see a process's arguments",
+                detail="other users on this machine can see a process's arguments",
                 hint="set it in `env`",
                 code="E-SECRETS-ARGUMENT",
             )

@@ -491,7 +491,7 @@ def _parse_tls(fields: FieldReader) -> Tls | None:
         raise ConfigError(
             f"unknown key tls.{shorten_key(next(iter(inner.remaining)))}",
             detail="known keys: caFile, certFile, keyFile and keyPassword",
-            hint="fix or remove it: a connection must not be less safe than its entry says",
+            hint="fix or remove it: Toolway never connects less safely than an entry says",
             code=CONFIG_KEY_CODE,
         )
     return Tls(files["caFile"], files["certFile"], files["keyFile"], password)
@@ -636,8 +636,8 @@ def _parse_tool_settings(
     )
     if settings.cache and settings.effect is not Effect.READ:
         raise ConfigError(
-            f"tools.{name}.cache requires the effect read",
-            detail="only results of read-only tools may be reused",
+            f'tools.{name}.cache requires "effect": "read"',
+            detail="only the results of read-only tools can be cached",
             hint=f'add "effect": "read" to tools.{name}',
             code=CONFIG_KEY_CODE,
         )

@@ -344,7 +344,7 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
             raise ConfigError(
                 "invalid command line in toolway.gateway.allowedCommands",
                 detail=str(exc),
-                hint='use one line as in a shell: "npx -y name@1.2.3"',
+                hint='write it on one line, as in a shell: "npx -y name@1.2.3"',
                 code=CONFIG_KEY_CODE,
             ) from None
     return lines
@@ -465,7 +465,7 @@ def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
     for name in names:
         if is_never_allowed(name):
             raise ConfigError(
-                "toolway.gateway.allowedEnv cannot allow this variable",
+                "toolway.gateway.allowedEnv has a variable that cannot be allowed",
                 detail=f"{name}: it can change what a program loads or connects to",
                 hint="set it in the server's entry in the config file instead",
                 code=CONFIG_KEY_CODE,

@@ -251,7 +251,7 @@ class Gateway:
                     raise ConfigError(
                         "the gateway would accept requests without a valid token",
                         detail=f"POST {path} was not denied although {verifier.setting} is set",
-                        hint="do not use this gateway; report it as a security problem",
+                        hint="do not use this gateway, and report this as a security problem",
                         code="E-LOGIN-OPEN",
                     )
 

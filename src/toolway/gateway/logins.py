@@ -143,7 +143,7 @@ class LoginEndpoint:
     async def _finish_login(self, server: str, principal: Principal, id_: object, redirected_to: object) -> Json:
         login = self._pending.get(id_) if isinstance(id_, str) else None
         if login is None or login.principal_id != principal.id or login.server != server or login.redirected_to.done():
-            raise NotFound("unknown or finished login", hint=f"start again: toolway login {server}")
+            raise NotFound("unknown login, or one that has finished", hint=f"start again: toolway login {server}")
         if not isinstance(redirected_to, str) or len(redirected_to) > MAX_URL_CHARS:
             raise ValueError("ended_at must be a URL")
         login.redirected_to.set_result(redirected_to)

@@ -112,7 +112,7 @@ class Dialer:
             raise HttpError(
                 f"cannot connect to {proxy or origin} ({_os_error_text(exc)})",
                 code="E-HTTP-CONNECT",
-                hint=f"check that a server listens on port {port} of {host}",
+                hint=f"check that a server is running at {host} and listening on port {port}",
             ) from None
 
     async def _resolve(self, origin: Origin, proxy: Proxy | None) -> tuple[ResolvedAddress, ...]:
@@ -212,7 +212,7 @@ def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:
         return HttpError(
             f"the certificate of {origin} was rejected ({exc.verify_message})",
             code="E-HTTP-TLS",
-            hint="fix the host or the certificate; set a private CA as `tls.caFile` of its entry or SSL_CERT_FILE",
+            hint="fix the host name or the certificate; for a private CA, set tls.caFile, or SSL_CERT_FILE",
         )
     objection = explain_alert(exc)
     if objection is not None:
@@ -252,7 +252,7 @@ def proxy_for(origin: Origin) -> Proxy | None:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise HttpError(
-            f"the environment sets a proxy with an unsupported scheme for {origin}: {parts.scheme}://{parts.hostname}",
+            f"the proxy set for {origin} has an unsupported scheme: {parts.scheme}://{parts.hostname}",
             code="E-HTTP-PROXY",
             hint="set an http:// proxy, or add the host to NO_PROXY",
         )

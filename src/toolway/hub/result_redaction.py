@@ -61,8 +61,8 @@ class ResultRedactor:
                 tool=result.name,
                 certainty=Certainty.EXECUTED,
                 attempts=1,
-                detail=f"it could not be searched for secrets: {type(exc).__name__}",
-                hint="do not retry: the call ran. Tell your administrator which tool it was",
+                detail=f"searching it for secrets failed: {type(exc).__name__}",
+                hint="do not retry, because the call ran; tell your administrator which tool it was",
                 code=REDACTION_CODE,
             ) from exc
 

@@ -501,7 +501,7 @@ def _open_error(call: Call, cause: str, wait: float) -> ServerUnavailable:
         certainty=Certainty.NOT_SENT,
         retry_after=wait,
         detail=f"next attempt in {wait:.1f} s",
-        hint=f"find the cause: toolway show {call.server}",
+        hint=f"see the cause: toolway show {call.server}",
         code=BREAKER_OPEN_CODE,
     )
     error.retryable = False

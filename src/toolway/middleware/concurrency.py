@@ -265,7 +265,7 @@ def _paused_error(call: Call, left: float, until: str) -> Overloaded:
         certainty=Certainty.NOT_SENT,
         retry_after=left,
         detail=f"its Retry-After ends in {left:.0f} s; Toolway sends nothing before then",
-        hint=f'call again at {until}; to stay below its limit, set "rateLimit" in the entry of {call.server}',
+        hint=f'try again at {until}; to stay below its limit, set "rateLimit" in the entry of {call.server}',
         code=PAUSE_CODE,
     )
     error.retryable = False  # the caller decides better if and when to retry

@@ -439,7 +439,7 @@ def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> Earlier
 
 def _unknown_outcome(call: Call, detail: str = "") -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"an earlier call of {call.server}.{call.name} with this key has no known outcome",
+        f"the outcome of an earlier call to {call.server}.{call.name} with this key is unknown",
         server=call.server,
         tool=call.name,
         certainty=Certainty.UNKNOWN,

@@ -141,13 +141,13 @@ class RateLimitMiddleware:
 def _rate_error(call: Call, tool: str, rate: Rate, wait: float, until: str) -> Overloaded:
     subject, key = (f"{call.server}.{tool}", f"tools.{tool}.rateLimit") if tool else (call.server, "rateLimit")
     error = Overloaded(
-        f"the rate limit of {subject} is used up until {until}",
+        f"the rate limit for {subject} is used up until {until}",
         server=call.server,
         tool=call.name,
         certainty=Certainty.NOT_SENT,
         retry_after=wait,
         detail=f"{key} is {rate}; the next call is possible in {wait:.0f} s",
-        hint=f"call again at {until}, or raise {key} in the entry of {call.server}",
+        hint=f"try again at {until}, or raise {key} in the entry of {call.server}",
         code=RATE_LIMIT_CODE,
     )
     error.retryable = False  # it would be rejected again

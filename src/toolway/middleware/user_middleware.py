@@ -70,7 +70,7 @@ def _has_same_target(call: Call, changed: Call) -> bool:
 
 def _failed(name: str, call: Call, certainty: Certainty, detail: str) -> CallError:
     error = CallError(
-        f"middleware {name} failed during a call of {call.server}.{call.name}",
+        f"middleware {name} failed during a call to {call.server}.{call.name}",
         server=call.server,
         tool=call.name,
         certainty=certainty,

@@ -177,7 +177,7 @@ def _interleave_families(found: list[ResolvedAddress]) -> tuple[ResolvedAddress,
 
 def _not_found(host: str, reason: str) -> NameNotFound:
     return NameNotFound(
-        f"host {host} not found ({reason})", hint="check the host in the url, and the network's name server"
+        f"host {host} not found ({reason})", hint="check the host name in the URL, and your DNS settings"
     )
 
 

@@ -58,7 +58,7 @@ def listen_error(host: str, port: int, exc: OSError) -> ConfigError:
     return ConfigError(
         f"cannot listen on {format_host(host)}:{port}",
         detail=exc.strerror or str(exc),
-        hint="pick another port with --port, or stop the program that listens there",
+        hint="use another port (--port), or stop the program that uses this one",
         code="E-ADDRESS",
     )
 

@@ -239,9 +239,9 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
             file.write(key + "\n")
     except OSError as exc:
         raise ConfigError(
-            f"the cluster key was not written to {out}",
+            f"the cluster key could not be written to {out}",
             detail=exc.strerror or str(exc),
-            hint="pick a file that does not exist; a cluster that loses its key must be set up again",
+            hint="pick a file that does not exist yet; a cluster that loses its key must be set up again",
             code="E-CLUSTER-KEY",
         ) from None
     if output.as_json:

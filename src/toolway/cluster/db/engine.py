@@ -290,7 +290,7 @@ def _run_migrations(db: Connection) -> None:
         raise ConfigError(
             "cluster database schema is newer than this version of Toolway supports",
             detail=f"schema {current}; this version supports up to {newest}",
-            hint="install the Toolway version of the other nodes",
+            hint="install the Toolway version that the other nodes run",
             code="E-RECORD-NEWER",
         )
     for part in registry.in_use():
@@ -308,7 +308,9 @@ def _prepare_part_tables(db: Connection, part: Part) -> None:
         statements = upgrade_statements(part, stored) if stored is not None else []
     except TablesTooNew as exc:
         raise ConfigError(
-            f"cluster database: {exc}", hint="install the versions of the other nodes", code="E-RECORD-NEWER"
+            f"cluster database: {exc}",
+            hint="install the Toolway version that the other nodes run",
+            code="E-RECORD-NEWER",
         ) from exc
     for statement in statements:
         db.execute(text(statement))

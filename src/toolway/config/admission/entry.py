@@ -163,7 +163,7 @@ def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
 
 def _weakens(key: str, reason: str) -> Rejection:
     return Rejection(
-        f"the configuration file has an entry with this name and {key}, which still applies; {reason}",
+        f"the configuration file has an entry with this name and {key}, which still applies: {reason}",
         hint=f"leave {key} out, use another name, or change the entry in the configuration file",
     )
 

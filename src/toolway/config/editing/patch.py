@@ -74,7 +74,7 @@ def _apply_patches(text_format: TextFormat, text: str, current: Any, target: Any
 
 def cannot_edit_error(path: KeyPath, file: str = "") -> ConfigError:
     return ConfigError(
-        f"{file or 'the file'} cannot be edited without changing unrelated text",
+        f"{file or 'the file'} cannot be edited without touching unrelated text",
         file=file,
         detail=f"at {'.'.join(str(part) for part in path)}; nothing was written",
         hint="edit the file manually at that key",

@@ -53,7 +53,7 @@ def parse_text(text: str, file: str = "") -> Any:
             file=file,
             line=int(found[1]) if found else None,
             detail=str(exc),
-            hint="check for a missing quote or bracket there or on the line before",
+            hint="look for a missing quote or bracket on that line or the one before",
             code="E-CONFIG-SYNTAX",
         ) from None
 

@@ -123,6 +123,6 @@ def _syntax_error(exc: Exception, file: str) -> ConfigError:
         file=file,
         line=line,
         detail=f"line {line}: {problem}" if line else str(problem),
-        hint="check the indentation there and on the line before",
+        hint="check the indentation of that line and the one before",
         code="E-CONFIG-SYNTAX",
     )

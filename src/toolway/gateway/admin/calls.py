@@ -145,7 +145,7 @@ class CallsAdmin:
                 server=server,
                 tool=tool,
                 detail=f"toolScopes requires it for {name}",
-                hint="log in again with this scope",
+                hint="log in again and request this scope",
             )
         params: Json = {"name": tool, "arguments": arguments}
         no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server

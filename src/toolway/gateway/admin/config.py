@@ -189,7 +189,7 @@ class ConfigHistory:
         document = ConfigDocument(self._file)
         shown = _mask_secrets(document.text, [document.text.encode()])
         if before != shown:
-            raise ConfigError("the file changed while you were editing it", hint="load it again, and redo your change")
+            raise ConfigError("the file changed while you were editing it", hint="reload it and make your change again")
         root, entries = find_server_map(jsonc.parse_jsonc(shown, str(self._file)), str(self._file))
         if not isinstance(document.get(root), dict):
             raise ConfigError(f"the servers of {self._file} are a list", hint="toolway edit")

@@ -193,7 +193,7 @@ class OverviewAdmin:
     async def run_doctor(self, body: Json) -> Json:
         name = body.get("server")
         if self._doctor is None:
-            raise ConfigError("doctor not available in this gateway", hint="run it in a terminal: toolway doctor")
+            raise ConfigError("this gateway cannot run the doctor", hint="run it in a terminal: toolway doctor")
         if name is not None and name not in self._servers.entries:
             raise NotFound(f"unknown server {name!r}", server=str(name))
         async with self._doctor_lock:  # one run at a time: it starts its own server processes

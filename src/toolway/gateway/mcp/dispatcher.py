@@ -760,7 +760,7 @@ def _invalid_task_error(result: CallResult) -> ProtocolError:
         tool=result.name,
         certainty=Certainty.EXECUTED,
         detail=f"a task without a usable id: a string of at most {MAX_TASK_ID_CHARS} characters",
-        hint="fix the server; the call ran, but its task cannot be queried",
+        hint="fix the server: the call ran, but its task cannot be followed",
         code="E-ANSWER",
     )
 

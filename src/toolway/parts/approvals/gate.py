@@ -353,8 +353,7 @@ class CallApprovals:
                 server=call.server,
                 tool=call.name,
                 certainty=Certainty.NOT_SENT,
-                detail="see the gateway log",
-                hint="see the gateway log for the cause, then call again",
+                hint="see the gateway log for the cause, then try again",
                 code="E-APPROVAL-STORE",
             ) from exc
 
@@ -380,7 +379,7 @@ class CallApprovals:
         id_ = self._links.read(link) if self._links is not None else None
         if id_ is None:
             raise NotFound(
-                "the link is not valid",
+                "this approval link is not valid",
                 detail="it is not from this gateway, or it is older than 15 minutes",
                 hint="see what is waiting: toolway approvals ls",
             )
@@ -395,12 +394,14 @@ class CallApprovals:
         valid for this request, or if the request no longer waits; `ConfigError` if a caller would approve its own call.
         """
         if link is not None and self._id_in(link) != id_:
-            raise NotFound("the link is for another request", hint="see what is waiting: toolway approvals ls")
+            raise NotFound(
+                "this approval link is for another request", hint="see what is waiting: toolway approvals ls"
+            )
         request = await self.get_request(id_)
         if request.caller and self.person_of(request.caller) == self.person_of(who) and state == "approved":
             raise ConfigError(
                 "a caller cannot approve its own call",
-                detail=f"the call {id_} was made with the same key or login, or with a key that either of them created",
+                detail=f"call {id_} was made with the same key or login, or with a key that one of them created",
                 hint="ask another administrator to approve it",
                 code="E-APPROVAL-OWN",
             )

@@ -168,7 +168,7 @@ def unchecked_error(location: str, missing: list[str]) -> ConfigError:
     return ConfigError(
         f"the audit log cannot be verified without its keys: {location}",
         detail="; ".join(missing),
-        hint="add the keys. To check only the hashes, which prove little: toolway audit verify --without-key",
+        hint="add the keys. To check only the hashes, which proves much less: toolway audit verify --without-key",
         code="E-AUDIT-UNCHECKED",
     )
 

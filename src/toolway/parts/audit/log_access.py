@@ -83,7 +83,7 @@ def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
         raise ConfigError(
             f"the audit log cannot be read: {sink.location}",
             detail=mask_secrets(str(exc)),
-            hint="check its permissions, and that its disk or database responds",
+            hint="check its permissions, and whether its disk or database responds",
             code="E-AUDIT-OPEN",
         ) from exc
     finally:

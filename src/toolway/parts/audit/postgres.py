@@ -57,7 +57,7 @@ def create_postgres_sink(settings: AuditSettings, read_only: bool) -> PostgresSi
     """
     if not is_psycopg_installed():
         raise ConfigError(
-            "PostgreSQL driver for the audit log is not installed",
+            "the PostgreSQL driver for the audit log is not installed",
             detail="package psycopg is missing",
             hint="pip install 'toolway[postgresql]'",
             code="E-AUDIT-OPEN",

@@ -61,9 +61,9 @@ def restart_log(
     """
     if not settings.file:
         raise ConfigError(
-            "a log in PostgreSQL cannot be started over",
+            "an audit log in PostgreSQL cannot be restarted",
             detail="other gateways may write to its table",
-            hint='pick another name for it: "toolway": {"audit": {"name": "…"}}',
+            hint='start a log with another name: "toolway": {"audit": {"name": "…"}}',
             code="E-AUDIT-OPEN",
         )
     now, file, notes = wall_clock(), Path(settings.file), create_notes(settings)
@@ -118,7 +118,7 @@ def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
         return str(exc)
     raise ConfigError(
         f"the audit log is intact: {settings.file}",
-        detail="only a lost or altered log can be started over",
+        detail="only a lost or altered log can be restarted",
         hint="to archive an intact log, stop the gateway, move the log to another folder, and run the command again",
         code="E-AUDIT-INTACT",
     )

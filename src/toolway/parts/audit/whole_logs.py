@@ -147,7 +147,7 @@ def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) ->
         raise TamperedLog(found.first_seq, f"{reason}; {describe_pruned(found) or 'no removal is recorded'}")
     if found.first_seq > 1 and not has_key:
         raise ConfigError(
-            "cannot check how old audit records were removed",
+            "cannot verify how old audit records were removed",
             detail="the log's key was not found",
             hint="pass the log's key file: toolway audit verify --key FILE",
             code="E-AUDIT-OPEN",

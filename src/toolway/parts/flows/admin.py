@@ -88,7 +88,7 @@ async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
                 runtime.hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
                 return {"reset": who}
     raise NotFound(
-        f"no labels of {who[:100]!r} are known",
+        f"{who[:100]!r} has no known labels",
         detail="users, and keys that share a name, can only be looked up by id",
         hint="list all callers and their ids: toolway policy flows show",
     )

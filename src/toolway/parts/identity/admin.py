@@ -90,7 +90,7 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
         raise NotFound(
             f"several users are named {who!r}",
             detail=", ".join(each.identity.subject for each in found[:10]),
-            hint="use the subject or the id: toolway users ls",
+            hint="use the subject or the id instead; list them with: toolway users ls",
         )
     id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
     await api_keys.end_logins(id_, time.time())

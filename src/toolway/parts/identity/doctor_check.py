@@ -41,7 +41,7 @@ async def check_credentials(config: LoadedConfig | None, read: Callable[[], str]
     login = settings_of(config.gateway).login if config is not None else None
     if config is None or login is None:
         if read is not None:
-            raise UsageError("the configuration has no toolway.gateway.login", hint="toolway explain E-LOGIN-NONE")
+            raise UsageError("toolway.gateway.login is not configured", hint="toolway explain E-LOGIN-NONE")
         return []
     token = read() if read is not None else ""
     return [await check_login(login, config.network_policy, token.strip().removeprefix("Bearer "))]

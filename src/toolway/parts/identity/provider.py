@@ -513,7 +513,7 @@ def clock_offset(date: str, now: float) -> float:
 def clock_error(offset: float) -> ConfigError:
     """Return the error for a provider clock that is `offset` seconds ahead."""
     return ConfigError(
-        "the clocks of the gateway and the identity provider differ too much",
+        "the gateway's clock and the identity provider's differ too much",
         detail=f"by {abs(offset):.0f} s; valid tokens may be rejected, and expired ones accepted",
         hint="sync this machine's clock, for example with NTP",
         code="E-LOGIN-CLOCK",

@@ -131,7 +131,7 @@ def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | Non
         missing = "issuer" if not settings.issuer else "audience"
         raise ConfigError(
             f"toolway.gateway.login has no {missing}",
-            detail="without it, tokens of another issuer or for another program would be accepted",
+            detail="without it, tokens from other issuers or for other applications would be accepted",
             hint='set "login": {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}',
             code=CONFIG_KEY_CODE,
         )
@@ -185,7 +185,7 @@ def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
         if not name or not secret or (not isinstance(secret, SecretTemplate) and len(secret) < MIN_CLIENT_SECRET_CHARS):
             raise ConfigError(
                 f"the client {name!r} in toolway.gateway.login.ema needs a secret",
-                detail=f"of at least {MIN_CLIENT_SECRET_CHARS} characters: a program with it can get users' tokens",
+                detail=f"of at least {MIN_CLIENT_SECRET_CHARS} characters: whoever knows it can get users' tokens",
                 hint='use "${keyring:NAME}" and store it with: toolway secrets set NAME',
                 code=CONFIG_KEY_CODE,
             )

@@ -167,7 +167,7 @@ def require_joserfc() -> None:
         import joserfc.jws  # noqa: F401 - loaded here, before the first request needs it
     except ImportError as exc:
         raise ConfigError(
-            "logins with an identity provider need the extra `login`",
+            "logins with an identity provider need the `login` extra",
             detail=str(exc),
             hint="pip install 'toolway[login]'",
             code="E-LOGIN-MISSING",

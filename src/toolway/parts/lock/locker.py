@@ -112,7 +112,7 @@ class Locker:
             digest = hash_tree(os.fspath(folder)).portable
             if expected and digest != expected:
                 raise LockError(
-                    f"the tree of {command.packages[0]} differs from its lock",
+                    f"{command.packages[0]} differs from its lock",
                     detail=f"installed {digest}, locked {expected}",
                     hint="if the registry changed a package, do not use it. To lock it again: toolway trust update",
                 )
@@ -151,7 +151,7 @@ class Locker:
             raise LockError(
                 "the age of packages cannot be checked",
                 detail=f"the registry does not say when these were published: {_shorten(unknown)}",
-                hint="use a registry with times, or accept packages of any age: toolway trust lock --min-age 0",
+                hint="use a registry with publication times, or accept any age: toolway trust lock --min-age 0",
                 code=AGE_CODE,
             )
 

@@ -72,12 +72,14 @@ def find_program(command: PackageCommand, folder: Path) -> str:
     if not command.program and name not in programs:
         names = ", ".join(sorted(programs)) or "none"
         raise LockError(
-            f"{command.packages[0]} has no program {name}",
+            f"{command.packages[0]} does not provide a program named {name}",
             detail=f"its programs: {names}",
             hint=f"pick one: npx -y -p {command.packages[0]} PROGRAM",
         )
     if not (folder / path).exists():
-        raise LockError(f"{command.packages[0]} has no program {name}", detail="npm installed none of this name")
+        raise LockError(
+            f"{command.packages[0]} does not provide a program named {name}", detail="npm installed none of this name"
+        )
     return path
 
 
@@ -139,7 +141,9 @@ def _parse_time(value: Any) -> datetime | None:
 def _npm(environ: Mapping[str, str]) -> str:
     found = find_tool("npm", environ)
     if found is None:
-        raise LockError("npm is not installed", detail="npx entries need it", hint="install Node.js, which has npm")
+        raise LockError(
+            "npm is not installed", detail="npx entries need it", hint="install Node.js, which includes npm"
+        )
     return found
 
 
@@ -160,10 +164,13 @@ def _write_project(folder: Path, requirements: Sequence[str], contents: Mapping[
 def _kept(path: str, package: Mapping[str, Any]) -> dict[str, Any]:
     if package.get("link") or "resolved" in package or not path.startswith("node_modules/"):
         raise LockError(
-            f"{npm_name(path, package)} is not a package of the registry",
-            detail="it is a folder, a repository or an address",
-            hint="such a server cannot be locked: install it yourself, and use its program as command",
+            f"{npm_name(path, package)} does not come from the registry",
+            detail="it is a local folder, a repository, or a URL",
+            hint="such a server cannot be locked: install it yourself, and set its program as the command",
         )
     if not package.get("inBundle") and not package.get("integrity"):
-        raise LockError(f"the registry has no hash of {npm_name(path, package)}", hint="use another registry")
+        raise LockError(
+            f"the registry has no integrity hash for {npm_name(path, package)}",
+            hint="use a registry that provides integrity hashes",
+        )
     return {key: package[key] for key in _KEPT_FIELDS if key in package}

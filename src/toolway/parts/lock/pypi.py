@@ -153,8 +153,8 @@ def find_program(command: PackageCommand, folder: Path) -> str:
         return f"bin/{name}"
     names = sorted(each.name for each in (folder / "bin").iterdir() if not each.name.startswith("python"))
     raise LockError(
-        f"{command.packages[0]} has no program {name}",
-        detail=f"programs of it and its dependencies: {', '.join(names[:20]) or 'none'}",
+        f"{command.packages[0]} does not provide a program named {name}",
+        detail=f"programs that it and its dependencies provide: {', '.join(names[:20]) or 'none'}",
         hint=f"pick one: uvx --from {command.packages[0]} PROGRAM",
     )
 
@@ -194,7 +194,7 @@ def no_wheel_error(requirement: str, package: str) -> LockError:
     needed = "" if package == split_requirement("PyPI", requirement)[0] else f", which {requirement} needs,"
     return LockError(
         f"{package}{needed} has no wheel",
-        detail="it would have to be built from its source code, which runs code of the package before it is locked",
+        detail="it would have to be built from source, which runs the package's code before it is locked",
         hint='use another server, or run this one without a lock: set "lock": false in its entry',
     )
 
@@ -209,13 +209,13 @@ def _resolve_with_pip(
         raise LockError(
             "neither uv nor pip is installed",
             detail=f"{python.path}: {exc.detail}",
-            hint="install uv, which uvx entries need anyway",
+            hint="install uv: uvx entries need it anyway",
         ) from None
     if before is not None:
         if int(version.partition(".")[0]) < _MIN_PIP_WITH_TIMES:
             raise LockError(
                 "the age of packages cannot be checked",
-                detail=f"pip {version} cannot compare times of publication",
+                detail=f"pip {version} cannot compare publication times",
                 hint="install uv or a newer pip, or accept packages of any age: toolway trust lock --min-age 0",
                 code="E-LOCK-AGE",
             )

@@ -249,7 +249,7 @@ class StoredRuns:
         """
         record = await self.get(id)
         if record.state not in RESUMABLE_STATES:
-            raise WorkflowError(f"the run {id} is {record.state}", hint="only a stuck or damaged run can be resumed")
+            raise WorkflowError(f"the run {id} is {record.state}", hint="you can only resume a stuck or damaged run")
         await self._send(id, RunMessage(kind="resume", body={}, by=by, at=self._clock()))
         self._emit(RunAction(EVENT_SERVER, id, "resumed", who=by))
 

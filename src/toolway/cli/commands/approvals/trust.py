@@ -513,7 +513,7 @@ def run_secrets_set(output: Output, name: str, extra: str | None) -> ExitCode:
     if extra is not None:
         raise UsageError(
             "a secret cannot be passed on the command line",
-            detail="other users of this machine could see it, and your shell history would keep it",
+            detail="other users on this machine could see it, and your shell history would keep it",
             hint=f"toolway secrets set {check_secret_name(name)}, and type the value at the prompt",
         )
     check_secret_name(name)
