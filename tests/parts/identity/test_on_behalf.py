@@ -237,7 +237,7 @@ async def test_50_users_and_4_servers_need_one_exchange_each() -> None:
 
 async def test_token_is_never_sent_to_another_issuer() -> None:
     wire, people = Wire(), People("alice")
-    with pytest.raises(AuthError, match="another issuer"):
+    with pytest.raises(AuthError, match="different issuer"):
         await wire.manager(people, OAuth(grant="exchange", issuer="https://evil.example")).authorization_header()
     assert wire.sent == []
 
