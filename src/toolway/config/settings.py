@@ -344,7 +344,7 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
             raise ConfigError(
                 "invalid command line in toolway.gateway.allowedCommands",
                 detail=str(exc),
-                hint='write it on one line, as in a shell: "npx -y name@1.2.3"',
+                hint='use one line, as in a shell: "npx -y name@1.2.3"',
                 code=CONFIG_KEY_CODE,
             ) from None
     return lines
