@@ -19,6 +19,8 @@ from toolway.events import CallFinished, Event
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.parts.budgets.settings import CallBudget
+from toolway.parts.policy.access_policy import AccessPolicy
+from toolway.parts.policy.engine import PolicyEngine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.user_trial("34")]
 
@@ -168,6 +170,17 @@ async def test_vendor_method_is_reported_and_limited_like_a_call(tmp_path: Path)
         assert [(each.server, each.method, each.effect, each.executed) for each in calls.ended] == [
             ("full", METHOD, "unsafe", "yes")
         ] * 2
+
+
+async def test_vendor_method_is_unknown_under_a_policy() -> None:
+    everything = PolicyEngine("permit (principal, action, resource);")
+    async with vendor("modern") as (found, fake):
+        found.gateway.parts.permissions.source = lambda: AccessPolicy(everything, found.hub.emit)
+        found.gateway.on_access_changed()
+        async with client(found, "modern", "server/full") as raw:
+            assert (await ask(raw, "modern", METHOD, {})).error["code"] == -32601
+            assert (await ask(raw, "modern", "tools/list", {})).result["tools"]
+        assert fake.requests == []
 
 
 def test_protocol_methods_never_pass() -> None:
