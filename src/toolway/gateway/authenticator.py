@@ -1,6 +1,6 @@
 """Authentication of requests by Host header, Origin header and bearer token.
 
-A denied request never reaches a server. No one is anonymous.
+A denied request never reaches a server, and no request is anonymous.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class RequestDenied(Exception):
 
 
 class VerificationPending(RequestDenied):
-    """Raised when a token cannot be verified yet: its issuer's key, or an answer about it, is being fetched.
+    """Raised when a token cannot be verified yet, because the answer it depends on is still being fetched.
 
-    `task` fetches it and never raises. The caller waits for it, then verifies the token again. A caller that cannot
-    wait denies the request with the status 503.
+    That is its issuer's key, or the issuer's answer about the token. `task` fetches it and never raises an error. A
+    caller that can wait awaits the task, then verifies the token again. A caller that cannot denies the request with
+    status 503.
     """
 
     def __init__(self, task: asyncio.Task[None], message: str, hint: str, headers: Headers) -> None:
@@ -62,8 +63,8 @@ class Authenticator:
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
     off: every request from this machine with an accepted host and origin comes from the local administrator.
-    `local_token_from` are networks besides this machine from which the token of this machine is accepted.
-    `credentials` are those that a part verifies.
+    `local_token_from` are networks, besides this machine, from which the local token is accepted. `credentials` are
+    credentials that a part verifies.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Authenticator:
         """Return the principal of the request's bearer token: local administrator, API key, node or user.
 
         Raises `RequestDenied` if the token is missing or unknown, `VerificationPending` if it cannot be verified yet.
-        If authentication is off, all requests of this machine are the local administrator's.
+        If authentication is off, all requests from this machine count as the local administrator's.
         """
         if self._api_keys is None:
             return self._prove_local(request)
@@ -199,7 +200,7 @@ class Authenticator:
 
 
 def preflight_headers(request: HttpRequest) -> Headers:
-    """Return the response headers for a CORS preflight whose Origin was checked before."""
+    """Return the response headers for a CORS preflight whose Origin has already been checked."""
     requested = request.headers.get("access-control-request-headers", "")
     return (
         *cors_headers(request),
@@ -210,7 +211,7 @@ def preflight_headers(request: HttpRequest) -> Headers:
 
 
 def cors_headers(request: HttpRequest) -> Headers:
-    """Return the CORS headers of a response; the Origin header must have been checked before."""
+    """Return the CORS headers for a response to a request whose Origin has already been checked."""
     origin = request.headers.get("origin")
     if origin is None:
         return ()

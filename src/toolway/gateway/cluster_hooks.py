@@ -1,7 +1,7 @@
 """A gateway's interface to its cluster: everything it asks the cluster or reports to it.
 
-`Gateway` gets it at construction. `ClusterHooks` itself is the implementation for a gateway without a cluster: no other
-nodes, every server is local. `cluster/node.py` has the implementation for a cluster node.
+`Gateway` gets an instance when it is created. `ClusterHooks` itself serves a gateway without a cluster, which has a
+single node where every server is local. `cluster/node.py` has the version for a cluster node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClusterHooks:
 
     @property
     def admin(self) -> ClusterAdmin | None:
-        """Operations of `/admin` that concern the cluster; None without a cluster."""
+        """The cluster's operations for `/admin`, or None without a cluster."""
         return None
 
     def authenticate_node(self, token: str) -> Principal | None:
@@ -41,7 +41,7 @@ class ClusterHooks:
         return None
 
     def prove_node(self, challenge: str) -> str | None:
-        """Return a proof that this gateway is the node in another node's `challenge`; None if it is not."""
+        """Return a proof that this gateway is the node that another node's `challenge` names, or None if it is not."""
         return None
 
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
@@ -53,7 +53,7 @@ class ClusterHooks:
 
     @property
     def links(self) -> NodeLinks | None:
-        """Connections that other nodes have opened to this one for their calls; None without a cluster."""
+        """Connections that other nodes have opened to this one for their calls, or None without a cluster."""
         return None
 
     def is_remote(self, server: str) -> bool:
@@ -65,19 +65,19 @@ class ClusterHooks:
         return False
 
     def on_browser_session_ended(self, digest: str, until: float) -> None:
-        """Tell all nodes that a dashboard session ended, which would have expired at the wall time `until`."""
+        """Tell all nodes that a dashboard session ended. It would have expired at the wall time `until`."""
 
     # -- several workers ----------------------------------------------------------------------------------------------
 
     async def forward_admin(self, exchange: Exchange) -> bool:
-        """Forward a request to /admin, /metrics or /login to the one worker that handles these.
+        """Forward a request for /admin, /metrics, or /login to the one worker that handles these paths.
 
         Return False if this process must answer the request itself.
         """
         return False
 
     async def collect_reports(self) -> None:
-        """Fetch the reports of all other workers, before a request about the whole gateway is answered."""
+        """Fetch all other workers' reports, before answering a request about the whole gateway."""
 
     def worker_reports(self) -> Iterable[WorkerReport]:
         """Return the last report of each other running worker."""
@@ -87,12 +87,12 @@ class ClusterHooks:
         """Save all workers' counters before they are shown, so they never decrease after a crash."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
+        """Return this node's cluster metrics: value by name, without the prefix `toolway_cluster_`."""
         return {}
 
 
 class WorkerReport(NamedTuple):
-    """Report of another worker at the same address: its counters and gauges."""
+    """Another worker's report, from the same address: its counters and gauges."""
 
     store: MetricsStore
     stalls: tuple[int, float]  # of the event loop: number and seconds
@@ -106,31 +106,31 @@ NO_CLUSTER: Final = ClusterHooks()
 
 
 class NodeLinks(Protocol):
-    """Links of other nodes: connections that other nodes have opened to this one to send calls."""
+    """Connections that other nodes have opened to this one to send calls (links)."""
 
     def accept(self) -> asyncio.Protocol | None:
-        """Return the protocol object for a new link, which authenticates the other node, or None to reject it."""
+        """Return the protocol object for a new link, or None to reject it. It authenticates the other node."""
         ...
 
     def stop_accepting(self) -> None:
-        """Accept no new links, and tell the other nodes to send no new calls here."""
+        """Accept no new links, and tell the other nodes to stop sending calls here."""
         ...
 
     async def wait_idle(self) -> None:
-        """Wait until no call of another node is being executed."""
+        """Wait until no other node's call is running."""
         ...
 
     async def cancel_all(self, timeout: float = 1.0) -> None:
-        """Cancel all calls of other nodes; wait for their error replies, at most `timeout` seconds."""
+        """Cancel all other nodes' calls, and wait at most `timeout` seconds for their error replies."""
         ...
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close all links, at the latest after `timeout` seconds."""
+        """Close all links within `timeout` seconds."""
         ...
 
 
 class ClusterAdmin(Protocol):
-    """Operations of `/admin` that concern a cluster: its nodes, owners of servers, restarts."""
+    """The cluster's operations for `/admin`: its nodes, which of them own which servers, and restarts."""
 
     async def list_nodes(self) -> Json: ...
 
@@ -154,9 +154,9 @@ class ClusterAdmin(Protocol):
 class SessionPeers(Protocol):
     """The other nodes of a cluster, which share the state of legacy client sessions.
 
-    Legacy means before protocol version 2026-07-28. A load balancer may route each request of a session to a different
-    node. State that exists on one node only is found by the node's tag, which the client sends back: in the id of a
-    response, in the last event id, or in the URL of an SSE message.
+    Legacy means before protocol version 2026-07-28. A load balancer may route each request in a session to a
+    different node. If state exists on only one node, that node is found by its tag, which the client sends back in a
+    response's id, in the last event id, or in the URL of an SSE message.
     """
 
     @property
@@ -179,7 +179,7 @@ class SessionPeers(Protocol):
         ...
 
     async def load_state(self, session: LegacySession) -> None:
-        """Load the changes that other nodes made to the session, including its end."""
+        """Load the changes that other nodes made to the session, including whether they ended it."""
         ...
 
     async def save_state(
@@ -191,7 +191,7 @@ class SessionPeers(Protocol):
         remove_uri: str = "",
         ended: bool = False,
     ) -> None:
-        """Store a change of the session and publish it to the other nodes.
+        """Store a change to the session and publish it to the other nodes.
 
         The arguments set the log level, add or remove a resource URI to which the client subscribed, or end the
         session.
@@ -199,13 +199,13 @@ class SessionPeers(Protocol):
         ...
 
     def on_stream_opened(self, session: LegacySession) -> None:
-        """Announce to the other nodes that the client's notification stream is now on this node."""
+        """Tell the other nodes that the client's notification stream is now on this node."""
         ...
 
     # -- forwarding ---------------------------------------------------------------------------------------------------
 
     async def forward(self, session: LegacySession, message: Message) -> None:
-        """Forward a client's response or cancellation to the node that has the request it belongs to."""
+        """Forward a client's response or cancellation to the node that has the request it refers to."""
         ...
 
     async def resume_stream(self, session: LegacySession, last_event_id: str, stream: EventStream) -> bool:

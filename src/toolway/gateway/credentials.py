@@ -1,7 +1,7 @@
-"""Bearer credentials other than API keys, and the part that verifies them, if any.
+"""Bearer credentials other than API keys, and the part that verifies them, if there is one.
 
 Without a verifier, all of them are rejected. The authenticator asks the verifier who sent a request, and the router
-asks what the sender may use. The verifier decides; the core enforces.
+asks it what the sender may use. The verifier decides; the core enforces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CredentialVerifier(Protocol):
 
     @property
     def asks_elsewhere(self) -> bool:
-        """True if another server is asked about credentials that cannot be verified here."""
+        """True if a credential that cannot be verified here is checked with another server."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class CredentialVerifier(Protocol):
     def authenticate(self, token: str) -> ProvenIdentity:
         """Return a bearer credential's principal and expiry.
 
-        Raises `VerificationPending` if it cannot be verified yet, `RequestDenied` if it is not accepted.
+        Raises `VerificationPending` if it cannot be verified yet, and `RequestDenied` if it is not accepted.
         """
         ...
 
@@ -60,7 +60,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the tool patterns of a user group. A user's scope names the group."""
+        """Return a user group's tool patterns. A user's scope names the group."""
         ...
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
-        """Return the error for a valid credential that lacks scopes."""
+        """Return the error for a valid credential that lacks these scopes."""
         ...
 
     def document(self, request: HttpRequest) -> bytes | None:
@@ -76,13 +76,13 @@ class CredentialVerifier(Protocol):
         ...
 
     def is_exchange(self, request: HttpRequest) -> bool:
-        """Return True if a request exchanges one credential for another: it has a body, but no principal."""
+        """Return True if a request exchanges one credential for another: it has a body but no principal."""
         ...
 
     def exchange(self, request: HttpRequest) -> tuple[int, bytes, Headers]:
-        """Answer a request of `is_exchange`: return status, body and headers.
+        """Answer a request for which `is_exchange` is True: return the status, body, and headers.
 
-        Raises `VerificationPending` if it cannot be answered yet, `RequestDenied` if it is refused.
+        Raises `VerificationPending` if it cannot be answered yet, and `RequestDenied` if it is rejected.
         """
         ...
 
@@ -91,7 +91,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id from its last authentication; None if it was too long ago."""
+        """Return the principal with this id from its last authentication, or None if that was too long ago."""
         ...
 
     def names(self) -> Mapping[str, str]:
@@ -100,7 +100,7 @@ class CredentialVerifier(Protocol):
 
 
 class Credentials:
-    """The part of a gateway that verifies credentials, if any. Without it, nobody has one."""
+    """The part of a gateway that verifies credentials, if there is one. Without it, none are accepted."""
 
     def __init__(self) -> None:
         self.verifier: CredentialVerifier | None = None
@@ -110,14 +110,14 @@ class Credentials:
         self.on_changed: Callable[[], None] = lambda: None
 
     def verify_by(self, verifier: CredentialVerifier) -> None:
-        """Let this verifier decide from now on. Raises `LookupError` if there already is one."""
+        """Let this verifier decide from now on. Raises `LookupError` if there is one already."""
         if self.verifier is not None:
             raise LookupError("another part already verifies credentials")
         self.verifier = verifier
         self.on_verifier()
 
     def tools_of(self, group: str) -> Sequence[str]:
-        """Return the tool patterns of a user group."""
+        """Return a user group's tool patterns."""
         return self.verifier.tools_of(group) if self.verifier is not None else ()
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Credentials:
         return self.verifier.missing_scopes(principal, tool) if self.verifier is not None else ()
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id from its last authentication; None if it was too long ago."""
+        """Return the principal with this id from its last authentication, or None if that was too long ago."""
         return self.verifier.find_principal(id_) if self.verifier is not None else None
 
     def names(self) -> Mapping[str, str]:
@@ -133,7 +133,7 @@ class Credentials:
         return self.verifier.names() if self.verifier is not None else {}
 
     def describe(self, principal: Principal, expires_at: float | None) -> Json:
-        """Return what `/who` shows about the sender: id, name, rights and login."""
+        """Return what `/who` shows about the sender: id, name, rights, and login."""
         kind = "user" if principal.is_person else "key" if principal.caller_id else "local"
         scopes = principal.scopes
         facts: Json = {

@@ -62,8 +62,9 @@ CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last b
 class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
-    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
-    the other nodes of a cluster. `parts` are closed by their creator; without them, the built-in parts store nothing.
+    If `api_keys` is None, authentication is off, for tests or behind another proxy. `cluster` connects the gateway to
+    the other nodes of a cluster. Whoever creates `parts` must close them; without them, the built-in parts store
+    nothing.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class Gateway:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, reuse_port: bool = False) -> int:
         """Start listening for HTTP clients. With `reuse_port`, other processes may listen at the same address.
 
-        Return the port, which differs from `port` if that is 0. Raises `OSError` if the address cannot be bound.
+        Return the port, which the system chooses if `port` is 0. Raises `OSError` if the address cannot be bound.
         """
         self.subscriptions.start()
         self._uses_tls = tls is not None
@@ -209,7 +210,7 @@ class Gateway:
     def handle_forwarded(
         self,
     ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, Notify], Coroutine[Any, Any, RpcResult]]:
-        """Coroutine function that executes a call which another cluster node forwards to this one.
+        """Coroutine function that executes a call which another cluster node forwards to this node.
 
         It raises `RpcFailure` if the call is rejected or fails.
         """
@@ -226,15 +227,15 @@ class Gateway:
         return self._node_flights.begin
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept this host name in Host headers. Other nodes reach the gateway by it. "" is ignored."""
+        """Accept in Host headers the host name by which other nodes reach the gateway. "" is ignored."""
         if host:
             self._authenticator.set_advertised_host(host)
 
     def check_refusals(self) -> None:
         """Check that the gateway rejects test requests without a valid token, if a part verifies tokens.
 
-        They use the same code as real requests. Raises `ConfigError` if one is not rejected, so a login that protects
-        nothing cannot go unnoticed.
+        The test requests take the same path as real ones. Raises `ConfigError` if one is accepted, so a login that
+        does not protect the gateway cannot go unnoticed.
         """
         verifier = self.parts.credentials.verifier
         if verifier is None:
@@ -256,7 +257,7 @@ class Gateway:
                     )
 
     def stop_recording(self) -> None:
-        """Stop recording recent activity for the dashboard. Metrics are still counted, if they are exported."""
+        """Stop recording recent activity for the dashboard. Calls are still counted if metrics are exported."""
         self._hub.instrumentation.remove_sink(self.activity)
         if not self._exports_metrics:
             self._hub.instrumentation.remove_sink(self.metrics)
@@ -264,7 +265,7 @@ class Gateway:
     def stdio_client(self, endpoint: str = "") -> StdioClient:
         """Return the handler that serves one client over stdin and stdout, with the view of an endpoint.
 
-        Recording of recent activity stops: with stdio, no dashboard can show it.
+        Recent activity is no longer recorded, because with stdio no dashboard can show it.
         """
         self.stop_recording()
         self.subscriptions.start()
@@ -305,7 +306,7 @@ class Gateway:
             self.parts.meta_tools.provider.on_views_changed()
 
     def on_access_changed(self) -> None:
-        """Give every client a new view, and tell it that its lists may have changed, after access rules did."""
+        """After the access rules changed, give every client a new view and tell it that its lists may have changed."""
         router = self.router
         router.close_views()
         self.legacy_sessions.replace_views(router.view_for)
@@ -321,8 +322,8 @@ class Gateway:
     ) -> None:
         """Shut down: reject new requests, let active calls finish, then cancel the rest.
 
-        Load balancers get `delay` seconds to notice, active calls at most `timeout` seconds. Setting `skip_waiting`
-        ends both waits. A cancelled call gets an error that says whether it may have run.
+        Load balancers get `delay` seconds to notice, and active calls at most `timeout` seconds to finish. Setting
+        `skip_waiting` ends both waits. The error of a cancelled call says whether the call may have run.
         """
         self.router.ready = False
         await _wait_first(skip_waiting.wait(), asyncio.sleep(delay), delay)
@@ -357,7 +358,7 @@ class Gateway:
 
 
 async def _wait_first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], timeout: float) -> None:
-    """Wait until either coroutine is done or the timeout has passed, then cancel both."""
+    """Wait until either coroutine is done or the timeout has passed, then cancel whatever is still running."""
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What a process provides to its gateway, apart from the hub."""
+"""What a process provides to its gateway, besides the hub."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConnectionRules(msgspec.Struct, frozen=True):
 
 
 class ClientState(msgspec.Struct, frozen=True):
-    """Where a gateway remembers its clients between requests; None: in memory."""
+    """Where a gateway remembers its clients between requests. None keeps them in memory."""
 
     pending_calls: PendingCalls | None = None
     rate_limiter: RateLimiter | None = None

@@ -1,8 +1,8 @@
 """Output schemas that older clients do not understand, and those that no client can use.
 
-Since 2026-07-28 a tool may return any JSON value, and its `outputSchema` may have any type. Earlier clients accept
-objects only: one such tool makes them reject the whole list. So they get schema and value as `{"result": …}`. An
-`outputSchema` that is not valid is left out for all clients.
+Since 2026-07-28, a tool may return any JSON value, and its `outputSchema` may have any type. Earlier clients only
+accept objects, and a single other tool makes them reject the whole list. So they get the schema and the value wrapped
+as `{"result": …}`. An invalid `outputSchema` is left out for all clients.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def is_usable(schema: object) -> bool:
 
 
 def is_wrapped(schema: object) -> bool:
-    """Return True if legacy clients get values with this output schema as `{"result": …}`."""
+    """Return True if legacy clients get values of this output schema wrapped as `{"result": …}`."""
     return isinstance(schema, dict) and schema.get("type") != "object"
 
 
 def adapt_definition(definition: Json, era: Era) -> Json:
-    """Return a tool's definition for an era's clients: unchanged if its output schema suits them."""
+    """Return a tool's definition for clients of this era, unchanged if its output schema suits them."""
     if "outputSchema" not in definition:
         return definition
     schema = definition["outputSchema"]
@@ -53,7 +53,7 @@ def wrap_schema(schema: Json) -> Json:
 
 
 def _move_references(value: Any, depth: int) -> Any:
-    """Return a schema with its self-references adjusted to its place in the wrapper."""
+    """Return a schema with its references to itself adjusted to its place in the wrapper."""
     if depth > _MAX_DEPTH:
         return value
     if isinstance(value, list):
@@ -78,7 +78,7 @@ def _move_reference(reference: str) -> str:
 
 
 def adapt_result(result: Json, definition: Json | None, era: Era) -> Json:
-    """Return a tool's result for an era's clients: unchanged if they accept its structured content.
+    """Return a tool's result for clients of this era, unchanged if they accept its structured content.
 
     `definition` is the tool definition as the server sent it.
     """

@@ -1,8 +1,9 @@
 """Which requests may use the local token, which makes the sender an administrator.
 
-It is for programs on this machine, and on the networks of `toolway.gateway.localTokenFrom`. A request through a proxy
-may come from anywhere, even if the proxy runs here. So a gateway never accepts the token together with a proxy
-header, and one on loopback only accepts it for a loopback host name. The content of proxy headers is never trusted.
+The token is for programs on this machine and on the networks in `toolway.gateway.localTokenFrom`. A request through a
+proxy may come from anywhere, even if the proxy runs on this machine. So a gateway never accepts the token together
+with a proxy header, and a gateway on loopback only accepts it for a loopback host name. The content of proxy headers
+is never trusted.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def is_forwarded(headers: Mapping[str, str]) -> bool:
 class LocalTokenRule:
     """Decides which requests may use the local token.
 
-    `listens_on` is the address on which the gateway listens; "" if it does not listen. `networks` are addresses and
-    networks besides this machine.
+    `listens_on` is the address on which the gateway listens, or "" if it does not listen. `networks` are the accepted
+    addresses and networks besides this machine.
     """
 
     def __init__(self, listens_on: str = "", networks: Iterable[str] = ()) -> None:
@@ -55,7 +56,7 @@ class LocalTokenRule:
         self._networks = tuple(ip_network(each) for each in networks)
 
     def allows(self, request: HttpRequest) -> bool:
-        """Return True if the token, or a browser session that it opened, is accepted with this request."""
+        """Return True if this request may use the local token, or a browser session that the token opened."""
         if is_forwarded(request.headers):
             return False
         if self.depends_on_peer:
@@ -65,7 +66,7 @@ class LocalTokenRule:
         return host is None or is_loopback_host(_without_port(host))
 
     def _is_near(self, peer: str) -> bool:
-        """Return True if an address is on this machine or an accepted network. Unknown ones are not."""
+        """Return True if an address is on this machine or on an accepted network, False if it is unknown."""
         if peer == THIS_MACHINE:
             return True
         address = _parse_address(peer)

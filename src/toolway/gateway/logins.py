@@ -1,12 +1,12 @@
-"""`/login`: login of each caller to a server that requires OAuth.
+"""`/login`: logs each caller in to a server that requires OAuth.
 
     POST /login/github      {"redirect_uri": "http://127.0.0.1:33418/callback"} → {"id": …, "url": …}
     POST /login/github/end  {"id": …, "ended_at": the URL that the browser was redirected to} → {"logged_in": true}
     DELETE /login/github                                                        → {"had": true}
 
-The browser and the redirect port are the caller's. The gateway starts the login, keeps the secrets that prove it (PKCE
-verifier, state) and obtains the token, which never leaves the gateway. Only the caller who started a login can finish
-it; for other callers it does not exist.
+The browser and the redirect port are the caller's. The gateway starts the login, keeps its secrets (the PKCE verifier
+and state), and obtains the token, which never leaves the gateway. Only the caller who started a login can finish it;
+other callers cannot even see it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-s
 
 @dataclass
 class PendingLogin:
-    """An OAuth login in progress, of one principal at one server."""
+    """One principal's OAuth login to one server, in progress."""
 
     principal_id: str
     caller_id: str
@@ -47,7 +47,7 @@ class PendingLogin:
     async def wait_for_redirect(self, server: str, url: str) -> str:
         """Publish the authorization URL for the user to open in a browser.
 
-        Wait for the login, and return the URL to which the browser was redirected at its end.
+        Wait for the login to finish, and return the URL to which the browser was redirected.
         """
         self.url.set_result(url)
         return await self.redirected_to
@@ -58,9 +58,9 @@ class PendingLogin:
 
 
 class LoginEndpoint:
-    """Handler of all `/login` requests: OAuth logins of principals at servers.
+    """Handles all `/login` requests, by which principals log in to servers with OAuth.
 
-    `can_access` returns True if a principal may see any tool of a server.
+    `can_access` returns True if a principal may see any of a server's tools.
     """
 
     def __init__(self, servers: HubServers, can_access: Callable[[Principal, str], bool]) -> None:
@@ -126,7 +126,7 @@ class LoginEndpoint:
     def _make_room(self, principal_id: str) -> None:
         """Cancel one pending login if there are too many to add one for this principal.
 
-        That is the oldest login of the principal with the most. So nobody can cancel the logins of someone with
+        That is the oldest login of the principal with the most logins, so no one can crowd out a principal with
         fewer.
         """
         counts = Counter(login.principal_id for login in self._pending.values())
@@ -166,9 +166,9 @@ class LoginEndpoint:
 
 
 def _check_loopback_uri(uri: Any) -> str:
-    """Return `uri` if it is a loopback HTTP URL; another target could leak the OAuth code.
+    """Return `uri` if it is a loopback HTTP URL. Any other target could leak the OAuth code.
 
-    Raises `ValueError` if not.
+    Raises `ValueError` if it is not.
     """
     parts = urlsplit(uri) if isinstance(uri, str) and len(uri) < MAX_URL_CHARS else None
     if parts is None or parts.scheme != "http" or not is_loopback(parts.hostname or "") or parts.username is not None:

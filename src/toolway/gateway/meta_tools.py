@@ -1,7 +1,7 @@
 """Meta-tools that a part adds: an endpoint lists them instead of the tools that they find and call.
 
-One part may provide them. A call through one becomes the call of the tool that it names before it is sent, so every
-control sees that tool: scopes, policy, limits, approvals, argument check, and audit log.
+One part may provide them. Before it is sent, a call through a meta-tool becomes a call to the tool that it names, so
+every control applies to that tool: scopes, policy, limits, approvals, argument check, and audit log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MetaToolSet(Protocol):
 
     @property
     def definitions(self) -> Mapping[str, Json]:
-        """Definitions by name, in the order they are listed."""
+        """Their definitions by name, in the order in which they are listed."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class MetaToolSet(Protocol):
 
     @property
     def capability(self) -> Json:
-        """Experimental capability of an endpoint that lists them."""
+        """The experimental capability of an endpoint that lists them."""
         ...
 
     def instructions(self, servers: Sequence[str]) -> str:
@@ -46,7 +46,7 @@ class MetaToolSet(Protocol):
         ...
 
     async def answer(self, context: RequestContext, name: str, arguments: object) -> Json:
-        """Return the result of a meta-tool that is not one of `callers`."""
+        """Return the result of calling a meta-tool that is not one of `callers`."""
         ...
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
@@ -54,7 +54,7 @@ class MetaToolSet(Protocol):
         ...
 
     def may_call(self, name: str, tool: Tool) -> bool:
-        """Return False if this one of `callers` cannot call a tool. Rights are checked later."""
+        """Return False if this meta-tool (one of `callers`) cannot call a tool. Rights are checked later."""
         ...
 
     def count_call(self, name: str) -> None:
@@ -66,11 +66,11 @@ class MetaToolSet(Protocol):
         ...
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
-        """Return a result that explains a failed call to a model; None to report the failure as is."""
+        """Return a result that explains a failed call to a model, or None to report the failure as it is."""
         ...
 
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
-        """Return a result for a call of a tool that does not exist."""
+        """Return a result for a call to a tool that does not exist."""
         ...
 
     def on_views_changed(self) -> None:
@@ -91,7 +91,7 @@ async def _wait_for_nothing(view: EndpointView, timeout: float) -> None:
 
 
 class MetaTools:
-    """The meta-tools of a gateway, if a part provides some. The gateway sets `endpoints`."""
+    """A gateway's meta-tools, if a part provides some. The gateway sets `endpoints`."""
 
     def __init__(self) -> None:
         self.provider: MetaToolSet | None = None
@@ -100,7 +100,7 @@ class MetaTools:
     def provide(self, provider: MetaToolSet) -> None:
         """Let endpoints list these meta-tools.
 
-        Raises `LookupError` if another part already provides some: their names could clash.
+        Raises `LookupError` if another part already provides some, because their names could clash.
         """
         if self.provider is not None:
             raise LookupError("another part already provides meta-tools")

@@ -23,8 +23,8 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 def find_near_names(name: str, tools: Mapping[str, Item]) -> Generator[None, None, list[str]]:
     """Find the names in `tools` that a caller of the unknown `name` may have meant, closest first.
 
-    `tools` are the caller's tools by the names that the caller sees. Tools whose name differs only in the server, the
-    case or the separators come alone. This generator yields between slices of names, so other tasks can run.
+    `tools` are the caller's tools by the names that the caller sees. If some names differ only in server, case, or
+    separators, only those are returned. This generator yields between slices of names, so other tasks can run.
     """
     if not name or len(name) > MAX_NAME_CHARS:
         return []

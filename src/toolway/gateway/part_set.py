@@ -41,9 +41,9 @@ _log = logging.getLogger("toolway.gateway")
 class PartSet:
     """All of a gateway's parts, and their `PartContext`.
 
-    `key` is the gateway's key; without it, parts get a random one. `open_database` returns the database of a part.
-    Without it, and without a folder in `place`, parts store nothing. The gateway, which is created later, sets
-    `rights`, `report` and `worker_reports`.
+    `key` is the gateway's key; without it, parts get a random one. `open_database` returns a part's database; without
+    it, and without a folder in `place`, parts store nothing. The gateway is created later, and then sets `rights`,
+    `report`, and `worker_reports`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PartSet:
         return sorted(self._configured.intersection(self._parts))
 
     def set_gate(self, gate: CheckedGate) -> None:
-        """Let `gate` decide about every call of the hub before it is sent. Call it before the hub is opened.
+        """Let `gate` decide on each of the hub's calls before it is sent. Call this before the hub is opened.
 
         Raises `LookupError` if another part already decides.
         """
@@ -104,18 +104,18 @@ class PartSet:
         self.hub.calls.use_gate(gate)
 
     def derive_key(self, part: Part) -> bytes:
-        """Return a part's secret, from which neither the gateway's key nor other secrets can be derived."""
+        """Return a part's secret. Neither the gateway's key nor other secrets can be derived from it."""
         return hmac.digest(self._key, f"secret of the part {part.name}".encode(), "sha256")
 
     def runtime(self, name: str, kind: type[R]) -> R:
-        """Return a part's runtime. Raises `LookupError` if it is missing or of another class."""
+        """Return a part's runtime. Raises `LookupError` if it is missing or has another class."""
         runtime = self._parts[name][1]
         if not isinstance(runtime, kind):
             raise LookupError(f"the part {name} is not a {kind.__name__}")
         return runtime
 
     def start(self, settings: Mapping[str, Any]) -> None:
-        """Use the first settings, by part name. Raises `ConfigError` to stop the gateway from starting."""
+        """Use the first settings, given by part name. Raises `ConfigError` to stop the gateway from starting."""
         self._configured = {name for name, each in settings.items() if each is not None}
         for part, runtime in self:
             runtime.start(settings.get(part.name))
@@ -126,23 +126,23 @@ class PartSet:
             await runtime.prepare()
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` if a part cannot use its new settings, by name of the part. Nothing is applied."""
+        """Raise `ConfigError` if a part cannot use its new settings, given by part name. Nothing is applied."""
         for part, runtime in self:
             runtime.check(settings.get(part.name))
 
     def apply(self, settings: Mapping[str, Any]) -> None:
-        """Use these settings from now on, by name of the part. Call it before the server entries are applied."""
+        """Use these settings, given by part name, from now on. Call this before applying the server entries."""
         self._configured = {name for name, each in settings.items() if each is not None}
         for part, runtime in self:
             runtime.apply(settings.get(part.name))
 
     async def load(self, config: LoadedConfig) -> None:
-        """Let all parts read the files that a configuration names. Call it before its server entries are applied."""
+        """Let all parts read the files that a configuration names. Call this before applying its server entries."""
         for _, runtime in self:
             await runtime.load(config)
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Let all parts start working, once the hub runs and before clients are served."""
+        """Let all parts start working, after the hub has started and before clients are served."""
         for _, runtime in self:
             await runtime.begin(config)
 
@@ -180,7 +180,7 @@ class PartSet:
             _log.exception("the part %s ended its work in the background", part.name)
 
     def gauges(self) -> Iterator[Gauge]:
-        """Yield all parts' values for `/metrics`, except those of parts that fail."""
+        """Yield all parts' values for `/metrics`. Parts that fail are left out."""
         for part, runtime in self:
             try:
                 yield from [each for each in runtime.gauges() if each.name in part.metrics]
@@ -209,7 +209,7 @@ class PartSet:
         return [each.parts[part.name] for each in self.worker_reports() if part.name in each.parts]
 
     def drain(self) -> None:
-        """Stop all parts from starting new work: the gateway is shutting down."""
+        """Stop all parts from starting new work, because the gateway is shutting down."""
         for part, runtime in self:
             try:
                 runtime.drain()
@@ -217,7 +217,7 @@ class PartSet:
                 _log.exception("the part %s continues its work", part.name)
 
     async def finish(self, timeout: float) -> None:
-        """Let all parts finish their work, in at most `timeout` seconds each, before servers close."""
+        """Let all parts finish their work, within `timeout` seconds each, before the servers are closed."""
         for part, runtime in reversed(self._parts.values()):
             try:
                 await runtime.finish(timeout)
@@ -245,7 +245,7 @@ def file_database(folder: Path) -> OpenDatabase:
 
 
 def _in_order(parts: Iterable[Part]) -> list[Part]:
-    """Order the parts so each comes after the parts it needs. Raises `LookupError` if one is missing."""
+    """Sort the parts so each comes after the parts it needs. Raises `LookupError` if one is missing."""
     left, ordered = {part.name: part for part in parts}, dict[str, Part]()
 
     def add(name: str) -> None:

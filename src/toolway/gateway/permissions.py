@@ -1,4 +1,4 @@
-"""Access decided by a part, on top of groups and scopes: which items a principal may see and call.
+"""Access rules from a part, on top of groups and scopes: which items a principal may see and call.
 
 One part may decide. An endpoint's view asks `PrincipalAccess` which items to show, and the dispatcher asks the same
 object whether a call may be sent, so lists and calls agree.
@@ -15,11 +15,11 @@ from toolway.gateway.principals import Principal
 
 
 class PrincipalAccess(Protocol):
-    """Decisions about one principal, or several that the rules do not distinguish."""
+    """Decisions about one principal, or about several that the rules treat alike."""
 
     @property
     def version(self) -> int:
-        """Number that changes when decisions may change."""
+        """A number that changes whenever decisions may have changed."""
         ...
 
     def shows(self, kind: ListKind, item: Item) -> bool:
@@ -31,15 +31,15 @@ class PrincipalAccess(Protocol):
         ...
 
     def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
-        """Return True if so many items are undecided that `prepare` should decide about them."""
+        """Return True if so many items are undecided that you should call `prepare` to decide on them."""
         ...
 
     async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
-        """Decide about many items without blocking the event loop."""
+        """Decide on many items without blocking the event loop."""
         ...
 
     def needs_arguments(self, tool: Item) -> bool:
-        """Return True if each call of a tool needs its own decision."""
+        """Return True if each call to a tool needs its own decision."""
         ...
 
     def allows_call(self, tool: Item, arguments: Mapping[str, Any]) -> bool:
@@ -63,12 +63,12 @@ class PrincipalAccess(Protocol):
         ...
 
     def denial_hint(self, principal: Principal, name: str) -> str:
-        """Return the hint for an administrator whose call of the tool `name` is denied."""
+        """Return the hint for an administrator whose call to the tool `name` is denied."""
         ...
 
 
 class AccessFilter(Protocol):
-    """A part's rules as loaded. Changed rules are a new object."""
+    """A part's rules as loaded. When the rules change, there is a new object."""
 
     def access_for(self, principal: Principal) -> PrincipalAccess:
         """Return the decisions about a principal."""
@@ -76,7 +76,7 @@ class AccessFilter(Protocol):
 
 
 class Permissions:
-    """The part of a gateway that decides about access, if any."""
+    """The part of a gateway that decides on access, if there is one."""
 
     def __init__(self) -> None:
         self.source: Callable[[], AccessFilter | None] = _no_filter
@@ -92,7 +92,7 @@ class Permissions:
         self.source = source
 
     def access_for(self, principal: Principal) -> PrincipalAccess | None:
-        """Return the decisions about a principal; None without rules."""
+        """Return the decisions about a principal, or None without rules."""
         rules = self.source()
         return rules.access_for(principal) if rules is not None else None
 

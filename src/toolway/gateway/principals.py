@@ -1,7 +1,7 @@
 """Principals and API keys: the local administrator, and everyone with a key.
 
-The local token is created on the first start, in a file that only its user can read. API keys are random,
-shown once, and stored as hashes. Each key is restricted to the endpoints it was created for.
+The local token is created on the first start, in a file that only its owner can read. API keys are random, shown
+once, and stored as hashes. Each key is limited to the endpoints it was created for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Authenticated sender of a request: the local administrator, an API key, a user or a cluster node."""
+    """The authenticated sender of a request: the local administrator, an API key, a user, or a cluster node."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class Principal(msgspec.Struct, frozen=True):
         """Return True if this principal may use an MCP endpoint.
 
         `endpoint` is the name of a toolset, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
-        `/mcp/search`, with the tools of its scopes. A user may use all toolsets, with the tools of the user's access.
+        `/mcp/search`, with the tools in its scopes. A user may use all toolsets, with the tools in the user's access.
         """
         if self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes:
             return True
@@ -78,9 +78,9 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names under which this principal may answer questions of workflow runs: a key's name, groups, `admin`.
+        """Names under which this principal may answer a workflow run's questions: a key's name, groups, `admin`.
 
-        A user has group names instead of a name, because users choose their names. `admin` is only for
+        A user has group names instead of a name, because users choose their own names. `admin` is only for
         administrators.
         """
         names = self.groups if self.is_person else (self.name,)
@@ -98,8 +98,8 @@ LOCAL_ADMIN: Final = Principal("local", "local", "", admin=True)
 class ApiKey(msgspec.Struct, frozen=True):
     """An API key as stored: its hash, never the key itself.
 
-    An entry with `ended_person` is not a key. It says that a user's tokens that were issued before `created` are
-    refused. It is stored with the keys, because all workers and nodes must learn of both at once.
+    An entry with `ended_person` is not a key. It means that a user's tokens issued before `created` are rejected. It
+    is stored with the keys, so all workers and nodes learn of both at the same time.
     """
 
     id: str
@@ -135,7 +135,7 @@ class ApiKey(msgspec.Struct, frozen=True):
         return self.expires is None or time.time() < self.expires
 
     def to_json(self) -> Json:
-        """Return the key as it is stored. Attributes of parts are fields, too."""
+        """Return the key as it is stored, with the attributes that parts added as fields."""
         fields: Json = msgspec.to_builtins(self)
         attributes = fields.pop("attributes")
         return {**fields, **attributes}
@@ -168,9 +168,9 @@ class _KeysFile(msgspec.Struct):
 
 
 class ApiKeyStore(ABC):
-    """Stores the local token and all API keys in memory; subclasses also store the keys elsewhere.
+    """Stores the local token and all API keys in memory. Subclasses also store the keys elsewhere.
 
-    A lookup costs one hash, independent of the number of API keys.
+    A lookup takes one hash, however many API keys there are.
     """
 
     def __init__(self, token: str) -> None:
@@ -182,13 +182,13 @@ class ApiKeyStore(ABC):
         self._revocation_callbacks: list[Callable[[str], None]] = []
 
     def on_changed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every change of the API keys, before the callbacks of `on_revoked`."""
+        """Call `callback` after every change to the API keys, before the callbacks of `on_revoked`."""
         self._change_callbacks.append(callback)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Register a callback that gets the id of every API key that is revoked or changed.
 
-        It is called with the principal id of every user whose logins are ended, too.
+        It also gets the principal id of every user whose logins are ended.
         """
         self._revocation_callbacks.append(callback)
 
@@ -206,11 +206,11 @@ class ApiKeyStore(ABC):
         return next((key.to_principal() for key in found if key.is_valid()), None)
 
     def person_of(self, caller_id: str) -> str:
-        """Return one caller id for all keys of the same user.
+        """Return one caller id for all keys that belong to the same user.
 
-        A key that was made with another key, or by a user who logged in, belongs to its maker, and so do the keys
-        that are made with it. Keys made with the token of this machine belong to different users: its owner hands them
-        out. "" is the local token.
+        A key made with another key, or by a user who logged in, belongs to its maker, and so do the keys made with
+        it. Keys made with the local token belong to different users, because the machine's owner hands them out. ""
+        is the local token.
         """
         id_ = caller_id.removeprefix(KEY_PREFIX)
         if id_ == caller_id:
@@ -218,9 +218,9 @@ class ApiKeyStore(ABC):
         return next((key.made_by for key in self._keys.values() if key.id == id_ and key.made_by), caller_id)
 
     def credential_hash(self, id: str) -> str:
-        """Return the hash of the token that a principal authenticates with: of this machine's token, or of an API key.
+        """Return the hash of the token with which a principal authenticates: the local token's or an API key's.
 
-        Empty if no such key exists (any more).
+        Return "" if no such key exists (any more).
         """
         if id == LOCAL_ADMIN.id:
             return self._token_hash
@@ -248,10 +248,11 @@ class ApiKeyStore(ABC):
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
-        `made_by` is the user (`person_of`) of the principal who asks for it. `attributes` are limits that parts add
-        (`KeyAttribute`).
+        `made_by` is the user (`person_of`) behind the principal who asks for the key. `attributes` are limits that
+        parts add (`KeyAttribute`).
 
-        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
+        Raises `OSError` if the file cannot be written, and `ServerUnavailable` if the cluster database does not
+        respond.
         """
         token, key = generate_key(name, scopes, admin, now, rate, search, expires, made_by, **attributes)
         await self.add_key(key)
@@ -265,19 +266,21 @@ class ApiKeyStore(ABC):
     async def end_logins(self, person: str, now: float) -> None:
         """Reject all access tokens issued to a user before `now`. `person` is a principal id.
 
-        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
+        Raises `OSError` if the file cannot be written, and `ServerUnavailable` if the cluster database does not
+        respond.
         """
 
     @abstractmethod
     async def revoke_key(self, id: str) -> bool:
         """Revoke an API key. Return False if no key has this id.
 
-        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
+        Raises `OSError` if the file cannot be written, and `ServerUnavailable` if the cluster database does not
+        respond.
         """
 
     @abstractmethod
     def reload(self) -> None:
-        """Load changes of API keys that another process made. Raises `ConfigError` if the stored keys are invalid."""
+        """Load changes to API keys made by another process. Raises `ConfigError` if the stored keys are invalid."""
 
     def _replace_keys(self, keys: Iterable[ApiKey]) -> None:
         previous, self._keys = self._keys, {key.hash: key for key in keys}
@@ -296,7 +299,7 @@ class ApiKeyStore(ABC):
 
 
 class FileApiKeyStore(ApiKeyStore):
-    """Store of API keys in a JSON file, which several processes may change."""
+    """Stores API keys in a JSON file, which several processes may change."""
 
     def __init__(self, file: Path, token: str) -> None:
         super().__init__(token)
@@ -352,7 +355,7 @@ class FileApiKeyStore(ApiKeyStore):
         return True
 
     def reload(self) -> None:
-        """Read the file again if another process changed it. Raises `ConfigError` if it is invalid."""
+        """Read the file again if another process changed it. Raises `ConfigError` if the file is invalid."""
         try:
             stat = self._file.stat()
         except FileNotFoundError:
@@ -398,7 +401,7 @@ class FileApiKeyStore(ApiKeyStore):
 
 
 def generate_ended_login(person: str, now: float) -> ApiKey:
-    """Return the stored entry which says that a user's logins were ended at `now`."""
+    """Return the stored entry that says a user's logins were ended at `now`."""
     id_ = secrets.token_hex(4)
     return ApiKey(id_, "", f"ended:{person}:{id_}", scopes=(), created=now, ended_person=person)
 
@@ -424,8 +427,8 @@ def generate_key(
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
-    Raises `ConfigError` if the name has unprintable characters, if a scope is not a name, if an administrator's key has
-    scopes, or if the key would have expired already.
+    Raises `ConfigError` if the name contains unprintable characters, if a scope is not a name, if an administrator's
+    key has scopes, or if the key would already have expired.
     """
     if expires is not None and not now < expires <= MAX_EXPIRY:
         raise ConfigError(
@@ -477,7 +480,7 @@ def parse_key_rate(text: str | None) -> Rate | None:
 
 
 def _read_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part-defined attributes of an API key as they are stored. Raises `ConfigError`."""
+    """Return an API key's attributes from parts as they are stored. Raises `ConfigError`."""
     known, found = registry.key_attributes(), dict[str, Any]()
     for name, value in given.items():
         if value is None:
@@ -508,7 +511,7 @@ def is_valid_key_name(name: str) -> bool:
 def read_local_token(file: Path) -> str:
     """Return the local administrator token from `file`, which is created on first use.
 
-    Raises `OSError` if the file is not accessible, `ConfigError` if the token is too short.
+    Raises `OSError` if the file is not accessible, and `ConfigError` if the token is too short.
     """
     token = read_or_create(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
     if len(token) < _MIN_TOKEN_CHARS:

@@ -2,7 +2,7 @@
 
 No I/O: the time is an argument.
 
-A full bucket holds `calls` tokens, so any t seconds see at most `calls * (1 + t / seconds)` calls.
+A full bucket holds `calls` tokens, so within t seconds there are at most `calls * (1 + t / seconds)` calls.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ MAX_BUCKETS: Final = 10_000  # buckets of recently used keys; beyond this, full 
 
 
 class RateLimiter(Protocol):
-    """Interface of a rate limiter for the calls of API keys."""
+    """Interface of a rate limiter for API keys' calls."""
 
     def try_acquire(self, key_id: str, rate: Rate) -> float:
-        """Take a token from the bucket of an API key for one call. Return 0.0 if one was taken: the call may proceed.
+        """Take a token for one call from an API key's bucket. Return 0.0 if there was one, so the call may proceed.
 
         If there is none, return the seconds until one may be available. Never blocks and does no I/O.
         """
         ...
 
     def give_back(self, key_id: str) -> None:
-        """Put a token back into the bucket, right after `try_acquire` took it, because the call was not made."""
+        """Put a token back into the bucket right after `try_acquire` took it, because the call was not made."""
         ...
 
 
@@ -43,14 +43,14 @@ class RateBucket:
     def refill(self, now: float) -> None:
         """Add the tokens gained since the last refill.
 
-        If `now` is before the last refill, because a remote clock is behind, nothing is added.
+        Nothing is added if `now` is before the last refill, because a remote clock is behind.
         """
         gained = max(0.0, now - self.updated_at) * self.rate.per_second
         self.tokens = min(float(self.rate.calls), self.tokens + gained)
         self.updated_at = max(self.updated_at, now)
 
     def try_acquire(self, now: float) -> float:
-        """Take one token and return 0.0; if there is none, return the seconds until there is."""
+        """Take one token and return 0.0, or return the seconds until there is one."""
         self.refill(now)
         if self.tokens < 1.0:
             return (1.0 - self.tokens) / self.rate.per_second
@@ -80,7 +80,7 @@ class LocalRateLimiter:
             bucket.tokens = min(bucket.tokens + 1.0, float(bucket.rate.calls))
 
     def _drop_full_buckets(self, now: float) -> None:
-        """Drop full buckets to free memory: a dropped bucket is created full again when needed."""
+        """Drop full buckets to free memory. A dropped bucket is created again, full, when it is needed."""
         for key, bucket in list(self._buckets.items()):
             bucket.refill(now)
             if bucket.tokens >= bucket.rate.calls:

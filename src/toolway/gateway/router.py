@@ -105,7 +105,7 @@ _TOOLSET_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
     """Result of authenticating a request by its HTTP head (request line and headers).
 
-    It is reused for later requests with an equal head.
+    It is reused for later requests with the same head.
     """
 
     auth_version: int  # `Authenticator.version` at the time of the check
@@ -116,7 +116,7 @@ class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Endpoints(NamedTuple):
-    """Handlers of a gateway's paths. `metrics` is None if none are exported."""
+    """The handlers for a gateway's paths. `metrics` is None if no metrics are exported."""
 
     modern: ModernEndpoint
     legacy: LegacyHttpEndpoint
@@ -127,9 +127,9 @@ class Endpoints(NamedTuple):
 
 
 class Router:
-    """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
+    """The entry point for all of a gateway's HTTP requests. It authenticates them and selects the handler.
 
-    `permissions` are those that a part decides about, `meta_tools` those that a part provides.
+    `permissions` are decided by a part, and `meta_tools` are provided by a part.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Router:
     def add_active(self, principal: Principal, exchange: Exchange) -> bool:
         """Record that a request of a principal is being handled, so it can be counted and aborted.
 
-        Return False if the principal has too many concurrent requests. The request is then not recorded, except if the
+        Return False if the principal has too many concurrent requests. The request is then not recorded unless the
         principal is a node.
         """
         active = self._active_requests.get(principal.id)
@@ -251,8 +251,9 @@ class Router:
     def authenticate(self, request: HttpRequest) -> AuthenticatedRequest | None:
         """Authenticate a request by its HTTP head; return None if it is public (no principal).
 
-        Raises `RequestDenied` if host, origin, token or session are not accepted. A token result is cached for equal
-        heads until it expires, or keys or hosts change. A browser session is checked each time.
+        Raises `RequestDenied` if the host, origin, token, or session is not accepted. The result for a token is
+        cached for equal heads until the token expires, or until keys or hosts change. A browser session is checked
+        each time.
         """
         authenticated: AuthenticatedRequest | None = request.notes.authenticated
         version = self._authenticator.version
@@ -285,8 +286,9 @@ class Router:
     def authenticate_head(self, request: HttpRequest) -> Rejection | str:
         """Authenticate a request by its HTTP head, before its body is read.
 
-        Return the principal's id, or the rejection to send: the body of a denied request is never read. While the key
-        of a token is being fetched, a small body is read all the same; `handle` then authenticates the request again.
+        Return the principal's id, or the rejection to send, because the body of a denied request is never read. There
+        is one exception: while a token's key is being fetched, a small body is read anyway, and `handle` then
+        authenticates the request again.
         """
         known: AuthenticatedRequest | None = request.notes.authenticated
         if (
@@ -309,7 +311,7 @@ class Router:
         return authenticated.principal.id
 
     def _request_id(self, request: HttpRequest) -> str:
-        """Return the `X-Request-ID` of a request, or a new one."""
+        """Return a request's `X-Request-ID`, or a new one."""
         return client_request_id(request) or self.new_request_id()
 
     def _log_denied(self, request: HttpRequest, denied: RequestDenied) -> Rejection:
@@ -317,15 +319,15 @@ class Router:
         return denied.status, denied.body, denied.headers
 
     async def _handle_node(self, exchange: Exchange, *, is_overloaded: bool) -> None:
-        """Let the cluster answer a request of another node.
+        """Let the cluster answer another node's request.
 
-        If the request is refused, the error is encrypted for that node.
+        If the request is rejected, the error is encrypted for that node.
         """
         refusal = self.refuse_node_request(is_overloaded=is_overloaded)
         await self._cluster.handle_node_exchange(exchange, refusal)
 
     def refuse_node_request(self, *, is_overloaded: bool) -> RpcFailure | None:
-        """Return the error if other nodes' requests must be rejected now; None if they may run."""
+        """Return the error if other nodes' requests must be rejected now, or None if they may run."""
         if self.rejects_new_requests:
             return RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
         if is_overloaded:
@@ -335,7 +337,7 @@ class Router:
     def accept_upgrade(self, request: HttpRequest) -> asyncio.Protocol | None:
         """Return the protocol of a link (a connection for many calls) if another node requests one.
 
-        None declines the upgrade, and the request is answered as HTTP.
+        Return None to decline the upgrade and answer the request as HTTP.
         """
         links = self._cluster.links
         if links is None or request.path != NODE_LINK_PATH or request.method != "GET" or request.body:
@@ -383,7 +385,7 @@ class Router:
     async def _handle_exchange(self, exchange: Exchange) -> None:
         """Answer a request that exchanges a credential for one that the gateway accepts.
 
-        Raises `RequestDenied` if it cannot be verified.
+        Raises `RequestDenied` if that credential cannot be verified.
         """
         request, verifier = exchange.request, self._credentials.verifier
         assert verifier is not None
@@ -400,7 +402,7 @@ class Router:
     def disconnect(self, principal_id: str) -> None:
         """Abort all active requests of a revoked API key and log its principal out of all servers.
 
-        It is used for a user whose logins were ended, too.
+        This is also used for a user whose logins were ended.
         """
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
@@ -460,7 +462,7 @@ class Router:
     def _route_mcp(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, endpoint: str
     ) -> Awaitable[None] | None:
-        """Return an awaitable that answers an MCP message. None if the message was rejected, with the reply sent."""
+        """Return an awaitable that answers an MCP message, or None if it was rejected and the reply has been sent."""
         view = self.view_for(principal, endpoint)
         if view is None:
             exchange.reply(*json_error(404, "unknown endpoint"))
@@ -487,9 +489,10 @@ class Router:
     async def _call_with_scopes(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
     ) -> None:
-        """Answer a user's call if the scopes of the token suffice for the tool.
+        """Answer a user's call if the token's scopes suffice for the tool.
 
-        The view is prepared first: otherwise the first call after a change would be refused in another way.
+        The view is prepared first, because otherwise the first call after a change would be rejected with a different
+        error.
         """
         await view.prepare()
         if not self._reject_missing_scope(exchange, message, principal, view):
@@ -500,8 +503,8 @@ class Router:
     ) -> bool:
         """Reply 403 and return True if a user's token lacks a scope for the tool of a call.
 
-        The challenge makes a client log in again with this scope (step-up). The dispatcher checks it as well, for tools
-        that are called in other ways, and tools of servers that are still starting.
+        The challenge makes a client log in again with this scope (step-up). The dispatcher checks scopes too, for
+        tools that are called in other ways and for tools on servers that are still starting.
         """
         verifier = self._credentials.verifier
         if verifier is None or not isinstance(message.body, dict):
@@ -516,7 +519,7 @@ class Router:
         return True
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that the token of a principal lacks for a call of a tool, named `server.tool`."""
+        """Return the scopes that a principal's token lacks for calling a tool, named `server.tool`."""
         return self._credentials.missing_scopes(principal, tool)
 
     async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
@@ -544,7 +547,7 @@ class Router:
             return None
 
     async def _parse_large_message(self, exchange: Exchange) -> jsonrpc.Message | None:
-        """Parse a JSON-RPC message of any size; a large one off the event loop.
+        """Parse a JSON-RPC message of any size, off the event loop if it is large.
 
         If the message is invalid, send an error and return None.
         """
@@ -560,14 +563,14 @@ class Router:
     def _reject_shutting_down(self, exchange: Exchange, id_: jsonrpc.MessageId | None = None) -> None:
         """Reply 503 to a new request during shutdown.
 
-        Not used for cancellations and client responses: these are still accepted.
+        Cancellations and client responses are still accepted, so this is not used for them.
         """
         self._reject(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_)
 
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """Reply that the request did not run, as a JSON-RPC error; ask to retry after one second."""
+        """Reply with a JSON-RPC error which says that the request did not run and may be retried after one second."""
         exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------
@@ -575,7 +578,7 @@ class Router:
     def view_for(self, principal: Principal, endpoint: str) -> EndpointView | None:
         """Return the view of an endpoint for a principal: the tools and other items it may see.
 
-        None if the endpoint does not exist or the principal may not use it.
+        Return None if the endpoint does not exist or the principal may not use it.
         """
         tool_filter, single_server = self._filter_for(endpoint)
         if tool_filter is None:
@@ -625,7 +628,7 @@ class Router:
         return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
 
     def may_see(self, principal: Principal, tool: str) -> bool:
-        """Return True if scopes and policy show `server.tool` to a principal on any endpoint."""
+        """Return True if scopes and policy let a principal see `server.tool` on any endpoint."""
         permission = self._permission_for(principal)
         if principal.scopes is None and permission is None:
             return True
@@ -636,7 +639,7 @@ class Router:
         return item is not None and permission.shows("tools", item)
 
     def _find_permitted(self, principal: Principal, tool: str) -> ToolRef | None:
-        """Return the tool of this name if the scopes of a principal permit it on any endpoint; else None."""
+        """Return the tool with this name if a principal's scopes permit it on any endpoint, or else None."""
         ref = self._catalog.parse_name(tool)
         if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
             return None
@@ -653,19 +656,19 @@ class Router:
         return False
 
     def denial_hint(self, principal: Principal, name: str) -> str:
-        """Return the hint for a principal whose call of the tool `name` is denied."""
+        """Return the hint for a principal whose call to the tool `name` is denied."""
         permission = self._permission_for(principal)
         return permission.denial_hint(principal, name) if permission is not None else ""
 
     def _permission_for(self, principal: Principal) -> PrincipalAccess | None:
-        """Return a part's decisions about a principal; None if no part decides.
+        """Return a part's decisions about a principal, or None if no part decides.
 
-        None too for calls that another node forwards: that node has decided about them.
+        Also return None for calls that another node forwards, because that node has already decided.
         """
         return self._permissions.access_for(principal) if principal is not _UNRESTRICTED else None
 
     def close_views(self) -> None:
-        """Make all views empty, because the policy has changed. Clients get new views."""
+        """Make all views empty, because the policy changed. Clients get new views."""
         self.views_version += 1
         views, self._views = self._views, {}
         for _, view in views.values():
@@ -674,7 +677,7 @@ class Router:
     def server_view(self, endpoint: str) -> EndpointView | None:
         """Return the unfiltered view of a server (`server/name`), for calls from another node.
 
-        That node has already checked the permissions of its caller. None for other endpoints.
+        That node has already checked the permissions of its caller. Return None for other endpoints.
         """
         return self.view_for(_UNRESTRICTED, endpoint) if endpoint.startswith("server/") else None
 
@@ -692,7 +695,7 @@ class Router:
                 del self._views[key]
 
     def filter_of_toolset(self, endpoint: str) -> ToolFilter | None:
-        """Return the tool filter of the toolset that an endpoint is named after; None if it is not a toolset."""
+        """Return the tool filter of the toolset that an endpoint is named after, or None if it is not a toolset."""
         return self._toolsets().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
 
     def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
@@ -713,10 +716,10 @@ class Router:
         )
 
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
-        """Return the filter of all tools that these scopes of a principal permit, on any endpoint.
+        """Return the filter for all tools that a principal's scopes permit, on any endpoint.
 
-        It is the union of the toolsets and servers that an API key is limited to; None permits all tools. A user's
-        scopes are groups of the identity provider.
+        It is the union of the toolsets and servers to which an API key is limited; None permits all tools. A user's
+        scopes are groups from the identity provider.
         """
         if scopes is None:
             return ALL_TOOLS
@@ -731,9 +734,9 @@ class Router:
 
 
 def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
-    """Schedule a request's abort for when its client's token expires. Return the timer, if any.
+    """Schedule aborting a request for when its client's token expires. Return the timer, if any.
 
-    It is not used for tool calls of MCP clients: a running call may finish.
+    This is not used for MCP clients' tool calls, because a running call may finish.
     """
     if expires_at is None or exchange.request.method == "DELETE":
         return None
@@ -741,7 +744,7 @@ def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHand
 
 
 def _has_small_body(request: HttpRequest) -> bool:
-    """Return True if the body that a request announces is small enough to be read before authentication."""
+    """Return True if the request announces a body that is small enough to be read before authentication."""
     length = request.headers.get("content-length", "0")
     return "transfer-encoding" not in request.headers and length.isdecimal() and int(length) <= MAX_LIGHT_BYTES
 
@@ -756,9 +759,9 @@ def _check_content_type(exchange: Exchange) -> bool:
 
 
 def _find_called_tool(view: EndpointView, params: Json) -> Item | None:
-    """Return the tool that the params of `tools/call` name, including through a meta-tool.
+    """Return the tool that the params of `tools/call` name, directly or through a meta-tool.
 
-    None if the tool is not known.
+    Return None if the tool is not known.
     """
     name = params.get("name")
     tool = view.find_item("tools", name)
@@ -778,7 +781,7 @@ _INVALID_ENVELOPE_REASONS: Final = ("not a JSON-RPC", "neither a request", "para
 
 
 def _endpoint_for(path: str) -> str | None:
-    """Return the MCP endpoint of a path ("" for `/mcp`), or None if it is not an MCP path."""
+    """Return a path's MCP endpoint ("" for `/mcp`), or None if it is not an MCP path."""
     if path == "/mcp":
         return ""
     server = _SERVER_PATH.fullmatch(path)

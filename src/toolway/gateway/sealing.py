@@ -1,7 +1,7 @@
 """Sealed handles (AES-GCM): state that clients store but can neither read nor change.
 
-The gateway has no table of issued handles: another process with the same key can open them. Every handle has a kind, so
-it cannot be used for another purpose, and an expiry time.
+The gateway keeps no table of the handles it issued, so any process with the same key can open them. Every handle has
+an expiry time, and a kind, so it cannot be used for another purpose.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle that a client sends is 
 class Sealer:
     """Encrypts values as text handles with an expiry time, and decrypts them.
 
-    `now` returns wall time, because a handle may outlive the process that made it. A handle of more than `max_chars`
+    `now` returns wall time, because a handle may outlive the process that made it. A handle longer than `max_chars`
     characters is not opened.
     """
 
@@ -50,14 +50,14 @@ class Sealer:
         return _encode_base64(nonce + self._aead.encrypt(nonce, plain, kind.encode()))
 
     def open(self, kind: str, text: str) -> Any:
-        """Return the value in a sealed handle; None if it is invalid, expired or of another kind."""
+        """Return the value in a sealed handle, or None if it is invalid, expired, or of another kind."""
         opened = self.open_with_expiry(kind, text)
         return opened[1] if opened is not None and self._now() < opened[0] else None
 
     def open_with_expiry(self, kind: str, text: str) -> tuple[float, Any] | None:
-        """Return expiry time and value of a sealed handle, even if it has expired.
+        """Return the expiry time and value of a sealed handle, even if it has expired.
 
-        None if the handle is invalid or of another kind.
+        Return None if the handle is invalid or of another kind.
         """
         if len(text) > self._max_chars or not text.isascii():
             return None
@@ -81,8 +81,8 @@ TASK_LIFETIME_S: Final = 30 * 86_400.0
 class ClientHandles:
     """Handles that clients send back: states of interrupted requests, and task ids.
 
-    A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
-    node can open the handles of all nodes.
+    A state is bound to one request (`binding`), and a task id to a principal and an endpoint (`owner`). In a cluster,
+    any node can open all nodes' handles.
     """
 
     def __init__(self, sealer: Sealer) -> None:
@@ -92,9 +92,9 @@ class ClientHandles:
         return self._sealer.seal(STATE_KIND, [kind, value, binding], seconds)
 
     def open_state(self, state: object, binding: tuple[str, ...]) -> tuple[str, str] | None:
-        """Decrypt a request state that a client sent back. Return its kind and value.
+        """Decrypt a request state that a client sent back, and return its kind and value.
 
-        None if the state is invalid, expired or bound to another request.
+        Return None if the state is invalid, expired, or bound to another request.
         """
         found = self._sealer.open(STATE_KIND, state) if isinstance(state, str) else None
         return (found[0], found[1]) if found is not None and tuple(found[2]) == binding else None
@@ -107,7 +107,8 @@ class ClientHandles:
     def open_task_id(self, sealed_id: object, owner: tuple[str, str] | None) -> tuple[str, str] | None:
         """Return (server, the server's own task id) of a sealed task id.
 
-        None if the sealed id is invalid or belongs to another owner. If `owner` is None, any owner is accepted.
+        Return None if the sealed id is invalid or belongs to another owner. If `owner` is None, any owner is
+        accepted.
         """
         found = self._sealer.open(TASK_KIND, sealed_id) if isinstance(sealed_id, str) else None
         if found is None or (owner is not None and found[2:] != [*owner]):
@@ -126,15 +127,15 @@ def _encode_base64(data: bytes) -> str:
 def _decode_base64(text: str) -> bytes:
     """Decode a URL-safe base64 text without padding. Raises `binascii.Error` if the text is not base64.
 
-    It accepts a few strings that `_encode_base64` does not return.
+    It accepts a few strings that `_encode_base64` never returns.
     """
     return a2b_base64((text + "=" * (-len(text) % 4)).encode().translate(_FROM_URL_SAFE), strict_mode=True)
 
 
 def read_sealing_key(file: Path) -> bytes:
-    """Return the sealing key in `file`, which is created at first use.
+    """Return the sealing key in `file`, which is created on first use.
 
-    Raises `OSError` if the file is not accessible, `ConfigError` if its length is wrong.
+    Raises `OSError` if the file is not accessible, and `ConfigError` if the key's length is wrong.
     """
     key = read_or_create(file, lambda: secrets.token_bytes(KEY_BYTES))
     if len(key) != KEY_BYTES:

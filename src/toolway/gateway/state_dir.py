@@ -1,6 +1,6 @@
 """A gateway's state directory, private to its user.
 
-It contains the token, the sealing key, the API keys and the address of the running gateway.
+It contains the local token, the sealing key, the API keys, and the running gateway's address.
 
 The command line checks on every start whether a gateway runs, so this module only loads cryptography when needed.
 """
@@ -35,9 +35,9 @@ class RunningGateway(msgspec.Struct, frozen=True):
     started: str = ""  # when the process was started; "" if unknown. Another program may have its pid later
 
     def named_file(self, environ: Mapping[str, str], directory: Path) -> Path | None:
-        """Return the config file that the gateway was started with.
+        """Return the config file with which the gateway was started.
 
-        None if it serves the files that are found without an option, or the configuration of a cluster.
+        Return None if it serves the default files, or a cluster's configuration.
         """
         found = [os.path.realpath(path) for _, path in find_config_paths(environ, directory).iter_by_scope()]
         is_named = os.path.isfile(self.config) and os.path.realpath(self.config) not in found
@@ -45,9 +45,9 @@ class RunningGateway(msgspec.Struct, frozen=True):
 
 
 class StateDir:
-    """State directory of a gateway: paths and content of its files.
+    """A gateway's state directory: paths and contents of its files.
 
-    These are the token of this machine, the sealing key, the API keys and `running.json`.
+    These are the local token, the sealing key, the API keys, and `running.json`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class StateDir:
 
     @staticmethod
     def default(environ: Mapping[str, str]) -> StateDir:
-        """Return the state directory: `$TOOLWAY_STATE`, or the system's usual one for state.
+        """Return the state directory: `$TOOLWAY_STATE`, or the system's usual place for state.
 
         Raises `ConfigError` if the environment names no directory.
         """
@@ -90,7 +90,7 @@ class StateDir:
         return self.folder / "keys.json"
 
     def write_running(self, running: RunningGateway) -> None:
-        """Write `running.json`, which lets the command line find this gateway, with the start of its process."""
+        """Write `running.json`, by which the command line finds this gateway, with its process's start time."""
         from toolway.secrets.encrypted_file import write_private
 
         write_private(
@@ -103,7 +103,7 @@ class StateDir:
             (self.folder / "running.json").unlink(missing_ok=True)
 
     def read_running(self) -> RunningGateway | None:
-        """Return the content of `running.json`; None if it is missing or its process is not alive."""
+        """Return the content of `running.json`, or None if it is missing or its process is not alive."""
         try:
             found = msgspec.json.decode((self.folder / "running.json").read_bytes(), type=RunningGateway)
         except (OSError, ValueError):

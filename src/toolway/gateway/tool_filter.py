@@ -1,8 +1,9 @@
-"""Filter of the items that an endpoint shows: patterns, renames, descriptions.
+"""Filters which items an endpoint shows, with patterns, and renames or redescribes them.
 
-Patterns match `server.name` of tools and prompts, and the names of servers for resources.
+Patterns match the `server.name` of a tool or prompt. For resources, they match the server's name.
 
-A pattern is a name with `*` for any characters; a pattern that starts with `!` excludes. The last match wins.
+In a pattern, `*` stands for any characters, and a `!` at the start excludes what matches. The last matching pattern
+wins.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _EVERYTHING: Final = ("*",)
 class ToolFilter:
     """Filter over the items of all servers, by patterns on `server.tool` and `server.prompt`.
 
-    The last matching pattern decides; a tool without a match is excluded. `resources` selects servers by name; without
-    it, resources are included for the servers of which no tool can be excluded.
+    The last matching pattern decides, and a tool that no pattern matches is excluded. `resources` selects servers by
+    name. Without it, a server's resources are included if none of its tools can be excluded.
     """
 
     patterns: tuple[str, ...] = ("*",)
@@ -49,7 +50,7 @@ class ToolFilter:
         return _decide(self._compiled, name)
 
     def lists(self, name: str) -> bool:
-        """Return True if `tools/list` shows a tool that the filter includes; with tool search, it shows few of them."""
+        """Return True if `tools/list` shows a tool that the filter includes. With tool search, it shows few of them."""
         return not self.search or _decide(self._compiled_shown, name)
 
     def may_list(self, server: str) -> bool:
@@ -64,8 +65,8 @@ class ToolFilter:
     def includes_server(self, server: str) -> bool:
         """Return True if the filter includes the resources and resource templates of a server.
 
-        Patterns of tools cannot name resources. So they include them only if all tools of the server are included, and
-        no `!` pattern after that can match a tool of it, whichever tools it has.
+        Tool patterns cannot name resources. So they include a server's resources only if they include all of its
+        tools, and no later `!` pattern can match one of its tools, whichever tools it has.
         """
         if self.resources is not None:
             return _decide(self._compiled_resources, server)
@@ -92,7 +93,7 @@ class ToolFilter:
 
 @dataclass(frozen=True)
 class _CombinedFilter(ToolFilter):
-    """A filter made of several filters; subclasses decide how to combine them."""
+    """A filter made up of several filters. Subclasses decide how to combine them."""
 
     patterns: tuple[str, ...] = ()
     filters: tuple[ToolFilter, ...] = ()
@@ -136,9 +137,9 @@ class _AccessFilter(_CombinedFilter):
 
 
 def filter_for_access(groups: Iterable[Sequence[str]]) -> ToolFilter:
-    """Return the filter for a user who is in several groups, given the patterns of each.
+    """Return the filter for a user who is in several groups, given each group's patterns.
 
-    A tool is included if a group includes it and no group excludes it: a `!` pattern in any group wins.
+    A tool is included if one group includes it and no group excludes it: a `!` pattern in any group wins.
     """
     return _AccessFilter(tuple(ToolFilter(tuple(patterns)) for patterns in groups))
 
@@ -155,7 +156,7 @@ def _compile(patterns: Sequence[str]) -> _Compiled:
 
 
 def _decide(compiled: _Compiled, name: str) -> bool:
-    """Return True if the last pattern that matches `name` includes it; False if it excludes it, or none matches."""
+    """Return True if the last pattern that matches `name` includes it, False if it excludes it or none matches."""
     included = False
     for includes, pattern in compiled:
         if includes is not included and pattern.fullmatch(name):
@@ -166,7 +167,7 @@ def _decide(compiled: _Compiled, name: str) -> bool:
 def _last_match(compiled: _Compiled, name: str) -> bool | None:
     """Return True if the last pattern that matches `name` includes it, False if it excludes it.
 
-    None without a match.
+    Return None if no pattern matches.
     """
     return next((includes for includes, pattern in reversed(compiled) if pattern.fullmatch(name)), None)
 
@@ -174,7 +175,7 @@ def _last_match(compiled: _Compiled, name: str) -> bool | None:
 def _whole_server_name(server: str) -> str:
     """Return a made-up tool name that only patterns for all of a server's tools match.
 
-    It is longer than any tool name.
+    It is longer than any real tool name.
     """
     return f"{server}." + "\N{REPLACEMENT CHARACTER}" * 200
 

@@ -1,8 +1,8 @@
 """A view's tools under unique names, built in slices to keep the event loop responsive.
 
-Naming 50,000 tools takes long. `ToolNaming.build` is a generator that yields after each slice of work (see
-`_async.run_in_slices`). What was named stays valid until the list of its server
-changes, so a later build names only the tools of changed servers.
+Naming 50,000 tools takes a while, so `ToolNaming.build` is a generator that yields after each slice of work (see
+`_async.run_in_slices`). Names stay valid until their server's list changes, so a later build only names the tools of
+changed servers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToolListing(NamedTuple):
 
 
 class _ServerTools(NamedTuple):
-    """Tools of one server with the names that clients see, kept until the server's list changes."""
+    """One server's tools with the names that clients see, kept until the server's list changes."""
 
     source: Mapping[str, Item]  # the list of the server in the catalog, which is replaced if it changes
     names: Sequence[str]
@@ -44,7 +44,7 @@ class ToolNaming:
         catalog: The catalog of all tools.
         reserved: Names that no tool may have.
         includes: Returns True if the view includes a tool.
-        name_tool: Returns the name of a tool that clients see, which is not taken.
+        name_tool: Returns a name for clients to see that no other tool has.
         lists: Returns True if a list shows a tool.
     """
 
@@ -72,9 +72,9 @@ class ToolNaming:
         return False
 
     def build(self, servers: Sequence[str]) -> Generator[None, None, ToolListing]:
-        """Build the list of the tools of these servers, in this order, with the names that clients see.
+        """Build the list of these servers' tools, in this order, with the names that clients see.
 
-        This generator yields after each slice of work, and returns the list at its end.
+        This generator yields after each slice of work, and returns the list when it is done.
         """
         named: dict[str, _ServerTools] = {}
         done = 0.0  # part of a slice
@@ -125,7 +125,7 @@ class ToolNaming:
 
 
 class _Either:
-    """Union of two containers of names, without copying them: it contains the names of both."""
+    """A union of two containers of names that does not copy them."""
 
     __slots__ = ("_first", "_second")
 

@@ -1,7 +1,7 @@
-"""Recent activity of a gateway: calls, state changes, alerts and load of each server.
+"""A gateway's recent activity: calls, state changes, alerts, and the load of each server.
 
-Events arrive synchronously, so they are only stored, and formatted on request. Everything is
-in memory and bounded.
+Events arrive synchronously, so they are only stored here and formatted on request. Everything is kept in memory,
+within limits.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SecretMasks:
 class ActivityRecorder:
     """Event sink of the hub that stores recent calls, events and alerts.
 
-    Calls are counted by `metrics`, a separate sink, whose counts per minute the dashboard shows.
+    A separate sink, `metrics`, counts calls; the dashboard shows its counts per minute.
     """
 
     wants_attempts = False
@@ -91,13 +91,13 @@ class ActivityRecorder:
 
     @property
     def calls(self) -> RecentCalls:
-        """Return the recent calls, including finished ones not recorded from their batch yet."""
+        """Return the recent calls, including finished ones that are still in a batch and not recorded yet."""
         self.take_waiting()
         return self._calls
 
     @property
     def minutes(self) -> dict[str, MinuteStats]:
-        """Return the counts of calls per minute, for each server that had calls."""
+        """Return how many calls each server had per minute."""
         store, servers = self._metrics.store, self._servers()
         if len(store.minutes) > 2 * len(servers) + 100:
             store.prune(frozenset(servers))

@@ -37,7 +37,7 @@ CallPredicate = Callable[[CallFinished], bool]
 
 
 class CallsAdmin:
-    """Handlers of `/admin/calls` (recent calls) and `/admin/call` (call a tool by hand)."""
+    """Handles `/admin/calls` (recent calls) and `/admin/call` (call a tool by hand)."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CallsAdmin:
     def key_names(self) -> dict[str, str]:
         """Return the name of the API key or user behind each caller id in call records.
 
-        A user who has the name of a key, or is called "local", is shown by id: users may choose their names.
+        A user named like a key, or named "local", is shown by id, because users may choose their names.
         """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
         taken = {"local", *(key.name for key in keys)}
@@ -100,8 +100,8 @@ class CallsAdmin:
     async def replay(self, id_: str, body: Json, principal: Principal) -> Json:
         """Repeat a recorded tool call with the same arguments.
 
-        A call of a tool that is not known as idempotent needs `"confirm": true` in the body. Raises `ConfigError` if
-        that is missing, or if the arguments of the call were not stored.
+        If the tool is not known to be idempotent, the body needs `"confirm": true`. Raises `ConfigError` if that is
+        missing, or if the call's arguments were not stored.
         """
         fact = self._find_call(id_)
         if fact.method != "tools/call" or not isinstance(fact.params, dict):

@@ -57,7 +57,7 @@ class ConfigHistory:
         self._environ = environ
 
     def to_json(self) -> Json:
-        """Return text, versions and problems of the configuration file, with secrets masked."""
+        """Return the configuration file's text, versions, and problems, with secrets masked."""
         loaded = self._get_loaded()
         data = read_file_bytes(self._file) or b""
         versions, newer = [], data
@@ -139,9 +139,9 @@ class ConfigHistory:
     async def add_server(self, name: str, entry: Json, *, preview: bool = False) -> Json:
         """Add a server's entry to the config file and reload the gateway, or only return the diff.
 
-        The caller has checked that the admission rules allow the entry. If it runs a command or sends a secret, it
-        then needs a user's review on this machine, like every entry that another program writes. Raises `ConfigError`
-        if the name is invalid or taken; the file is then unchanged.
+        The caller has already checked that the admission rules allow the entry. If the entry runs a command or sends
+        a secret, a user must also review it on this machine, like every entry that another program writes. Raises
+        `ConfigError` if the name is invalid or taken; the file is then unchanged.
         """
         check_server_name(name)
         document = ConfigDocument(self._file)
@@ -158,10 +158,10 @@ class ConfigHistory:
         return {"server": name, "needs_review": held, "hint": f"toolway trust {name}" if held else "", **result}
 
     async def set_toolset(self, name: str, changes: Json | None, *, preview: bool = False) -> Json:
-        """Add, change or remove (None) a toolset in the configuration file and reload; or only return the diff.
+        """Add, change, or remove (None) a toolset in the configuration file and reload it, or only return the diff.
 
-        Settings of the toolset that `changes` does not name stay. Raises `ValueError`, `NotFound` or `ConfigError`; the
-        file is then unchanged.
+        Settings of the toolset that `changes` does not name stay as they are. Raises `ValueError`, `NotFound`, or
+        `ConfigError`; the file is then unchanged.
         """
         document = ConfigDocument(self._file)
         path = (TOOLWAY_BLOCK, "toolsets", name)
@@ -228,8 +228,8 @@ class ConfigHistory:
     async def change_server(self, name: str, changes: Json, *, preview: bool = False) -> Json:
         """Change a server's settings in the config file and reload the gateway. None removes a setting.
 
-        Only `EDITABLE_SETTINGS` can be changed: none of them decides what is started, or who gets a secret. With
-        `preview`, only the diff is returned. Raises `ValueError`, `NotFound` or `ConfigError`; the file is then
+        Only `EDITABLE_SETTINGS` can be changed, because none of them decides what is started or who gets a secret.
+        With `preview`, only the diff is returned. Raises `ValueError`, `NotFound` or `ConfigError`; the file is then
         unchanged.
         """
         document, path = self._open_entry(name)
@@ -297,9 +297,9 @@ class ConfigHistory:
 
 
 def summarize_changes(before: bytes, after: bytes) -> list[str]:
-    """Return a summary of the difference between two contents of a config file: `added git`, `changed toolsets`.
+    """Return a summary of how two versions of a config file differ, such as `added git`, `changed toolsets`.
 
-    It never contains values. Empty if one of the contents cannot be parsed, or if only comments or spaces differ.
+    It never contains values. It is empty if either version cannot be parsed, or if only comments or spaces differ.
     """
     try:
         old, new = (_parts(data) for data in (before, after))
@@ -320,9 +320,9 @@ def _parts(data: bytes) -> Json:
 
 
 def _check_types(changes: Json, known: Mapping[str, type | tuple[type, ...]], other: str) -> None:
-    """Raise `ValueError` if a key of `changes` is not in `known`, or its value has the wrong type; None is allowed.
+    """Raise `ValueError` if a key of `changes` is not in `known`, or its value has the wrong type. None is allowed.
 
-    `other` is added to the error, to say how to make such a change.
+    `other` is added to the error to say how else to make the change.
     """
     if unknown := sorted(changes.keys() - known.keys()):
         raise ValueError(f"{unknown[0][:50]} cannot be changed here: {other}")

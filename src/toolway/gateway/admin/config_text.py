@@ -1,6 +1,6 @@
-"""Changes to a config file edited as text: which values differ, and which may be changed. No I/O.
+"""Finds which values were changed in the text of a config file, and which of them may be. No I/O.
 
-The edited text has `***` for each secret, so we store the values that the user changed, not the text.
+The text that a user edits shows `***` in place of each secret, so Toolway stores the changed values, not the text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Val
 
 
 class SortedChanges(NamedTuple):
-    """Changes of a config file, sorted by kind: added and removed servers, settings of servers, and toolsets."""
+    """Changes to a config file, sorted by kind: added and removed servers, server settings, and toolsets."""
 
     added: dict[str, Any]  # new entries of servers, by name
     removed: list[str]  # names of servers
@@ -50,10 +50,10 @@ class SortedChanges(NamedTuple):
 
 
 def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_names: Mapping[str, Any]) -> SortedChanges:
-    """Sort the changes of a config file by kind. `root` is the key path of its server entries.
+    """Sort the changes to a config file by kind. `root` is the key path of its server entries.
 
-    Raises `ConfigError` if a new value contains a masked secret (`***`), or if anything else is changed than a whole
-    entry, a setting of an entry, or a toolset.
+    Raises `ConfigError` if a new value contains a masked secret (`***`), or if anything other than a whole entry, a
+    setting in an entry, or a toolset was changed.
     """
     found = SortedChanges({}, [], {}, [])
     for change in changes:

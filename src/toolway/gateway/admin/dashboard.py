@@ -1,7 +1,7 @@
-"""`/dashboard`: static files of the web page, and the login of a browser.
+"""`/dashboard`: the web page's static files, and browser logins.
 
-The files are public and contain no data; the page fetches everything from `/admin`. They are sent with a content
-security policy that forbids foreign resources and inline scripts.
+The files are public and contain no data, because the page fetches everything from `/admin`. Their content security
+policy forbids inline scripts and resources from other sites.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def is_dashboard_path(path: str) -> bool:
 
 
 class DashboardEndpoint:
-    """Handler of all `/dashboard` requests: static files, and login and logout of a browser.
+    """Handles all `/dashboard` requests: static files, and browser logins and logouts.
 
-    `uses_tls` returns True if browsers reach the gateway by TLS.
+    `uses_tls` returns True if browsers reach the gateway over TLS.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DashboardEndpoint:
         self._files: dict[str, tuple[str, bytes, bytes]] = {}  # by name: content type, plain bytes, gzip bytes
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a `/dashboard` request. The Host and Origin headers must have been checked before.
+        """Answer a `/dashboard` request whose Host and Origin headers have already been checked.
 
         Raises `RequestDenied` if a login fails.
         """
@@ -111,7 +111,7 @@ class DashboardEndpoint:
             exchange.reply(200, plain, fields)
 
     def _load_file(self, name: str) -> tuple[str, bytes, bytes] | None:
-        """Return content type, plain bytes and gzip bytes of a dashboard file; None if unknown.
+        """Return a dashboard file's content type, plain bytes, and gzip bytes, or None if it is unknown.
 
         The file is read and compressed on first use.
         """
@@ -175,10 +175,9 @@ class DashboardEndpoint:
 
 
 def _read_prefix(request: HttpRequest) -> str:
-    """Return the path prefix under which a proxy serves the gateway, such as `/toolway`, or "".
+    """Return the path prefix under which a proxy serves the gateway, such as `/toolway`, or "" if there is none.
 
-    The proxy sends it in a header, which a link from an attacker cannot set. A value that is not a plain path is
-    ignored.
+    The proxy sends it in a header, which an attacker's link cannot set. A value that is not a plain path is ignored.
     """
     value = request.headers.get(PREFIX_HEADER, "").rstrip("/")
     return value if _PREFIX.fullmatch(value) else ""
@@ -208,9 +207,9 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 
 
 class EndedSessions:
-    """Browser sessions that were logged out, each kept until it would have expired.
+    """Browser sessions that were logged out. Each is remembered until it would have expired.
 
-    They are also stored in `file`, so a restart does not lose them. If `file` is None, they are in memory only.
+    They are also stored in `file`, to survive a restart. If `file` is None, they are only kept in memory.
     """
 
     def __init__(self, file: Path | None = None, now: Callable[[], float] = time.time) -> None:
@@ -251,9 +250,9 @@ class EndedSessions:
 class BrowserSessions:
     """Browser logins to the dashboard: issues one-time codes and authenticates sessions.
 
-    A session needs a cookie and a page key, a secret that the page sends in a header. It ends with the token or API key
-    that opened it, and at logout: `on_end` is then called with its digest and the time of its expiry. `api_keys` is
-    None if authentication is off.
+    A session needs a cookie and a page key, which is a secret that the page sends in a header. It ends at logout, or
+    when the token or API key that opened it does; `on_end` is then called with the session's digest and the time when
+    it would have expired. `api_keys` is None if authentication is off.
     """
 
     def __init__(
@@ -292,7 +291,7 @@ class BrowserSessions:
         return self._sealer.seal(BROWSER_SESSION_KIND, facts, SESSION_LIFETIME_S), page_key
 
     def end(self, request: HttpRequest) -> None:
-        """End the browser session whose page key the request carries, on every node. Ignores invalid keys."""
+        """End the browser session whose page key the request carries, on every node. Invalid keys are ignored."""
         page_key = request.headers.get(PAGE_KEY_HEADER, "")
         found = self._sealer.open(PAGE_KEY_KIND, page_key)
         if found is not None:
@@ -320,21 +319,22 @@ class BrowserSessions:
         return self._api_keys.credential_hash(id_) if self._api_keys is not None else ""
 
     def _current_principal(self, id_: str) -> Principal | None:
-        """Return the principal with this id and its current rights; None if its API key was revoked."""
+        """Return the principal with this id and its current rights, or None if its API key was revoked."""
         if id_ == LOCAL_ADMIN.id:
             return LOCAL_ADMIN
         return self._api_keys.principal_for(id_) if self._api_keys is not None else None
 
 
 def session_digest(request: HttpRequest) -> str:
-    """Return the digest that identifies a request's browser session. It cannot be used to log in."""
+    """Return the digest that identifies a request's browser session. The digest cannot be used to log in."""
     return _sha256_hex(request.headers.get(PAGE_KEY_HEADER, ""))
 
 
 def cookie_name(host: str) -> str:
     """Return the name of the session cookie for this Host header.
 
-    It includes the port, because browsers send cookies to all ports of a host: two gateways need different names.
+    The name includes the port. Browsers send a host's cookies to all of its ports, so two gateways need different
+    names.
     """
     port = host.rpartition(":")[2]
     return f"toolway-{port}" if port.isdigit() else "toolway"

@@ -1,7 +1,7 @@
 """`/metrics`: counters and gauges in the Prometheus text format.
 
-It is authenticated like every path. It names all servers, so it is restricted to administrators and to API keys that
-are made for it: `toolway keys create prometheus --only /metrics`.
+The path is authenticated like every other. Its content names all servers, so it is limited to administrators and to
+API keys made for it: `toolway keys create prometheus --only /metrics`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BREAKER_VALUES: Final = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 0.5,
 
 
 class MetricsEndpoint:
-    """Handler of `/metrics`. `gateway_stats` returns the gateway counters that `/admin` shows."""
+    """Handles `/metrics`. `gateway_stats` returns the gateway counters that `/admin` shows."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class MetricsEndpoint:
     async def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics in the Prometheus text format, and the content type.
 
-        `accept` is the Accept header. Rendered in a thread, so the event loop is not blocked.
+        `accept` is the Accept header. The work is done in a thread, so it does not block the event loop.
         """
         from toolway.telemetry.prometheus import (  # lazy: loads a library that a gateway may never need
             GaugeValue,

@@ -1,6 +1,6 @@
 """OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
 
-The shapes of bodies and replies are in `SCHEMAS`; data class shapes are derived from the classes.
+The schemas of bodies and replies are in `SCHEMAS`, except those of data classes, which are derived from the classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Admin API for overview, events, alerts, tools, toolsets, doctor and configuration.
+"""Admin API for the overview, events, alerts, tools, toolsets, doctor, and configuration.
 
 The dashboard and the command line show the same data.
 """
@@ -41,7 +41,7 @@ RunDoctor = Callable[[str | None], Awaitable[Json]]
 
 
 class OverviewAdmin:
-    """Handlers of `/admin` routes that concern the whole gateway.
+    """Handles the `/admin` routes that concern the whole gateway.
 
     `doctor` checks all servers or one, `config_history` manages the config file. Either may be None.
     """
@@ -144,7 +144,7 @@ class OverviewAdmin:
     async def list_tools(self) -> Json:
         """Return one row per tool for the dashboard, with the size of its definition.
 
-        Computed in batches, so the event loop can serve other requests in between.
+        It is computed in batches, so the event loop can serve other requests in between.
         """
         rows, cached_rows = [], self._tool_rows
         self._tool_rows = {}
@@ -211,7 +211,10 @@ class OverviewAdmin:
         return result
 
     async def set_toolset(self, name: str, body: Json | None, query: str) -> Json:
-        """Add, change or remove (None) a toolset in the configuration file; `preview` in the query returns the diff."""
+        """Add, change, or remove (None) a toolset in the configuration file.
+
+        With `preview` in the query, return the diff.
+        """
         preview = is_preview(query)
         result = await self._history().set_toolset(name, body, preview=preview)
         if not preview:
@@ -222,7 +225,7 @@ class OverviewAdmin:
         return result
 
     async def change_server(self, name: str, body: Json, query: str = "") -> Json:
-        """Change settings of a server in the configuration file; with `preview` in the query, show the diff."""
+        """Change a server's settings in the configuration file. `preview` in the query returns the diff."""
         if is_preview(query):
             return await self._history().change_server(name, body, preview=True)
         result = await self._history().change_server(name, body)
@@ -244,7 +247,7 @@ class OverviewAdmin:
 
 
 def is_preview(query: str) -> bool:
-    """Return True if a request asks for the diff of a change instead of the change."""
+    """Return True if a request asks for the diff of a change instead of making the change."""
     return parse_query_fields(query).get("preview") == "1"
 
 

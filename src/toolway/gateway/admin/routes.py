@@ -1,7 +1,7 @@
 """All `/admin` routes in one table: the JSON API of the command line and the dashboard.
 
-Administrators only. A client can start a process only through these routes. GET returns plain documents; a change
-returns what it changed. The table is also the source of `GET /admin/openapi.json`.
+The routes are only for administrators, because no other request from a client can start a process. GET returns plain
+documents, and a change returns what it changed. `GET /admin/openapi.json` is generated from the table.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class RouteTable:
             self._by_shape.setdefault((route.method, len(route.segments)), []).append((route, owner))
 
     def match(self, method: str, path: str) -> tuple[Route, dict[str, str], Any] | None:
-        """Return the route for method and path with its path parameters and its owner; None if no route matches."""
+        """Return the route for a method and path, with its path parameters and owner, or None if no route matches."""
         parts = path.split("/")[2:]
         for route, owner in self._by_shape.get((method, len(parts)), ()):
             params = {}
@@ -388,7 +388,7 @@ class RouteTable:
 
 
 class AdminHandlers(NamedTuple):
-    """Handlers of the `/admin` requests, by subject. `keys` is None if authentication is off."""
+    """The objects that handle `/admin` requests, by subject. `keys` is None if authentication is off."""
 
     servers: ServersAdmin
     calls: CallsAdmin
@@ -397,7 +397,7 @@ class AdminHandlers(NamedTuple):
 
 
 class AdminEndpoint:
-    """Handler of all `/admin` requests. `gateway_stats` returns counters of the gateway itself."""
+    """Handles all `/admin` requests. `gateway_stats` returns counters for the gateway itself."""
 
     def __init__(
         self,
@@ -418,7 +418,7 @@ class AdminEndpoint:
 
     @property
     def table(self) -> RouteTable:
-        """All routes. The routes of parts are loaded with the first request."""
+        """All routes. The routes of parts are loaded on the first request."""
         if self._table is None:
             self._table = RouteTable([(route, self) for route in ROUTES])
             self._table.add((route, runtime) for part, runtime in self._parts for route in part.routes())
@@ -473,14 +473,14 @@ class AdminEndpoint:
 
     @property
     def keys(self) -> KeysAdmin:
-        """Handlers of `/admin/keys`. Raises `ConfigError` if authentication is off."""
+        """Handles `/admin/keys`. Raises `ConfigError` if authentication is off."""
         if self._keys is None:
             raise ConfigError("authentication is off", hint="start the gateway without --no-auth")
         return self._keys
 
     @property
     def nodes(self) -> ClusterAdmin:
-        """Handlers of `/admin/nodes`. Raises `ConfigError` if cluster mode is off."""
+        """Handles `/admin/nodes`. Raises `ConfigError` if cluster mode is off."""
         if self._cluster.admin is None:
             raise ConfigError(
                 "cluster mode is off",
@@ -508,7 +508,7 @@ _KEY_FIELDS: Final = frozenset({"name", "access", "admin", "rate", "search", "ex
 
 
 class KeysAdmin:
-    """Handlers of `/admin/keys`: list, create and revoke API keys."""
+    """Handles `/admin/keys`: lists, creates, and revokes API keys."""
 
     def __init__(self, emit: Callable[[Event], None], api_keys: ApiKeyStore) -> None:
         self._emit = emit
@@ -582,6 +582,6 @@ def _read_rate(body: Json) -> Rate | None:
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:
-    """Return an HTTP error response with secrets masked: its strings may come from a server."""
+    """Return an HTTP error response with secrets masked, because its strings may come from a server."""
     texts = {"detail": error.detail, "hint": error.hint, "code": error.code}
     return json_error(status, mask(error.message), **{name: mask(text) for name, text in texts.items()})

@@ -1,4 +1,4 @@
-"""Building blocks of the JSON Schemas of the admin API."""
+"""Building blocks for the admin API's JSON Schemas."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from toolway.types import Json
 
 
 def ref_to(name: str) -> Json:
-    """Return a reference to a schema by its name."""
+    """Return a reference to the schema with this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def array_of(items: Json) -> Json:
-    """Return the schema of an array."""
+    """Return the schema of an array of these items."""
     return {"type": "array", "items": items}
 
 
@@ -26,7 +26,7 @@ def nullable(kind: str) -> Json:
 
 
 def object_of(fields: Mapping[str, Any], base: Json | None = None) -> Json:
-    """Return the JSON schema of an object with these fields and the fields of the schema `base`.
+    """Return the JSON Schema of an object with these fields, plus the fields of the schema `base`.
 
     A field whose name ends with ? is optional; the ? is removed.
     """
@@ -38,7 +38,7 @@ def object_of(fields: Mapping[str, Any], base: Json | None = None) -> Json:
 
 
 def object_from(cls: type) -> Json:
-    """Return the JSON Schema of a data class. All fields are required, because replies contain all."""
+    """Return the JSON Schema of a data class. All fields are required, because replies contain them all."""
     _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
     properties = components[cls.__name__]["properties"]
     for schema in properties.values():

@@ -51,9 +51,9 @@ _BREAKER_RESULTS: Final = {"trip": "opened", "reset": "closed"}
 
 
 class ServersAdmin:
-    """Handlers of `/admin/servers`, `/admin/overview` and `/admin/breakers`.
+    """Handles `/admin/servers`, `/admin/overview`, and `/admin/breakers`.
 
-    `admission` returns the rules for servers added through `/admin`.
+    `admission` returns the rules for servers that are added through `/admin`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ServersAdmin:
     async def get_overview(self) -> Json:
         """Return one row per server with its status and load, and totals.
 
-        Computed in batches, so the event loop can serve other requests in between.
+        It is computed in batches, so the event loop can serve other requests in between.
         """
         now = time.time()
         activity, breakers, owners = self._activity, self._servers.breaker_status(), await self._owners()
@@ -145,7 +145,7 @@ class ServersAdmin:
         return overview if self._cluster.admin is None else {**overview, "cluster": True}
 
     async def get_detail(self, name: str) -> Json:
-        """Return status, timeline, settings, breakers and recent events of one server.
+        """Return one server's status, timeline, settings, breakers, and recent events.
 
         Raises `NotFound` if the server is unknown.
         """
@@ -175,8 +175,8 @@ class ServersAdmin:
         """Add or replace a server until the next reload of the configuration file.
 
         If the file has an entry with this name, its restrictions stay in force, even if that server was removed.
-        Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
-        gateway in its entry are not resolved.
+        References in the entry to the gateway's environment variables are not resolved. Raises `ConfigError` if the
+        admission rules reject the server.
         """
         server, problems = self._admit(name, body)
         if name in self._servers.entries:
@@ -186,9 +186,9 @@ class ServersAdmin:
         return {"server": name, "problems": [str(each.message) for each in problems]}
 
     async def add_to_file(self, name: str, body: Json, *, preview: bool) -> Json:
-        """Add a server to the configuration file, if the admission rules allow it; with `preview` return the diff.
+        """Add a server to the configuration file if the admission rules allow it. With `preview`, return the diff.
 
-        Raises `ConfigError` if they do not, or if the file is missing.
+        Raises `ConfigError` if the rules reject the server, or if the file is missing.
         """
         history = self._history()
         self._admit_to_file(name, body)
@@ -198,7 +198,7 @@ class ServersAdmin:
         return result
 
     async def change_file(self, body: Json, *, preview: bool) -> Json:
-        """Apply the changes between two versions of the configuration file; with `preview` return the diff.
+        """Apply the changes between two versions of the configuration file. With `preview`, return the diff.
 
         Raises `ValueError` or `ConfigError` if a change is not allowed; the file is then unchanged.
         """
@@ -321,9 +321,9 @@ def _admission_hint(rejection: Rejection) -> str:
 
 
 def encode_for_display(value: Any) -> bytes:
-    """Encode an admin route's response as JSON without control, direction and invisible characters.
+    """Encode an admin route's response as JSON without control, direction, and invisible characters.
 
-    `/admin` is for human users. A program that needs the exact result of a tool calls it at `/mcp`.
+    `/admin` is for human users. A program that needs a tool's exact result calls the tool at `/mcp`.
     """
     encoded = encode_json(value)
     if not has_invisible(encoded):
@@ -346,7 +346,7 @@ def _health_to_json(result: HealthResult, mask: Mask) -> Json:
 
 
 def masked_call_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
-    """Return one call as a row for lists of calls, with secrets masked.
+    """Return one call as a row for call lists, with secrets masked.
 
     `names` maps caller ids to names of API keys.
     """
@@ -374,7 +374,7 @@ def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[s
 def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
     """Return a recorded call's arguments with secrets masked.
 
-    None if the arguments are not stored; truncated JSON text if they are too long.
+    Return None if the arguments are not stored; truncated JSON text if they are too long.
     """
     if not isinstance(fact.params, dict) or "arguments" not in fact.params:
         return None
@@ -385,7 +385,7 @@ def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
 def tool_to_json(tool: Tool) -> Json:
     """Return one tool as a row for lists of tools.
 
-    It has a short description and the number of characters of its definition as sent to a model.
+    The row has a short description, and the number of characters in the definition that a model gets.
     """
     notes = tool.annotations
     return {

@@ -1,8 +1,8 @@
-"""Fast reader for ordinary tool calls: turns a client's request body into a `ClientCall`.
+"""A fast reader for ordinary tool calls, which turns a client's request body into a `ClientCall`.
 
-Ordinary calls use no feature that only the middleware chain has. Clients mostly repeat their requests with a new id
-and arguments. So a body is first split without decoding its parts, and `_meta` is only decoded if it changed. An
-unusual body is decoded as a whole, with the same result, and so are calls of legacy clients, which have little
+Ordinary calls only use features that do not require the middleware chain. Clients mostly repeat their requests with a
+new id and new arguments, so a body is first split without decoding its parts, and `_meta` is only decoded if it
+changed. An unusual body is decoded as a whole, with the same result. So are legacy clients' calls, which have little
 `_meta`.
 """
 
@@ -41,7 +41,7 @@ _MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
 
 
 class ClientMeta(msgspec.Struct, frozen=True, gc=False):
-    """Checked `_meta` of an ordinary tool call, and its client's capabilities."""
+    """An ordinary tool call's `_meta`, already checked, with its client's capabilities."""
 
     value: Json
     capabilities: Json  # of the client
@@ -91,7 +91,7 @@ class CallReader:
     def read(self, body: bytes) -> ClientCall | None:
         """Return the tool call in a request body.
 
-        None if the router must handle the request, because it is unusual or differs from the headers.
+        Return None if the router must handle the request, because it is unusual or differs from the headers.
         """
         end = self._last_end
         if end and body.startswith(_START) and body.endswith(end):
@@ -111,9 +111,9 @@ class CallReader:
         return self._read_parts(body)
 
     def _read_parts(self, body: bytes) -> ClientCall | None:
-        """Return the tool call in a body where more than id and arguments differ from the last one.
+        """Return the tool call in a body that differs from the last one in more than id and arguments.
 
-        None if the router must handle the request.
+        Return None if the router must handle the request.
         """
         try:
             parts = _split(body)
@@ -154,10 +154,7 @@ class CallReader:
 
 
 class ListReader:
-    """Reader of `tools/list` requests (first page) with the same HTTP head.
-
-    It decodes `_meta` only if that has changed.
-    """
+    """Reads `tools/list` requests (first page) with the same HTTP head. Only decodes `_meta` if it changed."""
 
     __slots__ = ("_last_end", "_routing")
 
@@ -168,7 +165,7 @@ class ListReader:
     def read(self, body: bytes) -> bytes | None:
         """Return the encoded id of a `tools/list` request.
 
-        None if the router must handle the request, because it is unusual or differs from the headers.
+        Return None if the router must handle the request, because it is unusual or differs from the headers.
         """
         end = self._last_end
         if end and body.startswith(_START) and body.endswith(end):
@@ -198,9 +195,9 @@ class ListReader:
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
-    """Return id, tool name and content of an ordinary tool call from a legacy client's body.
+    """Return the id, tool name, and content of an ordinary tool call in a legacy client's body.
 
-    None if the call is unusual or invalid, so the router must handle the request.
+    Return None if the call is unusual or invalid, so the router must handle the request.
     """
     found = _decode_call(body)
     if found is None:
@@ -214,9 +211,9 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
 
 
 def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of the tool call in a request body; None if invalid or unusual.
+    """Return the id and params of the tool call in a request body, or None if the call is invalid or unusual.
 
-    The router then handles the request, and reports what is wrong with it.
+    The router then handles the request and reports what is wrong with it.
     """
     try:
         value: Any = jsonrpc.decode_json(body)
@@ -229,7 +226,7 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
 
 
 def check_meta(value: Json, capabilities: object) -> ClientMeta | None:
-    """Return a request's checked `_meta`; None if it is invalid or needs the middleware chain."""
+    """Return a request's `_meta` after checking it, or None if it is invalid or needs the middleware chain."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):

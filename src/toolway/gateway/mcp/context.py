@@ -1,4 +1,4 @@
-"""Context of one client request: principal, view and client data, independent of protocol era and transport."""
+"""The context of one client request: principal, view, and client data, whatever the protocol era and transport."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _discard_notification(method: str, params: Json) -> None:
 
 
 class ForwardedCall(msgspec.Struct, frozen=True):
-    """Data of a client's call that another cluster node forwards to this one."""
+    """The data of a client's call that another cluster node forwards to this one."""
 
     call_id: str  # its id
     idempotency_key: str | None  # its idempotency key
@@ -62,13 +62,13 @@ class RequestContext(msgspec.Struct):
 
     @property
     def accepts_server_requests(self) -> bool:
-        """True if the client declares any capability to answer server requests (such as sampling)."""
+        """True if the client declares any capability to answer server requests, such as sampling."""
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
     def set_ids(self, exchange: Exchange) -> None:
-        """Set the ids of this request from an HTTP request: the client's `X-Request-ID`, or the gateway's own id.
+        """Set the request's ids: the client's `X-Request-ID` if it sent one, or else an id from the gateway.
 
-        An id that the gateway generated is the id of the call too.
+        An id that the gateway generates is also the id of the call.
         """
         self.client_request_id = client_request_id(exchange.request)
         self.call_id = exchange.request_id if not self.client_request_id else ""
@@ -81,9 +81,9 @@ class RequestContext(msgspec.Struct):
 
 
 def client_request_id(request: HttpRequest) -> str:
-    """Return the `X-Request-ID` that a client sent; "" if there is none, or if it is not acceptable.
+    """Return the `X-Request-ID` that a client sent, or "" if there is none or it is not acceptable.
 
-    Accepted are up to 128 visible ASCII characters, in one header.
+    An acceptable id has up to 128 visible ASCII characters and comes in a single header.
     """
     given = request.headers.get("x-request-id")
     if given is None or "x-request-id" in request.repeated_headers or _REQUEST_ID.fullmatch(given) is None:
@@ -129,10 +129,10 @@ _LONG_MESSAGE_LINES: Final = 10
 def name_server(server: str, method: str, params: Json) -> Json:
     """Add the server's name to its request to a client, so the client sees who is asking.
 
-    The name is in `_meta`, and before the message to the user. To the client all requests are from the gateway: without
-    the name, a server could ask in the name of another one. Control and invisible characters are removed, so they
-    cannot hide the name. For the same reason a server gets no context by sampling: to the client, the context of "this
-    server" stands for all servers of the gateway.
+    The name is added to `_meta` and in front of the message to the user. To the client, all requests come from the
+    gateway, so without the name one server could pose as another. Control and invisible characters are removed
+    because they could hide the name. For a similar reason, a server gets no context by sampling: to the client, the
+    context of "this server" means all of the gateway's servers.
     """
     named = {**clean_server_request(params), "_meta": {**get_meta(params), SERVER_META_KEY: server}}
     if method == "elicitation/create":
@@ -152,9 +152,9 @@ def _name_message(server: str, text: str) -> str:
 
 
 def name_input_requests(server: str, result: Json) -> Json:
-    """Add the server's name to all input requests in a result or task, so the user sees who asks.
+    """Add the server's name to all input requests in a result or task, to show the user who is asking.
 
-    An input request that must not reach a client is left out: a task may have one.
+    An input request that must not reach a client is left out. A task may contain one.
     """
     requests = result.get("inputRequests")
     if not isinstance(requests, dict):
@@ -164,9 +164,9 @@ def name_input_requests(server: str, result: Json) -> Json:
 
 
 def name_demanded_visits(server: str, data: Json) -> Json:
-    """Add the server's name to the elicitations in an error that demands them (-32042).
+    """Add the server's name to the elicitations that an error (-32042) demands.
 
-    One that must not reach a client is left out.
+    An elicitation that must not reach a client is left out.
     """
     if "elicitations" not in data:
         return data
@@ -199,9 +199,9 @@ _ALL_CLIENT_CAPABILITIES: Final[Json] = {
 
 
 class NoHubCallbacks:
-    """`ClientCallbacks` of a gateway's hub: rejects server requests that belong to no call of a client.
+    """A gateway hub's `ClientCallbacks`, which rejects server requests that belong to no client's call.
 
-    Only a client of the gateway could answer a server request, and there is none.
+    Only a client of the gateway could answer such a request, and here there is none.
     """
 
     @property

@@ -1,6 +1,6 @@
 """Dispatches client requests to the hub, across eras.
 
-Names, handles and input rounds are translated; the rest passes unchanged.
+Names, handles, and input rounds are translated; everything else passes unchanged.
 
 Only this module bridges the two eras of clients and the two eras of servers:
 
@@ -122,7 +122,7 @@ class RequestDispatcher:
         self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
 
     def on_servers_changed(self) -> None:
-        """For a short time, let list requests wait for servers that are starting, because the servers have changed."""
+        """Because the servers changed, let list requests wait for servers that are starting, for a short time."""
         self.lists.start_window()
 
     def dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
@@ -155,9 +155,9 @@ class RequestDispatcher:
         raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {_shorten(method)!r}")
 
     def _vendor_server(self, context: RequestContext, method: str) -> str | None:
-        """Return the server for a method that MCP does not define, or None.
+        """Return the server for a method that MCP does not define, or None if there is none.
 
-        That is the server of the endpoint, if its entry names the method and the principal may use the whole server.
+        It is the endpoint's server, if its entry names the method and the principal may use the whole server.
         """
         server = context.view.whole_server
         entry = self._servers.entries.get(server) if server is not None else None
@@ -167,9 +167,9 @@ class RequestDispatcher:
         return None if is_missing else server
 
     async def notify(self, context: RequestContext, method: str, params: Json) -> None:
-        """Forward a notification that the protocol does not know to the server of the endpoint, if that is allowed.
+        """Forward a notification that MCP does not define to the endpoint's server, if that is allowed.
 
-        The client gets no answer, not even if it is rejected.
+        The client gets no answer, even if the notification is rejected.
         """
         server = self._vendor_server(context, method)
         if server is not None:
@@ -177,14 +177,14 @@ class RequestDispatcher:
                 await self._forward(context, method, params, server, method, keep_raw=False, is_notification=True)
 
     async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Build the tool list in slices, so other requests are served in between; then answer."""
+        """Build the tool list in slices, so other requests are served in between, then answer the request."""
         await context.view.prepare()
         if method == "tools/call":
             return await self._call_tool(context, params)
         return await self._list_items(context, "tools", params)
 
     async def _dispatch_decided(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Let the policy decide in a thread which items the principal may see; then answer."""
+        """Let the policy decide, in a thread, which items the principal may see, then answer the request."""
         await context.view.prepare()
         return await self._dispatch(context, method, params)
 
@@ -198,7 +198,7 @@ class RequestDispatcher:
             raise RpcFailure(INVALID_PARAMS, f"invalid cursor: {exc}") from None
 
     def encode_tools(self, view: EndpointView) -> memoryview | None:
-        """Return the first page of `tools/list` for a modern client; None if it is incomplete."""
+        """Return the first page of `tools/list` for a modern client, or None if the list is incomplete."""
         if view.needs_preparation or not view.is_complete("tools"):
             return None
         return _encode_list(view, "tools", None, "modern", True)
@@ -214,7 +214,7 @@ class RequestDispatcher:
     async def _explain_arguments(
         self, context: RequestContext, name: str, work: Coroutine[Any, Any, RpcResult]
     ) -> RpcResult:
-        """Await a tool call's result. Wrong arguments are explained in a result, which a model reads."""
+        """Await a tool call's result. If its arguments are wrong, explain that in a result, for a model to read."""
         try:
             return await work
         except RpcFailure as failure:
@@ -237,7 +237,7 @@ class RequestDispatcher:
         return self._call_item(context, params, tool)
 
     async def _call_meta_tool(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
-        """Answer a call of a meta-tool. If it calls a tool, it becomes that tool's call."""
+        """Answer a call to a meta-tool. If the meta-tool calls another tool, the call becomes a call to that tool."""
         if params["name"] not in meta_tools.callers:
             result = await meta_tools.answer(context, params["name"], params.get("arguments"))
             return finalize_result(context.era, result)
@@ -258,7 +258,7 @@ class RequestDispatcher:
             return finalize_result(context.era, explained)
 
     async def _call_unlisted(self, context: RequestContext, params: Json, meta_tools: MetaToolSet) -> RpcResult:
-        """Answer a meta-tool's call of a tool in no list: denied, unknown, or on a starting server."""
+        """Answer a meta-tool's call to a tool in no list: a denied one, an unknown one, or one on a starting server."""
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
@@ -268,9 +268,9 @@ class RequestDispatcher:
         return await self._call_named(context, params)
 
     async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
-        """Call a tool of a server that is still starting, after the server has listed its tools.
+        """Call a tool on a server that is still starting, once the server has listed its tools.
 
-        The time spent waiting counts against the timeout of the call.
+        The time spent waiting counts against the call's timeout.
         """
         timeout = _to_seconds(get_meta(params).get(TIMEOUT_META_KEY))
         clock = asyncio.get_running_loop().time
@@ -343,7 +343,7 @@ class RequestDispatcher:
     async def _find_resource(self, context: RequestContext, uri: object) -> tuple[str, str]:
         """Return the server that has a resource URI or URI template, and the URI at that server.
 
-        Raises `RpcFailure` if no server or more than one has it: a request must not reach the wrong server.
+        Raises `RpcFailure` unless exactly one server has it, because a request must not reach the wrong server.
         """
         for kind in ("resources", "templates"):
             await self.lists.wait_for_lists(context.view, kind)
@@ -406,7 +406,7 @@ class RequestDispatcher:
         keep_raw: bool,
         is_notification: bool = False,
     ) -> Coroutine[Any, Any, RpcResult]:
-        """Return the coroutine that forwards one request to a server, within the limits of its principal."""
+        """Return the coroutine that forwards one request to a server, within its principal's limits."""
         if is_notification:
             work = self._forward_notification(context, method, params, server)
         else:
@@ -417,16 +417,16 @@ class RequestDispatcher:
         return work
 
     async def _run_limited(self, context: RequestContext, work: Coroutine[Any, Any, RpcResult]) -> RpcResult:
-        """Return the result of `work`. A limit's error becomes the request's error."""
+        """Return the result of `work`. If a limit raises an error, that becomes the request's error."""
         try:
             return await work
         except CallError as exc:
             raise self._failure(exc, "", context) from None
 
     async def run_in_limits(self, principal: Principal, target: str, work: Coroutine[Any, Any, Json]) -> None:
-        """Run a call of the tool `target` that is not an MCP request, within the limits of its principal.
+        """Run a call to the tool `target` that is not an MCP request, within its principal's limits.
 
-        Raises `RpcFailure` if a limit is reached, and the errors of `work`, which returns the result.
+        `work` returns the result. Raises `RpcFailure` if a limit is reached, and the errors of `work`.
         """
         try:
             if principal.rate is not None:
@@ -481,9 +481,9 @@ class RequestDispatcher:
         return await self._complete(context, call, self._calls.request(call), get_binding)
 
     def _era_of(self, server: str) -> Era | None:
-        """Return the era of a server, or the last known one; None if it is not known.
+        """Return a server's era, or the last known one, or None if it is not known.
 
-        It is not known of a server that has just moved to this node: its session is still one with the node that it
+        It is not known for a server that has just moved to this node. Its session is still with the node that it
         left, and nodes speak the modern era among themselves.
         """
         if self._servers.is_with_peer(server) and not self._cluster.is_remote(server):
@@ -493,7 +493,7 @@ class RequestDispatcher:
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
         """Return the `Call` for a tool call that was sent as a flight (flights.py).
 
-        It is the same as `dispatch` would build.
+        It is the same call that `dispatch` would build.
         """
         may_suspend = context.era == "modern" and self._servers.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
@@ -535,7 +535,7 @@ class RequestDispatcher:
         work: Coroutine[Any, Any, CallResult],
         get_binding: GetBinding,
     ) -> RpcResult:
-        """Await the result of a call and translate it for the client. Raises `RpcFailure` if the call fails."""
+        """Await a call's result and translate it for the client. Raises `RpcFailure` if the call fails."""
         no_callbacks = call.callbacks if isinstance(call.callbacks, NoCallbacks) else None
         try:
             result = await work
@@ -575,7 +575,7 @@ class RequestDispatcher:
         may_suspend: bool,
         keep_raw: bool,
     ) -> tuple[Call, NotificationForwarder | None]:
-        """Return the call to send to the server, and a forwarder if its notifications may go to the client."""
+        """Return the call to send, and a forwarder if the call's notifications may go to the client."""
         meta = get_meta(params)
         upstream_params = params.copy()
         upstream_params.pop("_meta", None)
@@ -646,9 +646,9 @@ class RequestDispatcher:
         return finalize_result(context.era, result)
 
     def _seal_approval(self, found: ApprovalResult, binding: tuple[str, ...]) -> Json:
-        """Return the result that asks a client for an approval, or for input that the server of an approved call needs.
+        """Return the result that asks a client for an approval, or for input that an approved call's server needs.
 
-        The state in it, which the client sends back, is encrypted, bound to the call, and can be used once.
+        Its state, which the client sends back, is encrypted, bound to the call, and usable only once.
         """
         result = name_input_requests(ASKER if found.is_question else found.server, found.raw)
         kind = "question" if found.is_question else "approved"
@@ -662,8 +662,8 @@ class RequestDispatcher:
     ) -> RpcResult:
         """Start a call that may need client input; return its result, or the first request for input.
 
-        A legacy server requests input by a request in mid-call. If the era of the server is unknown, its result may
-        request input too.
+        A legacy server requests input with a request in the middle of the call. If the server's era is unknown, its
+        result may request input as well.
         """
         pending = PendingCall(
             forwarder, context.capabilities, supports_server_request, call.params.get("inputResponses")
@@ -678,7 +678,7 @@ class RequestDispatcher:
     async def _wait_pending(self, context: RequestContext, pending: PendingCall, get_binding: GetBinding) -> RpcResult:
         """Wait until the server returns a result or requests client input.
 
-        If it requests input, suspend the call and return the input request to the client.
+        If the server requests input, suspend the call and return the input request to the client.
         """
         try:
             found = await pending.wait_next()
@@ -735,7 +735,7 @@ class RequestDispatcher:
 
 
 def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
-    """Return the error for a tool that does not exist, or that the caller must not know about.
+    """Return the error for a tool that does not exist, or whose existence must be hidden from the caller.
 
     `near` are tools that the caller may see and may have meant.
     """
@@ -748,7 +748,7 @@ def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
 def _takes_argument_results(context: RequestContext) -> bool:
     """Return True if wrong arguments are explained to the client in a result, not a JSON-RPC error.
 
-    Another node gets the error: it makes the result itself.
+    Another node gets the error and makes the result itself.
     """
     return context.version >= ARGUMENT_RESULTS_SINCE and context.forwarded is None
 
@@ -782,7 +782,7 @@ def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, c
 def _run_in(
     limits: tuple[BoundLimit, ...], method: str, work: Coroutine[Any, Any, RpcResult]
 ) -> Coroutine[Any, Any, RpcResult]:
-    """Return the coroutine that runs `work` within these limits. It raises `RpcFailure` if one is reached."""
+    """Return the coroutine that runs `work` within these limits. It raises `RpcFailure` if a limit is reached."""
     for limit in reversed(limits):
         work = limit.run(work, is_followup=method in _TASK_METHODS)
     return work
@@ -793,9 +793,9 @@ def _owner(context: RequestContext) -> tuple[str, str]:
 
 
 def _state_binding(context: RequestContext, method: str, server: str, params: Json) -> tuple[str, ...]:
-    """Return what a request state is bound to: the client must repeat the same request with it.
+    """Return what a request state is bound to, because the client must repeat the same request with it.
 
-    These are principal, endpoint, server, method and a digest of the arguments.
+    That is the principal, endpoint, server, method, and a digest of the arguments.
     """
     bound_params = {k: v for k, v in params.items() if k not in ("_meta", "requestState", "inputResponses")}
     digest = hashlib.sha256(msgspec.json.encode(bound_params, order="deterministic")).hexdigest()

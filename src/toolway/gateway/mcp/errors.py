@@ -1,7 +1,7 @@
 """Mapping of Toolway exceptions to JSON-RPC errors and HTTP statuses.
 
-A server's own error passes unchanged, with our facts added under one key. `OUTCOME_UNKNOWN` is deliberately HTTP 200:
-a 5xx would invite a resend.
+A server's own error passes unchanged, except that Toolway adds its own information under one key. `OUTCOME_UNKNOWN`
+is deliberately HTTP 200, because a 5xx status would invite clients to resend the request.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value
 
 
 class RpcFailure(Exception):
-    """Raised when an MCP request is to be answered with a JSON-RPC error: code, message and data."""
+    """Raised to answer an MCP request with a JSON-RPC error: code, message, and data."""
 
     def __init__(
         self, code: int, message: str, data: Any = None, *, status: int | None = None, retry_after: float | None = None
@@ -110,7 +110,7 @@ def http_status_for(code: int) -> int:
 
 
 def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
-    """Return the JSON-RPC error that a client of this era gets for a failed call."""
+    """Return the JSON-RPC error for a failed call, as a client of this era gets it."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
         return _upstream_failure(error, call_id, era)
     code = _rpc_code_for(error)
@@ -134,8 +134,8 @@ def is_argument_failure(failure: RpcFailure) -> bool:
 def argument_result(failure: RpcFailure, name: str, schema: Json) -> Json:
     """Return the error result of a tool call that was not sent because of wrong arguments.
 
-    Its text is for a model, which corrects the call. It has no `structuredContent`, because clients compare that with
-    the output schema of the tool.
+    Its text tells a model how to fix the call. It has no `structuredContent`, because clients check that against the
+    tool's output schema.
     """
     text = f"{failure.message}\n{schema_text(name, schema)}"
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_DATA_KEY: failure.data}}
@@ -148,14 +148,14 @@ def schema_text(name: str, schema: Json) -> str:
 
 
 def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:
-    """Mask the secrets in the error of a failed call, whose strings may come from a server; return the error."""
+    """Mask the secrets in a failed call's error, because its strings may come from a server, and return it."""
     failure.message = mask(failure.message)
     failure.data = map_texts(failure.data, mask)
     return failure
 
 
 def to_json_rpc(error: ToolwayError) -> dict[str, Any]:
-    """Convert an error of Toolway to the JSON-RPC error that a gateway answers with.
+    """Convert a Toolway error to the JSON-RPC error with which a gateway answers.
 
     Args:
         error: The error of a call, or any other error of Toolway.
@@ -174,7 +174,7 @@ def to_json_rpc(error: ToolwayError) -> dict[str, Any]:
 
 
 def shutdown_failure(call: Call) -> RpcFailure:
-    """Return the error of a call that was cancelled because the gateway shuts down."""
+    """Return the error for a call that was cancelled because the gateway is shutting down."""
     data = _call_data(call, "E-SHUTTING-DOWN")
     if data["executed"] == "no":
         return RpcFailure(SHUTTING_DOWN, "gateway shut down before the call was sent", data)
@@ -182,13 +182,13 @@ def shutdown_failure(call: Call) -> RpcFailure:
 
 
 def too_many_pending_failure(call: Call) -> RpcFailure:
-    """Return the error of a call that needs client input but exceeds the limit of pending calls."""
+    """Return the error for a call that needs client input but exceeds the limit on pending calls."""
     message = "too many calls are waiting for client input; this call was cancelled while the server was running it"
     return RpcFailure(OUTCOME_UNKNOWN, message, _call_data(call, "E-CROWDED"))
 
 
 def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
-    """Return the error of a call that exceeds the rate limit of its API key."""
+    """Return the error for a call that exceeds its API key's rate limit."""
     data: Json = {
         "executed": "no",
         "certainty": Certainty.NOT_SENT.code,
@@ -228,7 +228,7 @@ def _call_data(call: Call, code: str) -> Json:
 
 
 def _upstream_failure(error: ProtocolError, call_id: str, era: Era) -> RpcFailure:
-    """Return the server's own JSON-RPC error, with facts of the gateway added to its data."""
+    """Return the server's own JSON-RPC error, with the gateway's information added to its data."""
     code = error.rpc_code
     assert code is not None
     if era == "modern" and code == RESOURCE_NOT_FOUND:

@@ -1,13 +1,13 @@
-"""Tool calls of HTTP clients and of other nodes that run without a task: from the request to the bytes of the response.
+"""Tool calls from HTTP clients and other nodes that run without a task, from request to response.
 
-Such a call is a flight (hub/flight.py): callbacks of the two connections drive it. `ClientFlights.begin` takes a
-request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and reports
-what is wrong with it. `tools/list` of a modern client is answered here too, if the list is complete: it is encoded
-already.
+Such a call is a flight (hub/flight.py), which runs on the callbacks of the two connections. `ClientFlights.begin`
+takes a request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and
+reports what is wrong with it. A modern client's `tools/list` is answered here too if the list is complete, because it
+is already encoded.
 
-A plan holds everything that one caller's calls to one tool share, determined once. A modern client repeats the name
-of the tool in the HTTP head, so there is one plan per head. The head of a legacy client names only its session, so
-there is one plan per head and tool.
+A plan holds everything that one caller's calls to one tool share, determined once. A modern client repeats the tool's
+name in the HTTP head, so there is one plan per head. A legacy client's head names only its session, so there is one
+plan per head and tool.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a le
 
 
 class NamedPlan(NamedTuple):
-    """Plan for a tool that is called through a meta-tool."""
+    """The plan for a tool that is called through a meta-tool."""
 
     plan: Plan
     start: bytes  # of the meta-tool's encoded arguments: all that is before the tool's arguments
@@ -77,7 +77,7 @@ class NamedPlan(NamedTuple):
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
-    """Plan for requests with one HTTP head: everything that a principal's calls to a tool share."""
+    """The plan for requests with one HTTP head: everything that a principal's calls to a tool share."""
 
     plan: Plan | None  # None for meta-tools, if the bodies name the tool, and for `tools/list`
     principal: Principal
@@ -104,7 +104,7 @@ class SessionHead:
 
 
 class ClientFlights:
-    """Sends ordinary tool calls of HTTP clients as flights: driven by callbacks, without a task."""
+    """Sends HTTP clients' ordinary tool calls as flights, which run on callbacks, without a task."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class ClientFlights:
         self._answers_lists = os.environ.get(SWITCH) != "off"
 
     def begin(self, exchange: Exchange) -> bool:
-        """Send the tool call of a request as a flight: callbacks drive it, without a task.
+        """Send the tool call in a request as a flight, which runs on callbacks, without a task.
 
-        Return False, with nothing done, if the router must handle the request.
+        Return False without doing anything if the router must handle the request.
         """
         request, router = exchange.request, self.router
         notes = request.notes
@@ -179,9 +179,9 @@ class ClientFlights:
     def _start(
         self, flight: ClientFlight, principal: Principal, limits: tuple[BoundLimit, ...], capabilities: Json
     ) -> bool:
-        """Begin a call, and charge it to the rate limit and the other limits of its principal, if it has any.
+        """Begin a call, and charge it to its principal's rate limit and other limits, if there are any.
 
-        Return False if the router must handle the request: then nothing was sent, and nothing was charged.
+        Return False without sending or charging anything if the router must handle the request.
         """
         rate, limiter = principal.rate, self.dispatcher.rate_limiter
         if rate is None and not limits:
@@ -204,7 +204,7 @@ class ClientFlights:
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
         """Answer `tools/list` at once, if the list is complete.
 
-        Return False, with nothing done, if the router must handle the request.
+        Return False without doing anything if the router must handle the request.
         """
         id_, router = reader.read(exchange.request.body), self.router
         if id_ is None:
@@ -219,9 +219,9 @@ class ClientFlights:
         return True
 
     def _begin_in_session(self, exchange: Exchange, authenticated: AuthenticatedRequest) -> bool:
-        """Send the tool call of a request in a legacy session as a flight: callbacks drive it, without a task.
+        """Send the tool call in a legacy session's request as a flight, which runs on callbacks, without a task.
 
-        Return False, with nothing done, if the router must handle the request.
+        Return False without doing anything if the router must handle the request.
         """
         request, router = exchange.request, self.router
         head = request.notes.plan
@@ -267,9 +267,9 @@ class ClientFlights:
     def _find_session_plan(
         self, request: HttpRequest, head: SessionHead, name: str, authenticated: AuthenticatedRequest
     ) -> HeadPlan | None:
-        """Return the plan for calls of a legacy client to a tool, created if needed; None if the router must handle it.
+        """Return the plan for a legacy client's calls to a tool, and create it if needed.
 
-        A missing plan is remembered for a second.
+        Return None if the router must handle the calls. A missing plan is remembered for a second.
         """
         planned = head.plans.get(name)
         if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
@@ -291,7 +291,7 @@ class ClientFlights:
         return self.calls.flights.now() + (0.0 if is_unprepared else NO_PLAN_S)
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
-        """Return True if a plan can still be used: principal, views, tool filter and plan of the hub are the same."""
+        """Return True if a plan can still be used: its principal, views, tool filter, and hub plan are the same."""
         router = self.router
         return (
             planned.principal is authenticated.principal
@@ -302,7 +302,7 @@ class ClientFlights:
         )
 
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
-        """Return a new plan for requests with this HTTP head; None if the router must handle them.
+        """Return a new plan for requests with this HTTP head, or None if the router must handle them.
 
         A missing plan is remembered for a second.
         """
@@ -318,7 +318,7 @@ class ClientFlights:
     def _create_plan(
         self, request: HttpRequest, authenticated: AuthenticatedRequest, name: str, routing: RoutingHeaders | None
     ) -> HeadPlan | None:
-        """Create the plan for calls with this HTTP head to a tool: all that they have in common.
+        """Create the plan for calls to a tool with this HTTP head: everything that they have in common.
 
         Return None if the router must handle such calls.
         """
@@ -366,9 +366,9 @@ class ClientFlights:
     def _find_named(
         self, planned: HeadPlan, call: ClientCall
     ) -> tuple[Plan, ClientCall, tuple[BoundLimit, ...]] | None:
-        """Return plan, call and limits of the tool that a meta-tool call names.
+        """Return the plan, call, and limits for the tool that a meta-tool call names.
 
-        None if the router must handle it: the tool has no plan, or something about the request is unusual.
+        Return None if the router must handle the call, because the tool has no plan or the request is unusual.
         """
         given, view, meta_tools = call.arguments, planned.view, planned.meta_tools
         if meta_tools is None or len(given) != 2 or "name" not in given or "arguments" not in given:
@@ -404,7 +404,7 @@ def _encode_response(
 ) -> tuple[bytes, bytes | memoryview, bytes]:
     """Return the encoded response to a client's request in three parts; the second is the server's result.
 
-    `request_id` is the encoded id of the client's request. `frame` is the response of the server.
+    `request_id` is the encoded id of the client's request. `frame` is the server's response.
     """
     received: bytes | memoryview | None = exchange.received
     if not received:
@@ -417,7 +417,7 @@ def _encode_response(
 
 
 class ClientFlight(Flight):
-    """One tool call of a modern HTTP client that is driven by callbacks, without a task."""
+    """One tool call from a modern HTTP client that runs on callbacks, without a task."""
 
     __slots__ = ("_call", "_http", "_owner", "_planned")
     era: ClassVar[Era] = "modern"
@@ -443,9 +443,9 @@ class ClientFlight(Flight):
         return _encode_response(self.era, self._call.id, result, frame, exchange)
 
     def left(self) -> None:
-        """Cancel the call in a task, because the client has disconnected or the gateway shuts down.
+        """Cancel the call in a task, because the client has disconnected or the gateway is shutting down.
 
-        The cancelled task notifies the server.
+        That task notifies the server.
         """
         task = self._take_over_in_task()
         if task is not None:
@@ -486,7 +486,7 @@ class ClientFlight(Flight):
         await self._owner.modern.resume(exchange, context, taken)
 
     def _forget(self) -> None:
-        """Remove the request from its session; called when its task has ended. A modern client has no session."""
+        """Remove the request from its session, once its task has ended. A modern client has no session."""
 
     def _build_context(self) -> RequestContext:
         planned, call = self._planned, self._call
@@ -505,7 +505,7 @@ class ClientFlight(Flight):
 
 
 class SessionFlight(ClientFlight):
-    """One tool call in a legacy session that is driven by callbacks, without a task."""
+    """One tool call in a legacy session that runs on callbacks, without a task."""
 
     __slots__ = ("_id", "_response", "_session", "request")
     era: ClassVar[Era] = "legacy"
@@ -530,7 +530,7 @@ class SessionFlight(ClientFlight):
     def origin(self) -> None:
         """Return None: calls of a legacy session are never forwarded to another node as flights.
 
-        A session belongs to a node, and the pipeline forwards its calls with the messages that they may cause.
+        A session belongs to one node, so only the pipeline forwards its calls, with any messages they cause.
         """
 
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
@@ -576,14 +576,14 @@ class SessionFlight(ClientFlight):
 
 
 class NodeCall(Protocol):
-    """Interface of a call that another node forwards to this one: it sends the response to that node."""
+    """The interface of a call forwarded by another node. It sends the response to that node."""
 
     def reply(self, message: bytes) -> None:
         """Send the JSON-RPC response to the other node."""
         ...
 
     def run(self, work: Awaitable[RpcResult]) -> asyncio.Task[None]:
-        """Start a task that awaits the result of `work` and sends it, or its error, to the other node.
+        """Start a task that awaits `work`, and sends its result or error to the other node.
 
         Return the task.
         """
@@ -591,7 +591,7 @@ class NodeCall(Protocol):
 
 
 class NodeFlights:
-    """Executes calls that other nodes forward to this one, as flights."""
+    """Executes calls forwarded by other nodes as flights."""
 
     def __init__(self, calls: HubCalls, dispatcher: RequestDispatcher) -> None:
         self.calls = calls
@@ -605,9 +605,9 @@ class NodeFlights:
         message: jsonrpc.Message,
         call: NodeCall,
     ) -> NodeFlight | None:
-        """Begin a call that another node forwards, as a flight.
+        """Begin a call forwarded by another node, as a flight.
 
-        None, with nothing done, if the pipeline must handle the call.
+        Return None without doing anything if the pipeline must handle the call.
         """
         params = message.body
         value = params.get("_meta")
@@ -635,7 +635,7 @@ class NodeFlights:
 
 
 class NodeFlight(Flight):
-    """One forwarded call as a flight. The node that sent it reports it and decides about retries."""
+    """One forwarded call as a flight. The node that sent it reports the call and decides on retries."""
 
     __slots__ = ("_call", "_forwarded", "_message", "_owner", "_principal", "_view")
 
@@ -665,7 +665,7 @@ class NodeFlight(Flight):
         self._call.reply(b"".join(_encode_response("modern", b"%d" % self._message.id, result, frame, exchange)))
 
     def left(self) -> None:
-        """Cancel the call in a task, because the calling node no longer waits for it."""
+        """Cancel the call in a task, because the node that sent it is no longer waiting for it."""
         taken = self.take_over()
         if taken is not None and taken.task is not None:
             asyncio.get_running_loop().call_soon(taken.task.cancel)  # after its first step, so it can clean up

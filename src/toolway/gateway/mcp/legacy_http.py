@@ -1,4 +1,4 @@
-"""`/mcp` for legacy clients: POST, GET and DELETE of a session (`legacy_sessions.py`).
+"""`/mcp` for legacy clients: POST, GET, and DELETE requests in a session (`legacy_sessions.py`).
 
 A request without session and version headers is served on its own with a JSON response, so even `curl` works.
 """
@@ -59,7 +59,7 @@ class LegacyHttpEndpoint:
     def open_response(
         self, exchange: Exchange, session: LegacySession, id_: jsonrpc.MessageId | None
     ) -> ResumableResponse:
-        """Create the response to a request in a legacy session; a client that reconnects can resume it.
+        """Create the response to a request in a legacy session. A client that reconnects can resume it.
 
         The caller must send it with `send_response`.
         """

@@ -1,4 +1,4 @@
-"""State of one legacy session in this process: its stream, and requests in both directions."""
+"""One legacy session's state in this process: its stream, and requests in both directions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SendMessage = Callable[[bytes], bool]
 
 
 class LegacySession:
-    """Session of a legacy client (before 2026-07-28): the part that lives in this process.
+    """A legacy client's session (before 2026-07-28): the part of it that lives in this process.
 
-    `tag` identifies this node in a cluster; it is part of the ids of requests to the client.
+    `tag` identifies this node in a cluster, and is part of the ids of requests to the client.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class LegacySession:
         self._request_numbers = itertools.count(1)
 
     def set_view(self, view: EndpointView) -> None:
-        """Replace the view: what the client sees of the servers. A new configuration or policy may have changed it."""
+        """Replace the view of what the client sees, because a new configuration or policy may have changed it."""
         self.view = view
 
     def renew(self, principal: Principal, view: EndpointView) -> None:
-        """Use the rights of the current request: a user may have several tokens with different rights."""
+        """Use the current request's rights, because a user may have several tokens with different rights."""
         assert principal.id == self.principal.id, "a session has one owner"
         self.principal = principal
         self.view = view
 
     def notify(self, method: str, params: Json) -> None:
-        """Send a notification that belongs to no request; dropped if the client has no open stream."""
+        """Send a notification that belongs to no request. It is dropped if the client has no open stream."""
         if self.stream is not None and not self.stream.disconnected:
             self.stream.send(jsonrpc.encode_notification(method, params))
 
     def forward_log(self, fact: ServerLog) -> None:
-        """Forward a server's log message to the client, if it belongs to this caller and has a wanted level."""
+        """Forward a server's log message to the client if it belongs to this caller and the client wants its level."""
         if (
             fact.delivered_to_caller
             or fact.caller != self.principal.caller_id
@@ -120,9 +120,9 @@ class LegacySession:
             del self._client_requests[id_]
 
     def handle_response(self, message: Message) -> bool:
-        """Pass a client's response to the server request that waits for it.
+        """Pass a client's response to the server request that is waiting for it.
 
-        Return False if no request with this id waits.
+        Return False if no request with this id is waiting.
         """
         pending = self._client_requests.get(message.id) if isinstance(message.id, str) else None
         if pending is None or pending.done():
@@ -168,9 +168,9 @@ class ActiveRequest(msgspec.Struct):
 
 
 class SessionCallbacks:
-    """`ClientCallbacks` of one call in a legacy session: sends server requests to the client.
+    """One legacy call's `ClientCallbacks`, which sends server requests to the client.
 
-    They are sent on the stream that carries the response of the call.
+    It sends them on the stream that carries the call's response.
     """
 
     def __init__(self, session: LegacySession, send: SendMessage) -> None:

@@ -1,9 +1,9 @@
 """Legacy sessions (protocol 2024-11-05 to 2025-11-25), independent of their transport.
 
 The result of `initialize` is sealed into the session id, so any process with the same key can continue the session.
-State that needs a live connection (the notification stream, requests to the client, cancellable requests) is part of a
-`LegacySession` of this process, created when the session is first seen here. In a cluster a client may send every
-request to another node: messages that belong to another node are forwarded to it (`SessionPeers`).
+State that needs a live connection (the notification stream, requests to the client, cancellable requests) is kept in
+a `LegacySession`, which this process creates when it first sees the session. In a cluster, a client may send each
+request to a different node, so messages that belong to another node are forwarded to it (`SessionPeers`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LegacySessions:
     def initialize(self, principal: Principal, view: EndpointView, endpoint: str, params: Json) -> tuple[str, Json]:
         """Start a session. Return its id and the result of `initialize`.
 
-        Raises `RpcFailure` if the client sends no protocol version, or too large capabilities.
+        Raises `RpcFailure` if the client sends no protocol version, or capabilities that are too large.
         """
         capabilities = params.get("capabilities")
         if not isinstance(capabilities, dict):
@@ -97,7 +97,7 @@ class LegacySessions:
     def get_session(self, id_: str, principal: Principal, view: EndpointView, endpoint: str) -> LegacySession | None:
         """Return the legacy session with this id.
 
-        None if it is unknown, has ended, or belongs to another principal or endpoint.
+        Return None if it is unknown, has ended, or belongs to another principal or endpoint.
         """
         session = self._sessions.get(id_)
         if session is not None:
@@ -114,7 +114,7 @@ class LegacySessions:
 
     @property
     def node_tag(self) -> str:
-        """Return the tag of this cluster node and a ".", as a prefix for ids; "" without a cluster."""
+        """Return the tag of this cluster node and a ".", as a prefix for ids, or "" without a cluster."""
         return f"{self.peers.node_tag}." if self.peers is not None else ""
 
     def add_session(self, id_: str, session: LegacySession) -> LegacySession:
@@ -137,7 +137,7 @@ class LegacySessions:
             self._ended.popitem(last=False)
 
     def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
-        """Return the session with this id if this process has it in memory and it belongs to the principal, or None."""
+        """Return the session with this id if it is in this process's memory and belongs to the principal, or None."""
         found = self._sessions.get(id_)
         return found if found is not None and found.principal.id == principal_id else None
 
@@ -154,11 +154,11 @@ class LegacySessions:
 
     @property
     def has_active_requests(self) -> bool:
-        """True if a request of any session is active, even if its connection was lost."""
+        """True if a request in any session is active, even if its connection was lost."""
         return any(session.active_requests for session in self._sessions.values())
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give all sessions new views (what their clients may see), after a change of the policy."""
+        """Give all sessions new views of what their clients may see, because the policy changed."""
         for session in self._sessions.values():
             view = find_view(session.principal, session.endpoint)
             if view is not None:
@@ -177,9 +177,9 @@ class LegacySessions:
     # -- messages of a session ----------------------------------------------------------------------------------------
 
     def handle_message(self, session: LegacySession, message: Message) -> bool:
-        """Handle a notification of the client, or its response to a server request.
+        """Handle a client's notification, or its response to a server request.
 
-        Return False if the request to which it refers is not in this process.
+        Return False if the request that it refers to is not in this process.
         """
         if message.kind in ("result", "error"):
             return session.handle_response(message)
@@ -220,9 +220,9 @@ class LegacySessions:
         context: RequestContext,
         taken: TakenOverCall,
     ) -> bytes | None:
-        """Return the encoded response to a tool call that was sent as a flight (flights.py), when it has arrived.
+        """Await a tool call that was sent as a flight (flights.py), and return the encoded response.
 
-        None if the client cancelled the request.
+        Return None if the client cancelled the request.
         """
         return await self._encode_outcome(session, id_, request, self._dispatcher.resume(context, taken))
 
@@ -241,7 +241,7 @@ class LegacySessions:
             session.active_requests.pop(id_, None)
 
     async def handle_stateless(self, context: RequestContext, message: Message) -> RpcResult:
-        """Answer one request of a client without a session, such as curl.
+        """Answer one request from a client without a session, such as curl.
 
         The client gets no notifications and no server requests. Raises `RpcFailure` if the request fails, or if its
         method needs a session.
@@ -311,9 +311,9 @@ class LegacySessions:
         return {}
 
     async def sync_subscriptions(self, session: LegacySession) -> None:
-        """Make the resource subscriptions of this process equal to those in the shared session state.
+        """Make this process's resource subscriptions match the shared session state.
 
-        Another node may have changed the state.
+        Another node may have changed that state.
         """
         if session.subscriber is None:
             return

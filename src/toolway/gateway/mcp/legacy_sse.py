@@ -1,7 +1,7 @@
 """`/sse` and `/messages`: the HTTP+SSE transport of protocol 2024-11-05.
 
-The client opens the stream first and learns the URL to post to; every response is sent on the stream. The session is
-bound to this process, so unlike a session of `/mcp` it ends with its connection. In a cluster, a message posted to
+The client first opens the stream, on which it gets the URL to post to and then every response. Unlike a session at
+`/mcp`, this session is bound to its process, so it ends with its connection. In a cluster, a message posted to
 another node is forwarded to this one.
 """
 
@@ -67,7 +67,8 @@ class LegacySseEndpoint:
     async def handle_post(self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView) -> None:
         """Accept a posted client message; its response is sent on the client's `/sse` stream.
 
-        The message has the rights of the request that brings it, not of the one that opened the stream.
+        The message has the rights of the request that carries it, even if another request opened the stream with
+        other rights.
         """
         session_id = parse_qs(exchange.request.query).get("session", [""])[0]
         peers = self._sessions.peers
@@ -110,7 +111,7 @@ class LegacySseEndpoint:
         return HTTPStatus.ACCEPTED
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give the sessions of all streams new views (what their clients may see), after a change of the policy."""
+        """Give the sessions of all streams new views of what their clients may see, because the policy changed."""
         for session, _, _ in self._streams.values():
             view = find_view(session.principal, "")
             if view is not None:

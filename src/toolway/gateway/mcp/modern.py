@@ -1,6 +1,7 @@
 """`/mcp` for modern clients (protocol 2026-07-28): every request is self-contained.
 
-Headers route, but the body is authoritative: a request whose headers and body differ is rejected before any call.
+Headers are used for routing, but the body is authoritative. A request whose headers and body differ is rejected
+before any call is made.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
 
 class Discovery:
-    """Builder of the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
+    """Builds the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
 
     def __init__(self, servers: HubServers) -> None:
         self._servers = servers
@@ -102,7 +103,7 @@ class Discovery:
         }
 
     def _extensions(self, view: EndpointView) -> Json:
-        """Return all servers' protocol extensions, merged; the first server wins."""
+        """Return all servers' protocol extensions, merged. If several servers declare one, the first wins."""
         found: Json = {}
         for server in view.servers():
             agreed = self._servers.negotiated(server)
@@ -138,7 +139,7 @@ MODERN_META_KEY: Final = PROTOCOL_VERSION_META_KEY
 
 
 def is_modern(request: HttpRequest, message: Message) -> bool:
-    """Return True if a request is of the modern era, by its version header or its `_meta`."""
+    """Return True if a request is from the modern era, judged by its version header or its `_meta`."""
     version = request.headers.get(VERSION_HEADER)
     if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return True
@@ -186,7 +187,7 @@ class ModernEndpoint:
             response.stop_keepalive()
 
     async def resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
-        """Answer a request whose tool call was sent as a flight (flights.py), when the result has arrived."""
+        """Await a tool call that was sent as a flight (flights.py), and answer its request."""
         response = ResponseWriter(exchange, context.request_id)
         try:
             result = await self._dispatcher.resume(context, taken)
@@ -271,9 +272,9 @@ class ModernEndpoint:
 
 
 class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
-    """MCP headers that let proxies route a request: protocol version, method, name.
+    """MCP headers by which proxies can route a request: protocol version, method, and name.
 
-    They repeat body fields.
+    They repeat fields of the body.
     """
 
     version: str | None

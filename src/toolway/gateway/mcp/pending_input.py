@@ -1,9 +1,9 @@
-"""Calls of modern clients that wait for user input that a legacy server requested.
+"""Modern clients' calls that are waiting for user input which a legacy server requested.
 
-A legacy server asks in the middle of a call, with a request to the client. A modern client cannot receive requests:
-it gets the result `input_required` and calls again. Between the two the call is suspended here. Suspended calls are
-bounded in number and time. Only the sealed handle given to the client resumes a call. It is cancelled if the client
-never returns.
+A legacy server asks for input in the middle of a call, with a request to the client. A modern client cannot receive
+requests, so it gets the result `input_required` and calls again with the input. Between these two calls, the server's
+call is suspended here. The number of suspended calls is limited, and so is their time. Only the sealed handle given
+to the client resumes a call. If the client never returns, the call is cancelled.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class _InputRequest(msgspec.Struct):
 
 
 class NotificationForwarder:
-    """Forwards progress and log notifications of a call to the client request that waits for it.
+    """Forwards a call's progress and log notifications to the client request that is waiting for it.
 
-    While no client request waits, notifications are dropped.
+    While no client request is waiting, notifications are dropped.
     """
 
     def __init__(self, context: RequestContext, meta: Json) -> None:
         self.attach(context, meta)
 
     def attach(self, context: RequestContext, meta: Json) -> None:
-        """Forward notifications of the call to this client request from now on, with its progress token."""
+        """Forward the call's notifications to this client request from now on, with its progress token."""
         token = meta.get("progressToken")
         self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None
         self._context: RequestContext | None = context
 
     def detach(self) -> None:
-        """Drop notifications until the next `attach`, because no client request waits for them."""
+        """Drop notifications until the next `attach`, because no client request is waiting for them."""
         self._context = None
 
     def forward_progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -76,7 +76,7 @@ class NotificationForwarder:
 
 
 class NoCallbacks:
-    """`ClientCallbacks` of a client without capabilities: rejects all server requests."""
+    """`ClientCallbacks` for a client without capabilities, which rejects all server requests."""
 
     def __init__(self) -> None:
         self.capabilities: Json = {}
@@ -90,8 +90,8 @@ class NoCallbacks:
 class PendingCall:
     """Call of a modern client to a legacy server that may suspend to get client input.
 
-    It is the `ClientCallbacks` of the call: a server request waits here until the client, in a later request, responds
-    to it. There may be any number of such rounds.
+    It serves as the call's `ClientCallbacks`. A server request waits here until the client responds to it in a later
+    request. There may be any number of such rounds.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PendingCall:
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
         """Wait for the client's response to a request that the server sends during the call, and return it.
 
-        Raises `LookupError` if the client lacks the capability or too many requests wait.
+        Raises `LookupError` if the client lacks the capability or too many requests are waiting.
         """
         if len(self._input_requests) >= MAX_INPUT_REQUESTS:
             raise LookupError(method)
@@ -148,7 +148,7 @@ class PendingCall:
     def _input_key(self, params: Json) -> str:
         """Return a unique key under which the client answers a server request.
 
-        It is the key that the server chose, if that is usable, or a new one.
+        It is the key that the server chose, if that key can be used, or else a new one.
         """
         meta = params.get("_meta")
         name = meta.get(INPUT_KEY_META_KEY) if isinstance(meta, dict) else None
@@ -157,10 +157,10 @@ class PendingCall:
         return f"ask-{next(self._numbers)}"
 
     async def wait_next(self) -> CallResult | Json:
-        """Wait for the result of the call, or for requests of its server that the client must answer.
+        """Wait for the call's result, or for server requests that the client must answer, and return them.
 
-        Return the result, or the requests. Raises `CallError` if the call failed, or `RpcFailure` if it failed because
-        the client lacks a capability. Cancelling this coroutine cancels the call.
+        Raises `CallError` if the call failed, or `RpcFailure` if it failed because the client lacks a capability.
+        Cancelling this coroutine cancels the call.
         """
         assert self._task is not None
         try:
@@ -179,9 +179,9 @@ class PendingCall:
             raise
 
     def _result(self, task: asyncio.Task[CallResult]) -> CallResult:
-        """Return the result of the finished call. Raises its error if it failed.
+        """Return the finished call's result. Raises its error if it failed.
 
-        That is `RpcFailure` if the client lacks a capability that the server needed.
+        That error is `RpcFailure` if the client lacks a capability that the server needed.
         """
         try:
             reply = task.result()
@@ -203,7 +203,7 @@ class PendingCall:
         }
 
     def add_responses(self, responses: object) -> None:
-        """Pass the client's responses to the server requests that wait for them.
+        """Pass the client's responses to the server requests that are waiting for them.
 
         A server request to which the client did not respond is sent to the client again.
         """
@@ -238,7 +238,7 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The suspended calls of a gateway, which wait for client input; bounded in number and time."""
+    """A gateway's suspended calls, which are waiting for client input. Their number and time are limited."""
 
     def __init__(
         self,
@@ -258,10 +258,10 @@ class PendingCalls:
         return id in self._calls
 
     def suspend(self, pending: PendingCall, binding: tuple[str, ...]) -> str:
-        """Store a call until its client calls again with the input; return the id of the suspended call.
+        """Store a call until its client calls again with the input, and return the suspended call's id.
 
-        If too many calls are stored, or their params have too many bytes, the call is cancelled and `RpcFailure` is
-        raised.
+        If there are too many stored calls, or their params take too many bytes, the call is cancelled and
+        `RpcFailure` is raised.
         """
         pending.size = pending.size or len(encode_json(pending.call.params))
         if not self._has_room(pending.size, binding[0]):
@@ -287,7 +287,7 @@ class PendingCalls:
     def resume(self, id: str, binding: tuple[str, ...]) -> PendingCall | None:
         """Remove and return the suspended call with this id if `binding` matches, otherwise None.
 
-        It matches if principal, endpoint and request are the same as when the call was suspended.
+        It matches if the principal, endpoint, and request are the same as when the call was suspended.
         """
         pending = self._calls.get(id)
         if pending is None or pending.binding != binding:
@@ -306,9 +306,9 @@ class PendingCalls:
 
 
 def missing_capability_failure(capabilities: set[str], server_message: str) -> RpcFailure:
-    """Return the error for a client that lacks capabilities which the server needed in a call.
+    """Return the error for a client that lacks capabilities which the server needed during a call.
 
-    The server has already executed the call; `server_message` is its text.
+    The server has already executed the call; `server_message` is what the server said.
     """
     needed: Json = {}
     for name in sorted(capabilities):

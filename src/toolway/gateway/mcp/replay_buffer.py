@@ -1,7 +1,7 @@
-"""Replay buffers: a reconnecting legacy client fetches the rest of a request's stream.
+"""Replay buffers, from which a reconnecting legacy client gets the rest of a request's stream.
 
-A lost connection does not cancel a legacy request. The call continues, and its messages are buffered, limited in bytes,
-number and time. The client reconnects with the id of the last event that it received.
+A lost connection does not cancel a legacy request. The call continues, and its messages are buffered, within limits
+on bytes, number, and time. The client reconnects with the id of the last event that it received.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETENTION_S: Final = 120.0  # seconds after the request has finished
 
 
 class StreamTarget(Protocol):
-    """Event stream to a reconnected client: on this node, or on the other node that it reconnected to."""
+    """The event stream to a reconnected client, on this node or on the node to which it reconnected."""
 
     @property
     def disconnected(self) -> bool: ...
@@ -70,7 +70,7 @@ class ReplayBuffer:
         return f"id: {self.name}-0\ndata: \n\n".encode()
 
     def resume(self, after: int, target: StreamTarget) -> None:
-        """Send the events with a number above `after` to the reconnected client, and later events when they arrive."""
+        """Send events numbered above `after` to the reconnected client, and later events as they arrive."""
         target.open()
         for number, data in self._events:
             if number > after:
@@ -91,9 +91,9 @@ class ReplayBuffer:
 
 
 class ReplayBudget:
-    """Limits the bytes in replay buffers of finished requests, for all of a gateway's sessions.
+    """Limits the bytes in the replay buffers of finished requests, across all of a gateway's sessions.
 
-    If it is exceeded, the oldest buffers of the principal with most bytes are dropped.
+    If the limit is exceeded, the oldest buffers of the principal with the most bytes are dropped.
     """
 
     def __init__(self, max_bytes: int = MAX_FINISHED_BYTES) -> None:
@@ -106,7 +106,7 @@ class ReplayBudget:
         return self._total
 
     def add(self, principal_id: str, buffer: ReplayBuffer, drop: Callable[[], None]) -> None:
-        """Count the bytes of the replay buffer of a finished request; drop other buffers if the limit is exceeded.
+        """Count the bytes in a finished request's replay buffer, and drop other buffers if the limit is exceeded.
 
         `drop` is called if this buffer must be dropped to save memory, and must call `remove`.
         """
@@ -128,7 +128,7 @@ class ReplayBudget:
 
 
 class ReplayBuffers:
-    """Replay buffers of the requests of one legacy session. `tag` is the prefix of their names."""
+    """The replay buffers for one legacy session's requests. `tag` is the prefix of their names."""
 
     def __init__(self, tag: str = "", principal_id: str = "", budget: ReplayBudget | None = None) -> None:
         self._tag = tag
@@ -162,14 +162,14 @@ class ReplayBuffers:
             self._budget.remove(self._principal_id, buffer)
 
     def find(self, event_id: str) -> tuple[ReplayBuffer, int] | None:
-        """Return the buffer that an SSE event id belongs to and the event's number; None if unknown."""
+        """Return the buffer that an SSE event id belongs to and the event's number, or None if unknown."""
         name, _, number = event_id.partition("-")
         buffer = self._buffers.get(name)
         return (buffer, int(number)) if buffer is not None and number.isascii() and number.isdecimal() else None
 
 
 class ResumableResponse(ResponseWriter):
-    """Response to a request in a legacy session. It survives a lost connection if the client can reconnect.
+    """A response to a request in a legacy session. It survives a lost connection if the client can reconnect.
 
     A client can reconnect only if it has received an event id.
     """

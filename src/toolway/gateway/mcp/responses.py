@@ -1,7 +1,8 @@
 """Adapts results to a client's era, and sends them in an HTTP response: JSON or server-sent events.
 
-The first message sent decides the form of a response: a final result makes a JSON document, a notification opens a
-stream. A long silence opens the stream too, so no proxy between us and the client closes the connection as dead.
+The first message sent decides the form of the response: a result becomes a JSON document, and a notification opens a
+stream. A long silence also opens the stream, so no proxy on the way to the client takes the connection for dead and
+closes it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def encode_event(message: bytes) -> bytes:
 
 
 class EventStream:
-    """HTTP response that is a stream of server-sent events, with keep-alive comments."""
+    """An HTTP response that is a stream of server-sent events, with keep-alive comments."""
 
     def __init__(self, exchange: Exchange, headers: Headers = ()) -> None:
         self._exchange = exchange
@@ -46,7 +47,7 @@ class EventStream:
     def closed(self) -> asyncio.Event:
         """`asyncio.Event` that is set when the client or the gateway closes the stream.
 
-        Created at first use, because few streams are waited for.
+        It is created on first use, because few streams are waited for.
         """
         if self._closed is None:
             self._closed = asyncio.Event()
@@ -96,7 +97,7 @@ class EventStream:
 
 
 class ResponseWriter(EventStream):
-    """Writer of the HTTP response to one JSON-RPC request: notifications, then the result."""
+    """Writes the HTTP response to one JSON-RPC request: notifications, then the result."""
 
     def __init__(self, exchange: Exchange, id: jsonrpc.MessageId | None, headers: Headers = ()) -> None:
         super().__init__(exchange, headers)
@@ -114,7 +115,7 @@ class ResponseWriter(EventStream):
     def finish(self, message: bytes | None) -> None:
         """Send the encoded JSON-RPC response and end the HTTP response.
 
-        None means that the client cancelled the request: the HTTP response ends without a message.
+        None means that the client cancelled the request, so the HTTP response ends without a message.
         """
         if message is not None:
             self._send_final(200, message, ())
@@ -158,7 +159,7 @@ _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
 def finalize_result(era: Era, result: Json) -> Json:
-    """Return a result for an era's client: adds or removes fields that only modern clients know."""
+    """Return a result for a client of this era, adding or removing the fields that only modern clients know."""
     if era == "modern":
         if "resultType" not in result:
             result = {**result, "resultType": "complete"}
@@ -170,9 +171,9 @@ def finalize_result(era: Era, result: Json) -> Json:
 
 
 def finalize_raw_result(era: Era, result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
-    """Return a result's bytes for a client of this era, edited only at the start or end, or None.
+    """Return a result's bytes for a client of this era by editing only their start or end.
 
-    The result must then be encoded again.
+    Return None if that is not enough; the caller must then re-encode the result.
     """
     if era == "legacy":
         if _MODERN_RESULT_KEYS.isdisjoint(result):
@@ -188,8 +189,8 @@ def finalize_raw_result(era: Era, result: Json, encoded: bytes | memoryview) -> 
 def _without_result_type(result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
     """Return the bytes of a result without the key `resultType`, for a legacy client.
 
-    None if it is neither the first nor the last key, or if another key must be removed. The bytes are valid JSON
-    without duplicate keys, so a match at the start or the end can only be that key.
+    Return None if it is neither the first nor the last key, or if another key must be removed too. The bytes are
+    valid JSON without duplicate keys, so a match at the start or end can only be that key.
     """
     if "ttlMs" in result or "cacheScope" in result or len(result) < 2:
         return None

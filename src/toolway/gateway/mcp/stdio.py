@@ -1,8 +1,8 @@
 """`toolway serve --stdio`: one client of either era, over stdin and stdout.
 
-Each request shows its own era; one without `initialize` is served alone. Lines are framed and limited like the lines of
-stdio servers. When the client closes our input, requests in flight are finished, and the gateway ends. Input
-and output may be files.
+Each request shows its own era, and a request without `initialize` is served on its own. Lines are framed and limited
+like those of stdio servers. When the client closes the gateway's input, the gateway finishes the requests in flight,
+then exits. Input and output may be files.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class StdioClient:
         return self._find_view()
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
-        """Read messages from `source` and write the answers to `sink`, until the client closes `source`.
+        """Read messages from `source` and write the answers to `sink` until the client closes `source`.
 
-        Then running requests finish within their deadlines, unless the client closes `sink` too.
+        Running requests then finish within their deadlines, unless the client closes `sink` too.
         """
         read_line, output = await _open_input(source), LineWriter(sink)
         await output.open()
@@ -268,7 +268,7 @@ def _read_file_line(source: BinaryIO) -> bytes:
 
 
 class LineWriter(asyncio.BaseProtocol):
-    """Writer of lines to stdout, which may be a pipe, a socket or a file.
+    """Writes lines to stdout, which may be a pipe, a socket, or a file.
 
     `closed` is set when nothing can be written any more.
     """
@@ -305,7 +305,7 @@ class LineWriter(asyncio.BaseProtocol):
             self.closed.set()
 
     async def close(self) -> None:
-        """Write the queued messages for at most `FLUSH_TIMEOUT_S` seconds, and close stdout."""
+        """Write the queued messages within `FLUSH_TIMEOUT_S` seconds, then close stdout."""
         if self._transport is None:
             self._sink.close()
             return

@@ -1,8 +1,8 @@
 """Change notifications to modern clients (`subscriptions/listen`) and legacy sessions.
 
-One task watches the hub's events. A list change of a server is sent to the subscribers whose own view changed, once for
-several changes in a short time. An update of a resource goes to its subscribers. Notifications are hints: a client that
-reads too slowly loses its connection, and a client that reconnects lists again.
+One task watches the hub's events. When a server's list changes, the subscribers whose own view changed are notified,
+once for several changes in a short time. A resource update goes to that resource's subscribers. Notifications are
+only hints: a client that reads too slowly loses its connection, and a client that reconnects lists everything again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KINDS_BY_FILTER: Final[dict[str, tuple[ListKind, ...]]] = {
 
 
 class Subscriber(msgspec.Struct, eq=False):
-    """Client stream or session that is notified of changes in its view."""
+    """A client's stream or session that is notified of changes in its view."""
 
     view: EndpointView
     kinds: frozenset[ListKind]
@@ -90,14 +90,14 @@ class SubscriptionService:
         return len(self._subscribers)
 
     def recheck(self) -> None:
-        """Compare the lists of all views with their last snapshot soon, and notify of differences.
+        """Compare all views' lists with their last snapshot soon, and notify of differences.
 
-        Needed after changes without a server event, such as a new configuration.
+        This is needed after changes without a server event, such as a new configuration.
         """
         self._changed.set()
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give all subscribers new views after a change of the policy, and notify them that their lists changed.
+        """Give all subscribers new views after a policy change, and notify them that their lists changed.
 
         Subscriptions to resources that the new policy denies are dropped.
         """
@@ -225,7 +225,7 @@ class SubscriptionService:
                 self._snapshots.pop((subscriber.view, kind), None)
 
     async def add_uri(self, subscriber: Subscriber, uri: str) -> bool:
-        """Subscribe a subscriber to a resource. Return False if no server has the resource or a limit is reached."""
+        """Subscribe to a resource. Return False if no server has the resource, or if a limit is reached."""
         found = subscriber.view.server_for_uri(uri)
         if found is None or len(subscriber.topics) >= MAX_TOPICS or subscriber not in self._subscribers:
             return False
@@ -239,8 +239,7 @@ class SubscriptionService:
     def _add_topic(self, subscriber: Subscriber, topic: Topic, name: str) -> bool:
         """Add a resource or task (a topic) to the subscriptions of a subscriber.
 
-        `name` is the name that the client uses for it. Return False if all such names of the caller would exceed the
-        byte limit.
+        `name` is the client's name for it. Return False if the caller's names together would exceed the byte limit.
         """
         used = self._caller_bytes[subscriber.caller] + _topic_bytes(name)
         if used > MAX_CALLER_BYTES:
@@ -289,9 +288,9 @@ class SubscriptionService:
                 self._on_logged(fact)
 
     def _schedule_resubscribe(self, server: str) -> None:
-        """Start a task that renews the subscriptions at a server, after the server was removed or replaced.
+        """Start a task that renews the subscriptions to a server that was removed or replaced.
 
-        The new server of this name has no subscriptions, and changes in between were not reported.
+        The new server with this name has no subscriptions, and changes in between were not reported.
         """
         topics = [(each, topic) for each in self._subscribers for topic in each.topics if topic[0] == server]
         if topics and server in self._hub.servers.entries:
@@ -326,7 +325,7 @@ class SubscriptionService:
     async def _take_missing_snapshots(self) -> None:
         """Store the current lists of views that have no snapshot yet, so later changes can be detected.
 
-        Such views replaced the views of an earlier policy.
+        Such views replaced an earlier policy's views.
         """
         missing = {(each.view, kind) for each in self._subscribers for kind in each.kinds} - self._snapshots.keys()
         for view in {view for view, _ in missing}:
@@ -335,7 +334,7 @@ class SubscriptionService:
             self._snapshots.setdefault((view, kind), view.snapshot(kind))
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
-        """Return the kinds of lists (tools, prompts …) that changed in each view since its snapshot, and renew it."""
+        """Return which lists (tools, prompts …) changed in each view since its snapshot, and renew the snapshot."""
         changed: dict[EndpointView, set[ListKind]] = {}
         for (view, kind), previous in self._snapshots.items():
             now = view.snapshot(kind)

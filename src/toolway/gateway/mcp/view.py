@@ -1,8 +1,8 @@
 """One endpoint's view: many servers' tools, prompts and resources as one list with unique names.
 
-A view is built from the catalog and cached in encoded form until the catalog changes, because clients mostly request
-the same lists. The order is stable: by server name, then in the server's own order. `ListWaiter` gives servers that
-have just started time to list their items.
+A view is built from the catalog. It is cached in encoded form until the catalog changes, because clients mostly
+request the same lists. The order is stable: by server name, then in the server's own order. `ListWaiter` gives
+servers that have just started some time to list their items.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAME_FIELDS: Final = {"tools": "name", "prompts": "name", "resources": "uri", "
 
 
 class _KindList(msgspec.Struct):
-    """Cached list of one kind of items (tools, prompts, resources or templates) of a view."""
+    """A view's cached list of one kind of items (tools, prompts, resources, or templates)."""
 
     items: dict[str, Item] = {}  # by the name that clients see
     names: list[str] = []  # of the items that are listed: with search, not all tools
@@ -59,8 +59,9 @@ class _KindList(msgspec.Struct):
 class EndpointView:
     """The tools, prompts and resources of one endpoint that a principal may see.
 
-    `servers` returns the names of all servers. `single_server` names the server of an endpoint for one server only,
-    where items keep their own names. `invisible_characters` returns how definitions with such characters are treated.
+    `servers` returns the names of all servers. `single_server` names the server if the endpoint is for only one,
+    whose items then keep their own names. `invisible_characters` returns how to treat definitions that contain such
+    characters.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class EndpointView:
         own_lists: OwnLists | None = None,
         meta_tools: MetaTools | None = None,
     ) -> None:
-        """Create the view. `own_lists` filters the items of servers that are called with the principal's own login."""
+        """Create the view. `own_lists` filters the items from servers called with the principal's own login."""
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
@@ -98,7 +99,7 @@ class EndpointView:
         self._unknown: dict[ListKind, tuple[int, list[str], list[str]]] = {}
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
-        """Replace the filters of the endpoint (`tool_filter`) and of the principal (`permitted`) after a reload."""
+        """Replace the endpoint's filter (`tool_filter`) and the principal's (`permitted`) after a reload."""
         self._tool_filter = tool_filter
         self._permitted = permitted
         self._generation = -1
@@ -106,12 +107,12 @@ class EndpointView:
         self._naming = None
 
     def close(self) -> None:
-        """Make this view empty, because the policy changed. Clients get another view."""
+        """Make this view empty, because the policy changed. Clients get a new view."""
         self.permission = None
         self.set_filter(NO_TOOLS, NO_TOOLS)
 
     def servers(self) -> list[str]:
-        """Return the servers that this view may show anything of, sorted by name."""
+        """Return the servers of which this view may show anything, sorted by name."""
         if self.single_server is not None:
             is_visible = self.single_server in set(self._servers()) and self._may_reach(self.single_server)
             return [self.single_server] if is_visible else []
@@ -123,7 +124,7 @@ class EndpointView:
         return list(self._server_names[1])
 
     def may_include(self, server: str) -> bool:
-        """Return True if the view may show anything of the server `server`, which need not exist."""
+        """Return True if the view may show anything from the server `server`, which need not exist."""
         return (
             self.single_server in (None, server)
             and self._tool_filter.may_include(server)
@@ -132,13 +133,13 @@ class EndpointView:
         )
 
     def _may_reach(self, server: str) -> bool:
-        """Return True if the gateway's policy may permit anything of a server."""
+        """Return True if the gateway's policy may permit anything from a server."""
         return self.permission is None or self.permission.may_include(server)
 
     def includes_tool(self, tool: Item) -> bool:
         """Return True if the filters and the policy let this view show a tool.
 
-        A setting may still deny the tool, or hold it until its changed definition is approved: this is not checked.
+        It does not check whether a setting denies the tool, or holds it until its changed definition is accepted.
         """
         return self._is_included("tools", tool)
 
@@ -157,7 +158,7 @@ class EndpointView:
     ) -> memoryview:
         """Return a list page as the encoded result that `build(items, next_cursor)` makes.
 
-        It is cached per era and `variant`.
+        The page is cached per era and `variant`.
 
         Raises `ValueError` if the cursor is invalid.
         """
@@ -182,8 +183,8 @@ class EndpointView:
     def unlisted_servers(self, kind: ListKind) -> list[str]:
         """Return the servers that a list request (tools, prompts, …) of this client must wait for.
 
-        They have not listed their items yet, and may have some that the list shows. With tool search, the list shows
-        few tools, so a client does not wait for most servers.
+        These are servers that have not listed their items yet but may have some that belong in the list. With tool
+        search, the list shows few tools, so a client does not wait for most servers.
         """
         unlisted = self.unknown_servers(kind)
         return [each for each in unlisted if self._tool_filter.may_list(each)] if kind == "tools" else unlisted
@@ -203,14 +204,14 @@ class EndpointView:
         return not self._catalog.has_list(server, kind)
 
     async def wait_own_lists(self, kind: ListKind, server: str | None = None) -> None:
-        """Wait for the lists of servers that are called with the principal's own login: of `server`, or of all."""
+        """Wait for the lists of servers called with the principal's own login: of `server`, or of all of them."""
         if self._own_lists is not None:
             await self._own_lists.wait(self.servers() if server is None else [server], kind)
 
     async def own_list_error(self, kind: ListKind, name: object) -> CallError | None:
-        """Return the error of a server that could not list its items to this principal; None if there is none.
+        """Return the error of a server that could not list its items to this principal, or None if there is none.
 
-        `name` is the name of a tool of that server. Only servers that are called with the principal's own login have
+        `name` is the name of a tool on that server. Only servers that are called with the principal's own login have
         such errors.
         """
         server = self.server_for(name) if self._own_lists is not None else None
@@ -219,7 +220,7 @@ class EndpointView:
     def server_for(self, name: object) -> str | None:
         """Return the server that a client-visible tool name refers to, even if the tool is unknown.
 
-        None if the name contains no server of this view.
+        Return None if the name contains no server of this view.
         """
         ref = self.ref_for(name)
         return ref.server if ref is not None else None
@@ -238,9 +239,9 @@ class EndpointView:
         return ref if ref is not None and ref.server in self.servers() else None
 
     def find_denied(self, name: object) -> tuple[ToolRef, str] | None:
-        """Return the tool of this name that a setting denies, and the setting, or None.
+        """Return the tool with this name that a setting denies, and that setting, or None.
 
-        A tool that the endpoint or the principal may not see is not reported: the client must not learn of it.
+        A tool that the endpoint or the principal may not see is not reported, so the client does not learn of it.
         """
         ref = self.ref_for(name)
         if ref is None or str(ref) not in self._tool_filter or str(ref) not in self._permitted:
@@ -251,18 +252,18 @@ class EndpointView:
         return ref, setting
 
     def _shows_denied(self, permission: PrincipalAccess, ref: ToolRef) -> bool:
-        """Return True if the policy of the gateway would show the tool `ref`, which a setting denies.
+        """Return True if the gateway's policy would show the tool `ref`, which a setting denies.
 
-        False if the definition of the tool is not known.
+        Return False if the tool's definition is not known.
         """
         received = self._catalog.received_items("tools", ref.server)
         tool = next((each for each in received if each.name == ref.tool), None)
         return tool is not None and permission.shows("tools", tool)
 
     def server_of_call(self, name: object) -> str | None:
-        """Return the server of an unlisted tool, if a call may tell the client about that server.
+        """Return an unlisted tool's server, if a call may tell the client about that server.
 
-        None if the name contains no server, or one that the client may not see.
+        Return None if the name contains no server, or one that the client may not see.
         """
         ref = self.ref_for(name)
         if ref is None or str(ref) not in self._tool_filter or str(ref) not in self._permitted:
@@ -272,7 +273,7 @@ class EndpointView:
     def find_hidden(self, kind: ListKind, name: object) -> Item | None:
         """Return the tool or prompt that only the gateway's policy hides, or None.
 
-        The caller reports it to the audit log.
+        The caller of this method reports it to the audit log.
         """
         if self.permission is None or not isinstance(name, str):
             return None
@@ -287,7 +288,7 @@ class EndpointView:
         return found if is_hidden else None
 
     def find_item(self, kind: ListKind, name: object) -> Item | None:
-        """Return the tool, prompt or resource that clients know by this name; None if the view has none."""
+        """Return the tool, prompt or resource that clients know by this name, or None if the view has none."""
         return self._current_list(kind).items.get(name) if isinstance(name, str) else None
 
     def items(self, kind: ListKind) -> Mapping[str, Item]:
@@ -299,7 +300,7 @@ class EndpointView:
         return self._meta_tools.provider if self._tool_filter.search else None
 
     def tool_names(self) -> Mapping[tuple[str, str], str]:
-        """Return the client-visible names of the tools of this view by (server, tool).
+        """Return the client-visible names of this view's tools by (server, tool).
 
         The mapping never changes later.
         """
@@ -307,13 +308,13 @@ class EndpointView:
         return self._tool_names
 
     def name_of(self, tool: Tool) -> str | None:
-        """Return the name that clients of this view call a tool by, or None if the view does not include it."""
+        """Return the name by which this view's clients call a tool, or None if the view does not include it."""
         return self.tool_names().get((tool.server, tool.name))
 
     def find_tool(self, name: object) -> tuple[str, Tool] | None:
         """Return a tool and its client-visible name.
 
-        `name` is that name, or `server.tool`. None if the view has no such tool.
+        `name` is that name, or `server.tool`. Return None if the view has no such tool.
         """
         found = self.find_item("tools", name)
         if isinstance(found, Tool):
@@ -324,7 +325,7 @@ class EndpointView:
         return (visible, tool) if visible is not None and tool is not None else None
 
     def definition(self, name: str, tool: Tool) -> Json:
-        """Return the definition of a tool as this view shows it to clients: renamed and described as configured."""
+        """Return a tool's definition as this view shows it to clients: renamed and described as configured."""
         raw = self._raw_item("tools", name, tool)
         definition: Json = self.sanitize(raw) if has_invisible(encode_json(raw)) else raw
         return definition
@@ -332,8 +333,9 @@ class EndpointView:
     def server_for_uri(self, uri: str) -> tuple[str, str] | None:
         """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
-        Chooses the only server that lists the URI or has a matching template, else the only one with resources. If
-        several servers match, the client must use a qualified URI. None too if the policy does not permit to read it.
+        Choose the only server that lists the URI or has a matching template, or else the only server with resources.
+        If several servers match, the client must use a qualified URI. Also return None if the policy does not permit
+        reading it.
         """
         found = self.locate_uri(uri)
         return found if found is not None and self.may_read(*found) else None
@@ -355,11 +357,11 @@ class EndpointView:
         return (candidates.pop(), uri) if len(candidates) == 1 else None
 
     def may_read(self, server: str, uri: str) -> bool:
-        """Return True if the policy of the gateway permits to read a URI of a server."""
+        """Return True if the gateway's policy permits reading a server's URI."""
         return self.permission is None or self.permission.allows_read(server, uri)
 
     def qualified_uris(self, uri: object) -> list[str]:
-        """Return the qualified forms of a URI that several servers have; empty if at most one does."""
+        """Return the qualified forms of a URI that several servers have, or nothing if at most one has it."""
         servers = self._current_claims().servers_for(uri) if isinstance(uri, str) else set()
         return [qualify(server, str(uri)) for server in sorted(servers)] if len(servers) > 1 else []
 
@@ -379,7 +381,7 @@ class EndpointView:
 
     @property
     def needs_decisions(self) -> bool:
-        """Return True if the policy has so much to decide that `prepare` should be called first."""
+        """Return True if the policy has so many decisions to make that you should call `prepare` first."""
         permission = self.permission
         if permission is None or self._decided == (self._catalog.generation, permission.version):
             return False
@@ -413,7 +415,7 @@ class EndpointView:
 
     @property
     def needs_preparation(self) -> bool:
-        """Return True if the list of tools must be built and is so large that `prepare` should be called first."""
+        """Return True if the tool list must be built and is so large that you should call `prepare` first."""
         if self._is_current() and "tools" in self._lists:
             return False
         if self.needs_decisions:
@@ -421,7 +423,7 @@ class EndpointView:
         return self._tool_naming().has_large_changes(self.servers())
 
     async def prepare(self) -> None:
-        """Build the list of tools in slices, and let the policy decide in a thread, so other requests are served.
+        """Build the tool list in slices, and let the policy decide in a thread, so other requests are served.
 
         Concurrent callers wait for the same work.
         """
@@ -453,7 +455,7 @@ class EndpointView:
     def _tool_naming(self) -> ToolNaming:
         """Return the object that gives the tools their client-visible names.
 
-        It is a new one if the setting for invisible characters has changed.
+        It is a new object if the setting for invisible characters has changed.
         """
         treatment = self._invisible_characters()
         if self._naming is None or self._naming[0] != treatment:
@@ -522,9 +524,9 @@ class EndpointView:
 
     @property
     def whole_server(self) -> str | None:
-        """Return the server of a single-server endpoint, if the principal may use all of it; else None.
+        """Return the server of a single-server endpoint if the principal may use all of it, or else None.
 
-        With a policy of the gateway it is None: a policy decides about items.
+        Return None if the gateway has a policy, because a policy decides item by item.
         """
         server = self.single_server
         is_whole = server is not None and self.permission is None and self._includes_server(server)
@@ -593,9 +595,9 @@ class ListWaiter:
         self._window_ends_at = self._clock() + STARTUP_WINDOW_S
 
     async def wait_for_lists(self, view: EndpointView, kind: ListKind) -> bool:
-        """Wait up to 2 s for servers to list their items, and much less for those that were late before.
+        """Wait up to 2 s for servers to list their items, but much less for servers that were late before.
 
-        A server that is down is started for it. Return True if all servers of the view have listed.
+        Starts servers that are down. Return True if all of the view's servers have listed their items.
         """
         if view.is_complete(kind):
             return True
@@ -618,7 +620,7 @@ class ListWaiter:
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
         """Return the item with this client-visible name, or None.
 
-        If it is unknown, waits for starting servers first.
+        If the name is unknown, wait for starting servers first.
         """
         found = view.find_item(kind, name)
         if found is None:
