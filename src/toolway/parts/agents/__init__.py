@@ -1,4 +1,4 @@
-"""Agents of a gateway: offers configured agents as tools, and shows and answers their runs.
+"""The agents part of a gateway: it offers configured agents as tools, lists their runs, and answers their questions.
 
 The engine is the package `toolway.agents`, which programs use without a gateway.
 """
@@ -15,9 +15,10 @@ _FILE = ("config",)
 
 
 class GatewayAgents(Part):
-    """Agents of a gateway. Their runs are workflow runs: they share the journal and the server of the workflows.
+    """A gateway's agents. Their runs are workflow runs, so they share the journal and the server of the workflows.
 
-    Their setting is not parsed here, because each agent must be trusted before it runs, which `toolway.config` decides.
+    This part does not parse the agents setting: each agent must be trusted before it runs, and `toolway.config` decides
+    that.
     """
 
     name = "agents"

@@ -1,4 +1,4 @@
-"""Admin API for agent runs: list them, show conversation, costs and budget of one, and approve calls.
+"""Admin API for agent runs: list runs, show a run's conversation, costs, and budget, and approve its calls.
 
 Agent runs are workflow runs. `AgentRunReader` knows how to read a conversation, and where the command `toolway agent`
 stores its runs.
@@ -70,7 +70,7 @@ class AgentsAdmin:
         self._usages = usages
 
     async def list_runs(self, query: str) -> Json:
-        """Return the newest agent runs that match the query; runs that are waiting for approval come first."""
+        """Return the newest agent runs that match the query, with those waiting for approval first."""
         fields = parse_query_fields(query)
         limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
         reader = self._get_reader()
@@ -92,7 +92,7 @@ class AgentsAdmin:
         return {"enabled": True, "runs": found[:limit], "problem": self._mask(problem)}
 
     async def get_run(self, id: str) -> Json:
-        """Return an agent run with its conversation, timeline, budget, open questions and possible actions."""
+        """Return an agent run with its conversation, timeline, budget, open questions, and available actions."""
         async with self._find(id) as (reader, engine, place):
             admin = self._runs(engine)
             record, _, entries, inbox = await admin.load(id)
@@ -134,9 +134,9 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _engines(self, reader: AgentRunReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
-        """Yield engines for the journals with agent runs: the gateway's, and the one of `toolway agent`.
+        """Yield an engine for each journal that contains agent runs: the gateway's, and the one `toolway agent` uses.
 
-        Each comes with the reason why the command's journal cannot be read ("" if it can).
+        Each engine comes with the reason why the command's journal cannot be read, or "" if it can.
         """
         own = self._get_engine()
         engines = [("gateway", own)] if own is not None else []
@@ -153,7 +153,7 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _find(self, id: str) -> AsyncIterator[tuple[AgentRunReader, Workflows, str]]:
-        """Open the journal that contains an agent run. Raises `NotFound` if none does."""
+        """Open the journal that contains this agent run. Raises `NotFound` if no journal contains it."""
         reader = self._get_reader()
         missing = NotFound(f"agent run {id} does not exist", hint="toolway agent ls")
         if reader is None:
@@ -191,9 +191,9 @@ class AgentsAdmin:
         return {**row, **usage, "prompt": self._text(prompt)[:MAX_PROMPT_CHARS], "place": place}
 
     def _message(self, message: Json) -> Json:
-        """Return a message of a conversation as JSON.
+        """Return one message of a conversation as JSON.
 
-        All messages have the same fields; call arguments are JSON strings.
+        All messages have the same fields. Call arguments are JSON strings.
         """
         calls = [self._call_fields({"effect": "", **each}) for each in message.get("tool_calls") or []]
         names = self._key_names()

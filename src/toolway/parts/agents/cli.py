@@ -177,7 +177,7 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
 
 
 async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -> ExitCode:
-    """Print the events of a run until it ends, ask for approvals in a terminal, and print the answer."""
+    """Print a run's events until it ends. In a terminal, ask for approvals. Then print the answer."""
     output = context.output
     output.info(f"run {run.id}", "dim")
     asks_here = sys.stdin.isatty() and not output.as_json
@@ -291,10 +291,10 @@ async def _open_agent(
     model_urls: Sequence[str],
     record: RunRecord | None = None,
 ) -> AsyncIterator[Agent]:
-    """Open an agent over the configured servers, or over those that a stored run was started with.
+    """Open an agent over the configured servers, or over the servers that a stored run was started with.
 
-    Each server starts when it is first used. `model_urls` are addresses of models that the user has named, not those
-    of the configuration.
+    Each server starts when it is first used. `model_urls` are model addresses that the user gave directly, not ones
+    from the configuration.
     """
     _require_package()
     loaded = load_run_config(context, record)
@@ -308,7 +308,7 @@ async def _open_agent(
 
 @asynccontextmanager
 async def _open_runs(journal: str | None) -> AsyncIterator[Any]:
-    """Open the journal of runs for reading. If a run is unknown, the hint of the error is `toolway agent ls`."""
+    """Open the journal of runs for reading. If a run is unknown, the error's hint suggests `toolway agent ls`."""
     async with open_reader(journal) as reader:
         try:
             yield reader

@@ -1,4 +1,4 @@
-"""Agent runs with a call that needs your approval."""
+"""The approval inbox's view of agent runs: runs with a call that needs your approval."""
 
 from __future__ import annotations
 

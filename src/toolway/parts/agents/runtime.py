@@ -1,4 +1,4 @@
-"""Agents in a running gateway: they add themselves to its workflows."""
+"""A running gateway's agents, which are added to its workflows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AgentsRuntime(PartRuntime):
-    """A gateway's agents, as workflows and the admin API see them."""
+    """A gateway's agents, as its workflows and the admin API see them."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self.hub = context.hub
@@ -31,7 +31,7 @@ class AgentsRuntime(PartRuntime):
         self._context = context
 
     def open_reader(self) -> AgentRunReader | None:
-        """Return the reader of agent runs; None if this gateway has no folder for them."""
+        """Return the reader of agent runs, or None if this gateway has no folder for them."""
         folder = self._context.place.folder
         if folder is None:
             return None
@@ -59,9 +59,9 @@ class _ConfiguredAgents:
 def _choose_agents(
     configured: Mapping[str, ConfiguredAgent], taken: Collection[str]
 ) -> tuple[Mapping[str, ConfiguredAgent], list[ConfigIssue]]:
-    """Return the agents to offer as tools, and problems with any of them.
+    """Return the agents to offer as tools, and the problems found with the others.
 
-    An agent that has the name of a workflow is not offered.
+    An agent with the same name as a workflow is not offered.
     """
     from toolway.agents.agent import require_package
     from toolway.workflows.files import STATUS_TOOL

@@ -1,4 +1,4 @@
-"""Approval of single calls: whether a call needs one, asking for it, and stored answers."""
+"""Approval of single calls: decides whether a call needs one, asks for it, and stores the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLI = "toolway.parts.approvals.cli"
 
 
 class Approvals(Part):
-    """Rules for which calls need approval, and the gate that asks for it."""
+    """The rules for which calls need approval, and the gate that asks for it."""
 
     name = "approvals"
     code: ClassVar[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""`/admin/approvals`: calls that wait for an administrator, with their arguments, and the answers."""
+"""`/admin/approvals`: lists the calls that wait for an administrator, with their arguments, and takes the answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMAS: Final = {
 async def list_requests(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
     """Return the requests that wait for an administrator, then the ones answered in the last 15 minutes.
 
-    Long arguments are cut here, and `complete` is False. `get_request` returns all of them.
+    Long arguments are cut, and `complete` is then False. `get_request` returns them in full.
     """
     if runtime.gate is None:
         return {"enabled": False, "requests": []}
@@ -52,7 +52,7 @@ async def get_request(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
 
 
 async def get_linked_request(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
-    """Return the request for approval that a link in a message to administrators names.
+    """Return the approval request that a link in a message to administrators points to.
 
     Raises `NotFound` if the link is forged or has expired.
     """
@@ -62,7 +62,8 @@ async def get_linked_request(runtime: ApprovalsRuntime, request: AdminRequest) -
 async def decide(runtime: ApprovalsRuntime, request: AdminRequest) -> Json:
     """Approve or deny the call in a request.
 
-    Raises `NotFound` if the request no longer waits for an answer, or if a link is given that is not valid for it.
+    Raises `NotFound` if the request no longer waits for an answer, or if the body contains a link that is not valid for
+    it.
     """
     body = request.body
     yes, note, link = body.get("yes"), body.get("note", ""), body.get("link")

@@ -1,4 +1,4 @@
-"""Alert about a call that is waiting for an administrator's approval, from the request to the answer."""
+"""The alert about a call that needs an administrator's approval. It lasts from the request to the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAITS: Final = "needs-approval"
 
 
 def condition_of(event: ApprovalChanged) -> PartCondition | None:
-    """Return what has changed for administrators; None if an administrator is not concerned."""
+    """Return what an event changes for administrators, or None if it does not concern them."""
     if event.by != "admin":
         return None
     if event.action != "asked":

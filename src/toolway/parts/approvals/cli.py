@@ -1,7 +1,7 @@
 """`toolway approvals`: everything that waits for your yes or no, in one list.
 
-Calls wait at a running gateway. Other parts' questions wait in their runs, at a gateway or in a journal on this
-machine (`Part.inbox`). Ids tell them apart: only run ids have a hyphen.
+Calls wait at a running gateway. Questions from other parts wait in their runs, at a gateway or in a journal on this
+machine (`Part.inbox`). Only run ids contain a hyphen, which is how the two are told apart.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ async def run_answer(
 
 
 async def find_place(context: CommandContext, journal: str | None) -> InboxPlace:
-    """Return where to look: --gateway; --journal; or else the running gateway and this machine.
+    """Return where to look: what `--gateway` or `--journal` says, or else the running gateway and this machine.
 
-    Raises `UsageError` if --gateway and --journal are both given.
+    Raises `UsageError` if both options are given.
     """
     named = find_run_gateway(context, journal)
     if named is not None or journal is not None:
@@ -133,7 +133,7 @@ async def _find(context: CommandContext, id: str, journal: str | None) -> InboxI
 
 
 def is_run(id: str, journal: str | None) -> bool:
-    """Return True if an id belongs to a run: it has a hyphen, or a journal is given."""
+    """Return True if an id belongs to a run, which is the case if it has a hyphen or a journal is given."""
     return journal is not None or "-" in id
 
 

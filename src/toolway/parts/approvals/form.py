@@ -1,7 +1,7 @@
-"""Strings that someone reads before approving a call: server, tool, effect and every argument.
+"""Builds what someone reads before approving a call: the server, tool, effect, and every argument.
 
-Values are JSON strings with everything invisible as an escape. An administrator sees all of them. In a list, and in a
-client's form, what is too long is cut, and a mark says how much.
+Values are JSON strings in which every invisible character is escaped. Administrators see all of each value. In a list
+or a client's form, a value that is too long is cut, and a mark says how much is missing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ANSWER_FIELD: Final = "approve"
 class ArgumentReader:
     """Describes call arguments to a human reader.
 
-    `mask` hides secrets in a string. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
-    of server bank`: the reader must know what is sent without reading it.
+    `mask` hides secrets in a string. `name_secrets` says which secrets a masked text contained, such as `the secret
+    API_TOKEN of server bank`, because the reader must know what will be sent without seeing it.
     """
 
     def __init__(self, mask: Callable[[str], str], name_secrets: Callable[[str], Sequence[str]]) -> None:
@@ -39,7 +39,7 @@ class ArgumentReader:
     def describe(self, call: Call) -> list[ShownArgument]:
         """Return everything this call will send: arguments, other request parameters, and its `_meta`.
 
-        Keys of protocol and tracing are left out.
+        Protocol and tracing keys are left out.
         """
         others = {f"request.{name}": value for name, value in call.params.items() if name not in _NOT_LISTED}
         others |= {f"request._meta.{name}": value for name, value in bound_meta(call).items()}
@@ -59,14 +59,14 @@ class ArgumentReader:
 
 
 def size_of(arguments: Iterable[ShownArgument]) -> int:
-    """Return how many bytes someone has to read."""
+    """Return how many bytes of arguments the approver has to read."""
     return sum(
         len(text.encode("utf-8", "replace")) for each in arguments for text in (each.name, each.value, each.note)
     )
 
 
 def cut_arguments(arguments: Sequence[ShownArgument]) -> list[ShownArgument]:
-    """Return the arguments for a list or form, cut if too long. Same object if nothing is cut."""
+    """Return the arguments for a list or form, cut if they are too long. If nothing is cut, this is the same object."""
     shown: list[ShownArgument] = []
     left = MAX_ALL_CHARS
     for position, each in enumerate(arguments):
@@ -88,7 +88,7 @@ def describe_effect(call: Call) -> str:
 
 
 def build_question(call: Call, arguments: Iterable[ShownArgument], digest: str) -> Json:
-    """Return the params of the elicitation that asks a client's user about a call."""
+    """Return the elicitation params for asking a client's user about a call."""
     lines = [
         "Approve this call?",
         f"Server: {call.server}",
@@ -106,7 +106,7 @@ def build_question(call: Call, arguments: Iterable[ShownArgument], digest: str) 
 
 
 def describe_line(argument: ShownArgument, between: str) -> str:
-    """Return one line about an argument, with a note about what is masked in it."""
+    """Return one line about an argument, noting what is masked in it."""
     note = f"  ← {argument.note}" if argument.note else ""
     return f"{argument.name}{between}{argument.value}{note}"
 

@@ -1,12 +1,13 @@
-"""A gateway's decision whether someone must approve a call; asks for the approval, and uses the answer once.
+"""The gate that decides whether someone must approve a call, asks for the approval, and lets each answer count once.
 
-`client` asks the user of the calling client. A modern client gets the result `input_required` and calls again with the
-answer; a legacy client is asked on the stream of its call. This protects against mistakes only: a program can answer
-too. If the client cannot be asked, the call waits for an administrator.
+With `client`, the gateway asks the user of the calling client. A modern client gets the result `input_required` and
+calls again with the answer; a legacy client is asked on the call's stream. This only protects against mistakes, because
+a program can answer too. If the client cannot be asked, the call waits for an administrator.
 
-`admin` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
+With `admin`, the call ends at once with `ApprovalRequired`, and the client repeats it after an administrator has
+approved it.
 
-An answer covers one call: the same caller, tool, definition and arguments, within 15 minutes
+An answer covers one call: the same caller, tool, definition, and arguments, within 15 minutes
 ([0037](docs/decisions/0037-approvals.md)).
 """
 
@@ -74,11 +75,11 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class CallApprovals:
-    """Implementation of `CallGate`: holds the rules that say which calls someone must approve, and the requests.
+    """Implementation of `CallGate`: holds the approval requests, and the rules for which calls need one.
 
     Administrators list and answer the requests through it. `mask` hides secrets in strings, `name_secrets` returns
-    which ones a text contains, `emit` reports events.
-    `links` verifies links in messages to administrators; without it no link is valid. `now` returns wall time.
+    which secrets a text contains, and `emit` reports events. `links` verifies the links in messages to administrators;
+    without it, no link is valid. `now` returns the wall-clock time.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class CallApprovals:
         return bool(self._rules) or any(each.may_ask for each in self._checks)
 
     def add_check(self, check: CallCheck) -> None:
-        """Ask `check` about every call, too. Administrators answer for it as they do for the rules."""
+        """Let `check` decide about every call as well. Administrators answer for it as they do for the rules."""
         self._checks.append(check)
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
         """Use these approval rules from now on. Return True if they changed.
 
-        Raises `ConfigError` if a condition is invalid; the old rules then stay.
+        Raises `ConfigError` if a condition is invalid; the old rules then remain in use.
         """
         settings = list(rules.items())  # their order counts
         if settings == self._settings:
@@ -126,7 +127,7 @@ class CallApprovals:
         return True
 
     async def close(self) -> None:
-        """Close the store of requests for approval."""
+        """Close the store of approval requests."""
         if self._expressions is not None:
             self._expressions.close()
             self._expressions = None
@@ -143,9 +144,9 @@ class CallApprovals:
         return (*self._rules.find(server, name, destructive=destructive), *checked)
 
     def quick_check(self, rules: Sequence[ApproveRule | CheckedRule], caller: str) -> Callable[[], bool] | None:
-        """Return a function that says whether a caller's next call may skip the full check, or None.
+        """Return a function that says whether the caller's next call may skip the full check, or None if no call may.
 
-        Calls may only skip it if the tool has exactly one rule, and that rule's check agrees.
+        Calls may only skip it if the tool has exactly one rule and that rule's check agrees.
         """
         (first, *others) = rules
         return None if others or not isinstance(first, CheckedRule) else first.check.quick_check(first.rule, caller)
@@ -188,15 +189,15 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
 
     def _basis(self, binding: ApprovalBinding) -> str:
-        """Return a hash of a call, its tool definition and the approval rules.
+        """Return a hash of a call, its tool definition, and the approval rules.
 
-        An answer is only valid while none of them changes.
+        An answer stays valid only while none of these change.
         """
         rules = [(key, rule.by, rule.when) for key, rule in self._settings]
         return hashlib.sha256(msgspec.json.encode([binding.digest, binding.definition, rules])).hexdigest()
 
     async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
-        """Return who must approve a call with these arguments: `client` or `admin`. None if no rule applies."""
+        """Return who must approve a call with these arguments (`client` or `admin`), or None if no rule applies."""
         for rule in rules:  # rules for administrators come first
             if not rule.when or await self._is_met(rule.when, arguments):
                 return rule.by
@@ -221,9 +222,9 @@ class CallApprovals:
     # -- the user of the client ---------------------------------------------------------------------------------------
 
     def _ask_later(self, call: Call, binding: ApprovalBinding) -> ApprovalResult:
-        """Return the result `input_required`, which asks a modern client's user to approve the call.
+        """Return the result `input_required`, which makes a modern client ask its user to approve the call.
 
-        The client sends its sealed state back with the answer. Nothing else is stored about the question.
+        The client sends the sealed state back with its answer. The gateway stores nothing else about the question.
         """
         state = _State("asked", new_nonce(), self._basis(binding))
         self._report(call, binding, "asked", state.nonce)
@@ -232,9 +233,9 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
 
     async def _ask_now(self, call: Call, binding: ApprovalBinding) -> Json | None:
-        """Ask a legacy client's user to approve the call, on the call's stream.
+        """Ask a legacy client's user, on the call's stream, to approve the call.
 
-        Return the answer; None if the client cannot be asked.
+        Return the answer, or None if the client cannot be asked.
         """
         assert call.callbacks is not None
         clock = asyncio.get_running_loop().time
@@ -262,9 +263,9 @@ class CallApprovals:
         return call
 
     async def _use_answer(self, call: Call, binding: ApprovalBinding, state: _State, answer: Json | None) -> Call:
-        """Return the call if a modern client's answer approves it. Raises `CallError` if not.
+        """Return the call if a modern client's answer approves it, and raise `CallError` otherwise.
 
-        The sealed state proves that the answer is for this call of this caller.
+        The sealed state proves that the answer is for this call by this caller.
         """
         await self._spend(call, binding, state)
         return self._accept(call, binding, answer, state.nonce)
@@ -290,9 +291,10 @@ class CallApprovals:
     # -- administrators ------------------------------------------------------------------------------------------------
 
     async def _require_admin(self, call: Call, binding: ApprovalBinding) -> Call:
-        """Return the call if an administrator has approved it. Raises `CallError` if not.
+        """Return the call if an administrator has approved it, and raise `CallError` otherwise.
 
-        A request for approval is then stored, unless one for the same call waits or was denied.
+        In that case an approval request is stored first, unless a request for the same call already waits or was
+        denied.
         """
         now = self._now()
         arguments = self._reader.describe(call)
@@ -390,8 +392,9 @@ class CallApprovals:
     ) -> ApprovalRequest:
         """Approve or deny a request as the principal `who`. Return the request with the answer.
 
-        `link` is the link by which the principal found the request, if there is one. Raises `NotFound` if it is not
-        valid for this request, or if the request no longer waits; `ConfigError` if a caller would approve its own call.
+        `link` is the link through which the principal found the request, if any. Raises `NotFound` if the link is not
+        valid for this request or the request no longer waits, and `ConfigError` if callers try to approve their own
+        calls.
         """
         if link is not None and self._id_in(link) != id_:
             raise NotFound(
@@ -468,9 +471,10 @@ def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """Content of the sealed state that a client gets with a question and sends back.
+    """The content of the sealed state that a client gets with a question and sends back.
 
-    Kind `asked`: the gateway asked for an approval. Kind `rest`: the call was approved, and its server needs input.
+    Its kind is `asked` if the gateway asked for an approval, and `rest` if the call was approved and its server needs
+    input.
     """
 
     kind: Literal["asked", "rest"]

@@ -1,8 +1,8 @@
-"""Stored approval requests, and the interface of their stores.
+"""Approval requests, and the interface of the stores that keep them.
 
-A store decides atomically: if two calls use one approval at the same time, on any nodes, only one gets it. A stored
-request is sealed with the key of the gateway. So a program that can write to the store can neither read arguments nor
-approve a call.
+A store decides atomically: if two calls try to use the same approval at the same time, even on different nodes, only
+one gets it. Stored requests are encrypted with the gateway's key, so a program that can write to the store can neither
+read arguments nor approve calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
 
 
 class ShownArgument(msgspec.Struct, frozen=True):
-    """A call argument as shown before the call is approved."""
+    """A call argument in the form in which the approver sees it."""
 
     name: str
     value: str  # JSON text, all of it; secrets are masked
@@ -36,7 +36,7 @@ class ShownArgument(msgspec.Struct, frozen=True):
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """Request to an administrator to approve one call, with the administrator's answer."""
+    """A request to an administrator to approve one call, including the administrator's answer."""
 
     id: str
     key: str  # what the approval is bound to (`bind_call`)
@@ -56,9 +56,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimOutcome(NamedTuple):
-    """Result of `ApprovalStore.claim`: the outcome, and the approval request it is about.
+    """The result of `ApprovalStore.claim`: the outcome, and the approval request it refers to.
 
-    `expired` are other requests, which expired without an answer.
+    `expired` lists other requests that expired without an answer.
     """
 
     outcome: Literal["used", "denied", "pending", "asked", "full"]
@@ -67,26 +67,30 @@ class ClaimOutcome(NamedTuple):
 
 
 class ApprovalStore(Protocol):
-    """Stores approval requests. Methods raise `StoreError` if that fails; then no call is sent."""
+    """Stores approval requests. If storing fails, methods raise `StoreError`, and no call is sent."""
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
-        """Use up the administrator's approval of the call in `request`, if there is one; otherwise ask for it.
+        """Use up the administrator's approval of the call in `request`, or ask for one if there is none.
 
-        To ask is to store `request`, unless a request for the same call waits or was denied, or too many requests wait.
+        Asking means storing `request`, unless a request for the same call waits or was denied, or too many requests
+        wait.
         """
         ...
 
     async def spend(self, nonce: str) -> bool:
-        """Record that a client's answer to an approval question was used. `nonce` is the unique name of the question.
+        """Record that a client's answer to an approval question was used. `nonce` is the question's unique name.
 
-        Return False if it was used before, or if too many answers are recorded.
+        Return False if the answer was used before, or if too many answers are recorded.
         """
         ...
 
     async def decide(
         self, id: str, state: Literal["approved", "denied"], who: str, reason: str
     ) -> ApprovalRequest | None:
-        """Store the answer to a request. Return the request with the answer; None if it does not wait for one."""
+        """Store the answer to a request.
+
+        Return the request with the answer, or None if the request does not wait for one.
+        """
         ...
 
     async def load(self) -> list[ApprovalRequest]:
@@ -110,7 +114,7 @@ def new_request_id() -> str:
 
 
 def new_nonce() -> str:
-    """Return a new random name for a question to a client, to accept its answer only once."""
+    """Return a new random name for a question to a client, so its answer is accepted only once."""
     return secrets.token_urlsafe(16)
 
 
@@ -125,19 +129,19 @@ class RequestSealer:
         return self._sealer.seal(_SEALED_KIND, msgspec.to_builtins(request), max(0.0, request.until - self._now()))
 
     def open(self, sealed: Any) -> ApprovalRequest | None:
-        """Decrypt a stored request, even if it has expired.
+        """Decrypt a stored request, even an expired one.
 
-        Return None if it was not encrypted with the key of the gateway.
+        Return None if it was not encrypted with the gateway's key.
         """
         found = self._sealer.open_with_expiry(_SEALED_KIND, sealed) if isinstance(sealed, str) else None
         return msgspec.convert(found[1], ApprovalRequest) if found is not None else None
 
 
 class ApprovalLinks:
-    """Signed links to the dashboard page of one request for approval, for messages to administrators.
+    """Signed links to the dashboard page of one approval request, for messages to administrators.
 
-    A link grants no access: the page needs an administrator's session, and a GET changes nothing. The signature
-    proves that this gateway wrote the link for this request, and expires with the request. Cluster nodes accept each
+    A link does not grant access: the page needs an administrator's session, and a GET changes nothing. The signature
+    proves that this gateway created the link for this request. It expires with the request. Cluster nodes accept each
     other's links.
     """
 
@@ -146,12 +150,12 @@ class ApprovalLinks:
         self._now = now
 
     def create_url(self, gateway_url: str, id_: str, asked_at: float) -> str:
-        """Return the URL of the page. `gateway_url` is from the configuration, never from a request."""
+        """Return the URL of the page. `gateway_url` comes from the configuration, never from a request."""
         seconds = asked_at + APPROVAL_LIFETIME_S - self._now()
         return f"{gateway_url.rstrip('/')}/dashboard/approvals/{self._sealer.seal(_LINK_KIND, id_, seconds)}"
 
     def read(self, link: str) -> str | None:
-        """Return the request id in the last part of a link; None if the link is forged or expired."""
+        """Return the request id in the last part of a link, or None if the link is forged or expired."""
         found = self._sealer.open(_LINK_KIND, link)
         return found if isinstance(found, str) else None
 
@@ -159,10 +163,10 @@ class ApprovalLinks:
 def decide_claim(
     known: Sequence[ApprovalRequest], request: ApprovalRequest, pending: int, pending_of_caller: int
 ) -> ClaimOutcome:
-    """Decide a claim (`ApprovalStore.claim`): is the call approved, denied, or must it wait? No I/O.
+    """Decide, without I/O, whether the call in a claim (`ApprovalStore.claim`) is approved, denied, or has to wait.
 
-    `known` are the stored requests for the same call that have not expired. The store then writes the returned request
-    if the outcome is `used` or `asked`.
+    `known` are the stored requests for the same call that have not expired. If the outcome is `used` or `asked`, the
+    store then writes the returned request.
     """
     by_state = {each.state: each for each in known}
     if (approved := by_state.get("approved")) is not None:

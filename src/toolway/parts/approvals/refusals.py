@@ -1,4 +1,4 @@
-"""Errors of calls that no administrator can be asked about, and of a store that cannot be used. Nothing was sent."""
+"""Errors for calls that no administrator can be asked about, or whose approval store fails. Nothing was sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queue_full(call: Call) -> CallError:
 
 
 def store_unavailable(exc: StoreError) -> ServerUnavailable:
-    """Return an administrator's error when approval requests cannot be read or written."""
+    """Return the error for administrators when approval requests cannot be read or written."""
     return ServerUnavailable(
         "approvals are unavailable",
         detail=str(exc)[:300],

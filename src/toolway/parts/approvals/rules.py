@@ -108,7 +108,7 @@ class ApproveRules:
         return self._destructive is not None or bool(self._patterns)
 
     def find(self, server: str, tool: str, *, destructive: bool) -> tuple[ApproveRule, ...]:
-        """Return the rules that may require an approval for a tool call, rules for administrators first."""
+        """Return the rules that may require approval for a call to this tool, with administrators' rules first."""
         name = f"{server}.{tool}"
         named = next((rule for pattern, rule in self._patterns if pattern.match(name)), None)
         if named is not None and named.by == "none":

@@ -1,4 +1,4 @@
-"""Approvals in a running gateway: opens the gate and gives it the rules."""
+"""Approvals in a running gateway: opens the gate and keeps its rules up to date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolway.parts.approvals.store import DatabaseApprovalStore
 
 
 class ApprovalsRuntime(PartRuntime):
-    """A gateway's approvals. `gate` is None if the gateway stores nothing, so it cannot ask."""
+    """A gateway's approvals. `gate` is None if the gateway stores nothing, because it cannot ask without a store."""
 
     def __init__(self, hub: HubCore, gate: CallApprovals | None) -> None:
         self.hub = hub
@@ -41,7 +41,7 @@ class ApprovalsRuntime(PartRuntime):
 
     @staticmethod
     def with_gate(context: PartContext, gate: CallApprovals) -> ApprovalsRuntime:
-        """Make this gate decide about every call of a gateway."""
+        """Let this gate decide about every call through the gateway."""
         if context.api_keys is not None:
             gate.person_of = context.api_keys.person_of
         context.set_gate(gate)
@@ -84,7 +84,7 @@ def _rules_of(settings: Any) -> Mapping[str, ApproveRule]:
 
 
 def _links_of(links: ApprovalLinks, gateway_url: Callable[[], str]) -> Callable[[Alert], str]:
-    """Return a function that returns an alert page's URL, or "" if the alert is not a request."""
+    """Return a function that returns the URL for an alert, or "" if the alert is not about an approval request."""
 
     def link_of(alert: Alert) -> str:
         url = gateway_url() if alert.kind == WAITS else ""

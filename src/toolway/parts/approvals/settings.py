@@ -17,5 +17,8 @@ class ApprovalSettings(msgspec.Struct, frozen=True):
 
 
 def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> ApprovalSettings:
-    """Return the setting `approve` of a `toolway` block. Raises `ConfigError`. Conditions are not templates."""
+    """Return the setting `approve` of a `toolway` block. Raises `ConfigError`.
+
+    Variables in conditions are not expanded.
+    """
     return ApprovalSettings(parse_approve(block.get("approve")))

@@ -1,10 +1,11 @@
 """Approval requests in the part's database, shared by all processes of the gateway.
 
-Every change is one transaction, and is stored before a call is sent. So if two calls use one approval at the same
-time, on any nodes, only one gets it, and an approval is used at most once even if the gateway is killed.
+Every change is one transaction, and it is stored before a call is sent. So if two calls use the same approval at the
+same time, even on different nodes, only one gets it, and an approval is used at most once even if the gateway is
+killed.
 
-In a cluster the table of requests is signed. Used client answers are not signed: whoever can delete rows in the
-database can replay an answer that a client gave itself.
+In a cluster, the rows of requests are signed, but the rows that record used client answers are not: someone who can
+delete rows in the database can replay an answer that their own client gave.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class DatabaseApprovalStore:
-    """Stores approval requests in the part's database (`ApprovalStore`). `now` returns wall time."""
+    """Stores approval requests in the part's database (`ApprovalStore`). `now` returns the wall-clock time."""
 
     def __init__(self, database: Database, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -50,7 +51,7 @@ class DatabaseApprovalStore:
         self._now = now
 
     async def close(self) -> None:
-        """Wait for changes that are being written, then close the database."""
+        """Wait until pending changes are written, then close the database."""
         await self._database.close()
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
@@ -126,9 +127,9 @@ class DatabaseApprovalStore:
         db.put_rows(REQUESTS, {request.id: row})
 
     def _select_all(self, db: Transaction, condition: str, **values: str) -> list[ApprovalRequest]:
-        """Return the requests that meet a condition. Raises `StoreError` if a row was changed without its signature.
+        """Return the requests that meet a condition. Raises `StoreError` if a row does not match its signature.
 
-        What such a row said is not known: it may have been the answer of the administrator.
+        What the altered row said is unknown, and it may have been an administrator's answer.
         """
         rows = db.select(REQUESTS, condition, **values)
         if len(rows) != db.count(REQUESTS, condition, **values):
@@ -136,14 +137,14 @@ class DatabaseApprovalStore:
         return self._open_rows(rows)
 
     def _select(self, db: Transaction, condition: str, **values: float) -> list[ApprovalRequest]:
-        """Return matching requests, without tampered ones."""
+        """Return matching requests, leaving out rows that were tampered with."""
         return self._open_rows(db.select(REQUESTS, condition, **values))
 
     def _open_rows(self, rows: Mapping[str, Row]) -> list[ApprovalRequest]:
         return [found for id, row in rows.items() if (found := self._open(id, row)) is not None]
 
     def _open(self, id: str, row: Row) -> ApprovalRequest | None:
-        """Decrypt the request in a row. Log and return None if this gateway did not write it."""
+        """Decrypt the request in a row. If this gateway did not write the row, log that and return None."""
         found = self._sealer.open(row[-1])
         if found is None or (found.id, found.state) != (id, row[1]):
             _log.error("E-APPROVAL-STORE: a request for approval is ignored: %r was changed without the key", id)

@@ -1,4 +1,4 @@
-"""Calls waiting for approval at the running gateway, for `toolway approvals`."""
+"""The calls that need approval at the running gateway, for `toolway approvals`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WaitingCall:
         return self._request
 
     def list_rows(self) -> list[tuple[str, ...]]:
-        """Return the call's row in the table of waiting items."""
+        """Return the rows for this call in the table of waiting items."""
         request = self._request
         tool = f"{request['server']}.{request['tool']}"
         return [(self.id, request["state"], "call", tool, request["caller"], _describe_time(request))]
@@ -52,14 +52,17 @@ class WaitingCall:
 
 
 class WaitingCalls:
-    """Waiting calls at the gateway that a command uses."""
+    """The waiting calls at the gateway that a command talks to."""
 
     def __init__(self, context: CommandContext, place: InboxPlace) -> None:
         self._context = context
         self._gateway = place.gateway
 
     async def read(self) -> Json:
-        """Return all requests, and whether any rule asks. Without a gateway, there are none."""
+        """Return all requests, and whether any rule asks for approval.
+
+        If no gateway is running, the list of requests is empty.
+        """
         if self._gateway is None:
             return {"enabled": False, "requests": []}
         return await self._gateway.request_admin("GET", "approvals")
@@ -69,7 +72,7 @@ class WaitingCalls:
         return [WaitingCall(self._gateway, each) for each in found["requests"]] if self._gateway is not None else []
 
     async def get(self, id: str) -> WaitingCall:
-        """Return one call. Raises `NotFound`, and `ServerUnavailable` if no gateway is running."""
+        """Return one call. Raises `NotFound` if it is unknown, and `ServerUnavailable` if no gateway is running."""
         gateway = await require_gateway(
             self._context.output,
             self._context.target_options,

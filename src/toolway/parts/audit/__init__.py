@@ -1,6 +1,6 @@
-"""Reading, verifying and signing the audit log, its PostgreSQL storage, doctor checks and metrics.
+"""The audit log's commands, signatures, PostgreSQL storage, doctor checks, and metrics.
 
-The log is written by the package `toolway.audit`, which programs use without a gateway.
+The package `toolway.audit` writes the log, and programs can use it without a gateway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _FILE = ("config",)
 class AuditLogs(Part):
     """Everything about the audit log except recording calls.
 
-    Its setting is not parsed here: programs may write a log too, and `toolway.config` checks its signer.
+    This part does not parse the audit setting, because programs may write a log too, and `toolway.config` checks the
+    signer.
     """
 
     name = "audit"

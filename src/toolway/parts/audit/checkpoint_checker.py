@@ -18,13 +18,13 @@ MAX_DISTANCE: Final = 50_000  # records between a checkpoint and the record that
 class CheckpointChecker:
     """Compares an audit log with its checkpoints while `verify` reads it.
 
-    Checkpoints are stored in records of the log itself, and in notes or other files.
+    Checkpoints are stored as records in the log itself, and in notes or other files.
     """
 
     def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:
-        """Create the checker. `noted` are checkpoints that are stored outside the log.
+        """Create a checker. `noted` are the checkpoints stored outside the log.
 
-        Signatures are checked with `keys`; without keys, only the hashes of records are compared.
+        Signatures are checked with `keys`. Without keys, only the hashes of records are compared.
         """
         self._keys = {key.id: key for key in keys}
         self._noted = sorted(set(noted), key=lambda each: each.through)
@@ -36,9 +36,9 @@ class CheckpointChecker:
         self.newest: Checkpoint | None = None  # the last that is in the log, with a valid signature
 
     def rows(self, rows: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield the records of a log, oldest first, and compare each with the checkpoints.
+        """Yield a log's records, oldest first, and compare each with the checkpoints.
 
-        Raises `TamperedLog` if a record differs from its checkpoint or is missing, or if a signature is wrong.
+        Raises `TamperedLog` if a record is missing or differs from its checkpoint, or if a signature is wrong.
         """
         head = ChainHead()
         for row in rows:

@@ -1,4 +1,4 @@
-"""`toolway audit verify` and `ls`: verify the audit log, list its records. Other commands are in `cli_export.py`."""
+"""`toolway audit verify` and `ls`: verify the audit log, and list its records. The rest is in `cli_export.py`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def run_audit_verify(
 
 
 def _list_missing_keys(found: Iterable[VerifiedLog], *, has_key: bool, has_public_key: bool) -> list[str]:
-    """Return what could not be checked because a key is missing."""
+    """Return what could not be checked because keys are missing."""
     missing = []
     if not has_key:
         missing.append("skipped the MAC check: no log key found (pass --key FILE)")
@@ -164,7 +164,7 @@ def _list_missing_keys(found: Iterable[VerifiedLog], *, has_key: bool, has_publi
 
 
 def unchecked_error(location: str, missing: list[str]) -> ConfigError:
-    """Return the error for a log that was read without the keys to prove it is intact."""
+    """Return the error for a log that was read without the keys that could prove it is intact."""
     return ConfigError(
         f"the audit log cannot be verified without its keys: {location}",
         detail="; ".join(missing),
@@ -220,9 +220,9 @@ def build_filter(
 
 
 def parse_time(option: str, text: str) -> str:
-    """Parse an ISO date or time (UTC if it names no zone) or an age such as 7d.
+    """Parse an ISO date or time (in UTC if it names no time zone), or an age such as `7d`.
 
-    Return it in the form of audit records.
+    Return the time in the form that audit records use.
     """
     if not text:
         return ""

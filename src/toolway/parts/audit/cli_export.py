@@ -183,9 +183,9 @@ def _export(output: Output, settings: AuditSettings, query: AuditQuery, to: Path
 def _export_signed(
     output: Output, settings: AuditSettings, query: AuditQuery, to: Path | None, public_keys: Sequence[Path]
 ) -> ExitCode:
-    """Write a signed export of the audit log. If it cannot be signed, no file is written, and the exit code is 9.
+    """Write a signed export of the audit log. If it cannot be signed, write no file and return exit code 9.
 
-    The whole log is verified first, as `verify` does: with its MACs and checkpoints.
+    As with `verify`, the whole log is verified first, including its MACs and checkpoints.
     """
     try:
         signer = load_signer(with_cluster_key(settings))
@@ -244,9 +244,9 @@ def _write_signed(
 
 @contextmanager
 def _private_file(to: Path | None) -> Iterator[IO[bytes]]:
-    """Open a new file that only this user can read. It is renamed to `to` if the block ends without an error.
+    """Open a new file that only this user can read, and rename it to `to` if the block ends without an error.
 
-    If `to` is None, its content is written to stdout instead.
+    If `to` is None, write its content to stdout instead.
     """
     if to is None:
         with tempfile.TemporaryFile() as draft:

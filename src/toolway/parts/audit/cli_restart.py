@@ -25,7 +25,7 @@ def audit_restart(
         str, typer.Option("--reason", metavar="TEXT", help="Why; recorded in the new log.", show_default=False)
     ] = "",
 ) -> CommandResult:
-    """Begin a lost or altered log again. Its first record says who did it, and names the last signed record before."""
+    """Restart a lost or altered log. The first new record names who did it, and the last signed record before it."""
     settings = with_cluster_key(audit_settings(context, log))
     try:
         done = restart_log(settings, describe_user(), reason[:MAX_REASON_CHARS])

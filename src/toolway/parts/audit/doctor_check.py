@@ -29,7 +29,7 @@ _RESTART: Final = "toolway audit restart"
 
 
 def check_file(gateway: GatewaySettings) -> Iterator[Check]:
-    """Check the audit log that these gateway settings would write: its location and newest records."""
+    """Check the audit log that a gateway with these settings would write: its location and newest records."""
     folder = gateway_state_folder(os.environ)
     if gateway.audit is None or folder is None:
         return  # no gateway could be started here at all
@@ -56,9 +56,9 @@ def check_file(gateway: GatewaySettings) -> Iterator[Check]:
 
 
 def _check_log_location(file: Path) -> Check | None:
-    """Return a failed check or a warning if the audit log file is not writable or its disk is nearly full.
+    """Return a failure if the audit log file is not writable, and a warning if its disk is nearly full.
 
-    Return None if neither is true.
+    Return None if neither is the case.
     """
     folder = next(each for each in (file.parent, *file.parents) if each.exists())
     if not os.access(file if file.exists() else folder, os.W_OK):

@@ -1,4 +1,4 @@
-"""Signed checkpoints for `toolway audit verify`, with public keys, from the state folder or a file."""
+"""The public keys and signed checkpoints that `toolway audit verify` uses, from the state folder or a file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class LogCheckpoints:
-    """Public keys and known checkpoints (signed ends) of the audit logs to verify."""
+    """Public keys and known checkpoints (signed ends) for the audit logs to verify."""
 
     def __init__(self, settings: AuditSettings, file: Path | None, keys: Sequence[Path]) -> None:
-        """Load the public keys and the checkpoints. Raises `UsageError` if a given file cannot be used."""
+        """Load the public keys and the checkpoints. Raises `UsageError` if a file that the user gave cannot be used."""
         self._notes = create_notes(settings)
         own = load_verifier(settings)
         self._keys = [*map(load_public_key, keys), *([own] if own is not None else [])]
@@ -38,7 +38,7 @@ class LogCheckpoints:
     def checker(self, sink: AuditSink, macs: RecordMacs | None, *, is_only: bool) -> CheckpointChecker:
         """Return an object that compares one audit log with its checkpoints.
 
-        `is_only` means that all given checkpoints are of this log, even if it was renamed.
+        `is_only` means that all given checkpoints belong to this log, even if it was renamed.
         """
         given = [each for each in self._given if is_only or each.log == log_name(sink.location)]
         return CheckpointChecker(self._keys, [*self._notes.read_for(sink, macs), *given])

@@ -34,10 +34,10 @@ LogFile = Annotated[
 
 
 def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
-    """Return the settings of an audit log: of `file` if given, else of the configured log, else of the default log.
+    """Return the settings for `file` if given, or else for the configured audit log or the default one.
 
-    A file is read as what it contains, SQLite or JSON lines, however it is named. Without `--config`, the config file
-    of the running gateway is read, wherever it is. Raises `ConfigError` if a config file cannot be read.
+    Whether a file is SQLite or JSON lines depends on its content, not its name. Without `--config`, the running
+    gateway's config file is read, wherever it is. Raises `ConfigError` if a config file cannot be read.
     """
     if file is None:
         return _configured_settings(context)
@@ -91,7 +91,7 @@ def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
 
 
 def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return what checks the MACs (keyed hashes) of records; None if the key file does not exist.
+    """Return an object that checks the records' MACs (keyed hashes), or None if the key file does not exist.
 
     Raises `UsageError` if the file `key` cannot be read.
     """
@@ -105,10 +105,10 @@ def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
 
 
 def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
-    """Read the audit log's journal: records that are not in the log yet.
+    """Read the audit log's journal, and return the records that are not in the log yet.
 
-    Read it before the log. None if the journal or its key is missing. Raises `SinkBroken` if the journal
-    was changed.
+    Call this before you read the log. Return None if the journal or its key is missing. Raises `SinkBroken` if the
+    journal was changed.
     """
     settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings
     try:
@@ -127,7 +127,7 @@ def with_cluster_key(settings: AuditSettings) -> AuditSettings:
 
 
 def describe_pruned(found: VerifiedLog) -> str:
-    """Return which records were removed, when and by which rule; empty if none were."""
+    """Return which records were removed, when, and by which rule, or an empty list if none were."""
     parts = []
     for each in found.pruned:
         when = (
@@ -140,7 +140,7 @@ def describe_pruned(found: VerifiedLog) -> str:
 
 
 def report_altered(output: Output, location: str, why: str) -> ExitCode:
-    """Print that a log was altered, and return 9."""
+    """Print that a log was altered, and return exit code 9."""
     error = ConfigError(
         f"the audit log was altered or damaged: {location}",
         detail=mask_secrets(why),

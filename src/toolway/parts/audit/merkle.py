@@ -25,7 +25,7 @@ def _hash_node(left: bytes, right: bytes) -> bytes:
 
 
 class MerkleTree:
-    """Merkle tree that grows by leaves and yields its root hash. Stores one hash per level, not the leaves."""
+    """A Merkle tree: add leaves to it, and read its root hash. It stores one hash per level, not the leaves."""
 
     def __init__(self) -> None:
         self._complete: list[bytes] = []  # roots of complete subtrees, the largest first
@@ -76,7 +76,7 @@ def _root(leaves: Sequence[bytes], first: int, size: int) -> bytes:
 
 
 def root_from_proof(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the Merkle root that an inclusion proof yields; None if the proof does not fit a tree of this size.
+    """Return the Merkle root that an inclusion proof yields, or None if the proof does not fit a tree of this size.
 
     See RFC 9162, 2.1.3.2.
     """

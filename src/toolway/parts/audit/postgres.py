@@ -1,14 +1,14 @@
-"""Audit logs in a PostgreSQL table: one hash chain of records per log or cluster node.
+"""Audit logs in a PostgreSQL table, with one hash chain of records per log or cluster node.
 
-Several gateways can use one table: each has its own chain, by the log's name. The writer of a chain holds an advisory
-lock, which ends with its connection. A group of records is one statement and one commit. A commit is on disk before it
-returns, independent of the server's default.
+Several gateways can use one table, because each has its own chain under its log's name. A chain's writer holds an
+advisory lock, which is released when its connection ends. A group of records is one statement and one commit, and a
+commit is on disk before it returns, whatever the server's default is.
 
-The nodes of a cluster share a name, and each writes to one of its chains: `gateway`, `gateway#2`, … A chain has one
-writer, so writers never wait for each other, and each record follows one of the same process. A starting node takes the
-first chain without a writer. So there are never more chains than nodes were running at once. The next node that starts
-recovers the chain of a node that died. A node can lose its chain to another node, if the server thinks that it is gone.
-It then starts a new chain, which records the one it continues.
+The nodes of a cluster share a name, and each writes to one of the chains under it: `gateway`, `gateway#2`, … A chain
+has only one writer, so writers never wait for each other, and each record follows one from the same process. A node
+that starts takes the first chain without a writer, so there are never more chains than nodes that ran at once, and the
+next node to start recovers the chain of a node that died. If the server thinks a node is gone, another node can take
+over its chain. The node then starts a new chain, which records the chain it continues.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def is_psycopg_installed() -> bool:
 
 
 class PostgresSink:
-    """Audit sink that stores one log, a hash chain of records, in a PostgreSQL table."""
+    """An audit sink that stores one log, a hash chain of records, in a PostgreSQL table."""
 
     def __init__(self, address: str, log: str, *, read_only: bool = False) -> None:
         self._address = address
@@ -193,9 +193,9 @@ class PostgresSink:
 
 
 class SharedPostgresSink(PostgresSink):
-    """Audit sink of a cluster node. Nodes share a log name, but write to separate logs under it.
+    """The audit sink of a cluster node. Nodes share a log name, but write to separate logs under it.
 
-    On opening, the node takes the first of these logs that has no writer.
+    When it opens, the node takes the first of these logs that has no writer.
     """
 
     def __init__(self, address: str, name: str) -> None:
@@ -206,7 +206,7 @@ class SharedPostgresSink(PostgresSink):
     def switch_to_empty(self) -> bool:
         """Switch to another log under the shared name that is empty and has no writer.
 
-        Return False if there is none.
+        Return False if every log has a writer or records.
         """
         before = self._log
         for log in _log_names(self._name):
@@ -241,7 +241,7 @@ def _log_names(name: str) -> Iterator[str]:
 
 
 def _lock_id(log: str) -> int:
-    """Return the id of the PostgreSQL advisory lock that the writer of a log holds."""
+    """Return the id of the PostgreSQL advisory lock that a log's writer holds."""
     return int.from_bytes(hashlib.sha256(f"toolway audit {log}".encode()).digest()[:8], "big", signed=True)
 
 

@@ -1,4 +1,4 @@
-"""Searches an audit log, including journal records that are not in it yet."""
+"""Searches an audit log, including journal records that have not reached it yet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AuditQuery:
 def find_newest(sink: AuditSink, query: AuditQuery, limit: int, unstored: Sequence[bytes] = ()) -> list[RecordFields]:
     """Return the newest `limit` records of a log that match `query`, ordered oldest first.
 
-    `unstored` are records that are only in the journal yet. Raises `SinkBroken` if stored data is not a record.
+    `unstored` are records that are still only in the journal. Raises `SinkBroken` if stored data is not a record.
     """
     newest = (unstored_to_json(each) for each in reversed(unstored))
     return list(islice(_find_backward(chain(newest, map(record_to_json, sink.read_backward())), query), limit))[::-1]
@@ -70,7 +70,7 @@ def _find_backward(records: Iterable[RecordFields], query: AuditQuery) -> Iterat
 def find_all(sink: AuditSink, query: AuditQuery, unstored: Iterable[bytes] = ()) -> Iterator[RecordFields]:
     """Yield all records of a log that match `query`, oldest first.
 
-    `unstored` are records that are only in the journal yet. Raises `SinkBroken` if stored data is not a record.
+    `unstored` are records that are still only in the journal. Raises `SinkBroken` if stored data is not a record.
     """
     for found in chain(map(record_to_json, sink.read_forward()), map(unstored_to_json, unstored)):
         if not query.is_too_old(found) and query.matches(found):
@@ -78,7 +78,7 @@ def find_all(sink: AuditSink, query: AuditQuery, unstored: Iterable[bytes] = ())
 
 
 def unstored_to_json(record: bytes) -> RecordFields:
-    """Return the fields of a record that is only in the journal: it has no number and no hash yet."""
+    """Return the fields of a record that is still only in the journal, so it has no number or hash yet."""
     fields: RecordFields = msgspec.json.decode(record)
     return {**fields, "unstored": True}
 
@@ -104,10 +104,10 @@ def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
 
 
 def read_journal(settings: AuditSettings) -> JournalContent | None:
-    """Return the records that are now in the journal of an audit log; None if the log has no journal.
+    """Return the records that are in an audit log's journal now, or None if the log has no journal.
 
-    Call this before you read the log: a record that is moved to the log in between is then found twice, not missed.
-    Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
+    Call this before you read the log: a record that moves to the log in between is then found twice instead of being
+    missed. Raises `SinkBroken` if the journal was changed, and `OSError` if the log's key is missing.
     """
     for attempt in range(READ_ATTEMPTS):
         journal = create_journal(settings)
@@ -122,8 +122,8 @@ def read_journal(settings: AuditSettings) -> JournalContent | None:
 def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
     """Return the journal records in `found` that are not in the audit log yet.
 
-    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. The log is
-    read backward to the journal's newest record, or to the start of the run.
+    A running gateway has such records for a short time, and a killed gateway leaves them behind. `sink` must be open.
+    The log is read backward to the journal's newest record, or to the start of the run.
     """
     entries = dict(found.entries) if found is not None else {}
     if found is None or not entries:
@@ -142,7 +142,7 @@ def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
 def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
     """Read the journal and return its records that are not in the log yet.
 
-    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. Raises
-    `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
+    A running gateway has such records for a short time, and a killed gateway leaves them behind. `sink` must be open.
+    Raises `SinkBroken` if the journal was changed, and `OSError` if the log's key is missing.
     """
     return [msgspec.json.decode(record) for record in find_unstored(read_journal(settings), sink)]

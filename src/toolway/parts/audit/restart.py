@@ -54,10 +54,10 @@ class RestartedLog(NamedTuple):
 def restart_log(
     settings: AuditSettings, who: str, why: str, wall_clock: Callable[[], float] = time.time
 ) -> RestartedLog:
-    """Start a new audit log in files. `who` and `why` are recorded in it.
+    """Start a new audit log in files, and record `who` and `why` in it.
 
     Raises `ConfigError` if the log is intact, never existed, is not in files, or cannot be signed, and `SinkInUse` if a
-    gateway writes to it.
+    gateway is writing to it.
     """
     if not settings.file:
         raise ConfigError(
@@ -103,7 +103,7 @@ def restart_log(
 
 
 def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
-    """Verify a whole log like `toolway audit verify`. Return why a gateway would reject it.
+    """Verify a whole log as `toolway audit verify` does, and return why a gateway would reject it.
 
     Raises `ConfigError` if the log is intact.
     """
@@ -129,14 +129,14 @@ def _verify(sink: AuditSink, macs: RecordMacs, checker: CheckpointChecker) -> No
 
 
 def _unused_folder(file: Path, now: float) -> Path:
-    """Return the path of an unused folder for the earlier log's files, named after the time."""
+    """Return the path of an unused folder for the earlier log's files. The folder's name contains the time."""
     name = f"{file.name}.replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
     return next(each for each in map(file.with_name, names) if not each.exists())
 
 
 def _list_files(file: Path) -> Iterator[Path]:
-    """Yield the files of a log: the log itself, SQLite's, rotated ones, and its journal."""
+    """Yield the files of a log: the log itself, SQLite's own files, rotated files, and the journal."""
     stem, suffix, name = re.escape(file.stem), re.escape(file.suffix), re.escape(file.name)
     pattern = re.compile(rf"{name}|{name}-wal|{name}-shm|{stem}-[0-9]{{12}}{suffix}|{name}\.journal-[0-9]{{8}}")
     yield from (each for each in sorted(file.parent.iterdir()) if pattern.fullmatch(each.name))

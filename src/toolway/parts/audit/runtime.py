@@ -1,4 +1,4 @@
-"""The audit log of one gateway, for `/metrics`."""
+"""Metrics of a gateway's audit log, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolway.part_api.part import Gauge, Part, PartContext, PartRuntime
 
 
 class AuditRuntime(PartRuntime):
-    """Metrics of the hub's audit log."""
+    """The metrics of a hub's audit log."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self._hub = context.hub

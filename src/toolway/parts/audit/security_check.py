@@ -34,7 +34,7 @@ _OWN_RECORDS: Final = "log."  # kinds of records about the log itself, which als
 
 @dataclass(frozen=True, slots=True)
 class AuditFacts:
-    """The audit log and its signatures."""
+    """What is known about the audit log and its signatures."""
 
     enabled: bool = False
     checkpoints: bool = True
@@ -54,12 +54,12 @@ class AuditFacts:
 
 
 def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
-    """Return evidence that the audit log is signed."""
+    """Return the evidence for whether the audit log is signed."""
     return tuple(judge_audit(collect_audit(gateway)))
 
 
 def collect_audit(gateway: CheckedGateway) -> AuditFacts:
-    """Collect the facts about a gateway's audit log. May block."""
+    """Collect what is known about a gateway's audit log. May block."""
     settings = gateway.settings.audit
     if settings is None:
         return AuditFacts()
@@ -83,9 +83,9 @@ def _for_cluster(settings: AuditSettings, environ: Mapping[str, str]) -> AuditSe
 
 
 def _try_key(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
-    """Test the audit log's signing key: sign a message and verify it. Return facts with the result.
+    """Test the audit log's signing key by signing a message and verifying it. Return `facts` with the result.
 
-    No key is created.
+    This does not create a key.
     """
     file = signing_key_file(settings)
     uses_file = not settings.signer and not settings.digest_key
@@ -140,7 +140,7 @@ def _badness(facts: AuditFacts) -> tuple[bool, bool, bool, float]:
 def _read_log(
     facts: AuditFacts, sink: AuditSink, settings: AuditSettings, macs: RecordMacs | None, key: PublicKey | None
 ) -> AuditFacts:
-    """Check one audit log, from its end back to the last signed record; return the facts.
+    """Check one audit log, from its end back to the last signed record, and return `facts` with the result.
 
     Raises `TamperedLog` if records were changed or removed, or if the signature is wrong.
     """
@@ -194,7 +194,7 @@ def _age(timestamp: str) -> float:
 
 
 def judge_audit(found: AuditFacts) -> Iterator[Check]:
-    """Yield evidence that the audit log is signed."""
+    """Yield the evidence for whether the audit log is signed."""
     if not found.enabled:
         yield Check("audit", "fail", "no audit log", "toolway.audit").with_fix(
             "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"

@@ -40,11 +40,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AlteredExport(Exception):
-    """Raised when a signed export, or a proof from one, is not what was signed."""
+    """Raised when a signed export, or a proof from one, differs from what was signed."""
 
 
 class ExportCheckpoint(msgspec.Struct, frozen=True):
-    """Last line of a signed export, without its signature."""
+    """The last line of a signed export, without its signature."""
 
     toolway: str
     time: str
@@ -56,7 +56,7 @@ class ExportCheckpoint(msgspec.Struct, frozen=True):
 
 
 class CheckedExport(NamedTuple):
-    """Result of checking an export or a proof: the signed last line, and the number of records."""
+    """The result of checking an export or a proof: the signed last line, and the number of records."""
 
     checkpoint: ExportCheckpoint
     records: int
@@ -67,7 +67,7 @@ class CheckedExport(NamedTuple):
 
 
 class SelectedRecords:
-    """One log's records that match a query, as lines, oldest first. Reading also verifies the hash chain."""
+    """One log's records that match a query, as lines, oldest first. Reading them also verifies the hash chain."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class SelectedRecords:
     ) -> None:
         """Select records of one log. `unstored` are journal records that are not in the log yet.
 
-        `verified` is the last record that the log had when the whole log was verified. It must still be there.
+        `verified` was the last record in the log when the whole log was verified. It must still be there.
         """
         self._sink = sink
         self._query = query
@@ -90,9 +90,9 @@ class SelectedRecords:
         self._first = self._last = self.count = 0
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (time, line) of each matching audit record, verifying the log on the way.
+        """Yield the time and line of each matching audit record, verifying the log on the way.
 
-        All records of the log are verified, also those that do not match. Raises `TamperedLog` if one was changed.
+        All records are verified, even those that do not match. Raises `TamperedLog` if one was changed.
         """
         is_first = True
         for row in self._sink.read_forward():
@@ -116,7 +116,7 @@ class SelectedRecords:
                 yield found.time, b'%b,"unstored":true}' % record[:-1]
 
     def describe(self) -> dict[str, Any]:
-        """Return this log's facts for an export's last line: name, record count, range, chain end."""
+        """Return what an export's last line says about this log: name, record count, range, and the chain's end."""
         facts = {"log": log_name(self._sink.location), "records": self.count}
         if self._first:
             facts |= {"first": self._first, "last": self._last}
@@ -140,7 +140,7 @@ def write_export(
     """Write a signed export to `out`: the records, then the signed last line. Return the record count.
 
     `describe` gets the number of records and the root of the Merkle tree, and returns the fields of the last line.
-    Raises the errors of `sign` and `lines`: then the output is incomplete, and must be removed.
+    Errors from `sign` and `lines` are passed on. The output is then incomplete, and the caller must remove it.
     """
     tree = MerkleTree()
     for line in lines:
@@ -184,7 +184,7 @@ def read_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def check_checkpoint(line: bytes, key: PublicKey) -> ExportCheckpoint:
-    """Return the content of the last line of an export. Raises `AlteredExport` if it is not signed by `key`."""
+    """Return the content of an export's last line. Raises `AlteredExport` if it is not signed with `key`."""
     checkpoint, signature = parse_checkpoint(line)
     if checkpoint.key != key.id:
         raise AlteredExport(f"it is signed with the key {checkpoint.key}, not with {key.id}")
@@ -194,9 +194,9 @@ def check_checkpoint(line: bytes, key: PublicKey) -> ExportCheckpoint:
 
 
 def parse_checkpoint(line: bytes) -> tuple[ExportCheckpoint, bytes]:
-    """Return the content of the last line of an export, and its signature, without a check of the signature.
+    """Return the content of an export's last line, and its signature, without checking the signature.
 
-    Raises `AlteredExport` if it is no such line.
+    Raises `AlteredExport` if it is not such a line.
     """
     found = _SIGNATURE.fullmatch(line[-_SIGNATURE_BYTES:])
     if not line.startswith(_HEAD) or found is None:
@@ -231,9 +231,9 @@ class _Ids(msgspec.Struct):
 
 
 def write_proofs(file: IO[bytes], wanted: str) -> list[bytes]:
-    """Return proofs for the records of a signed export with this number, hash or call id.
+    """Return proofs for the records in a signed export that have one of the wanted numbers, hashes, or call ids.
 
-    Works without a key. Raises `AlteredExport` if the records do not have the root of the last line.
+    No key is needed. Raises `AlteredExport` if the records do not have the root that the last line states.
     """
     leaves: list[bytes] = []
     found: list[tuple[int, bytes]] = []
@@ -267,9 +267,9 @@ def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes)
 
 
 def _check_proofs(line: bytes, rest: Iterator[bytes], key: PublicKey) -> CheckedExport:
-    """Check the proofs in a file: all must be from one export, in the order of its records.
+    """Check the proofs in a file: all must come from one export, in the order of its records.
 
-    Raises `AlteredExport` if a proof is invalid, repeated, moved, or from another export than the first one.
+    Raises `AlteredExport` if a proof is invalid, repeated, out of order, or from a different export than the first one.
     """
     first, checkpoint = check_proof(line, key)
     last, count = first, 1
@@ -284,7 +284,7 @@ def _check_proofs(line: bytes, rest: Iterator[bytes], key: PublicKey) -> Checked
 
 
 def check_proof(line: bytes, key: PublicKey) -> tuple[_Proof, ExportCheckpoint]:
-    """Check that one record was in a signed export. Raises `AlteredExport` if this is not proved."""
+    """Check that one record was in a signed export. Raises `AlteredExport` if the proof does not show that."""
     try:
         proof = msgspec.json.decode(line, type=_Proof)
         path = [bytes.fromhex(each) for each in proof.path]

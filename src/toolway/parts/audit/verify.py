@@ -1,4 +1,4 @@
-"""Verification of a whole audit log: hashes, numbers and links of all records."""
+"""Verifies a whole audit log: the hashes, numbers, and links of all records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolway.audit.verify import TamperedLog, verify_mac, verify_record
 
 @dataclass(frozen=True, slots=True)
 class PrunedRecords:
-    """Records that were removed because of their age, by one retention rule, in one or more steps."""
+    """Records that one retention rule removed because of their age, in one or more steps."""
 
     through: int  # number of the last removed record
     first_time: str  # time of the first and of the last step
@@ -35,7 +35,7 @@ class PrunedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """First record of a replacement log: where the earlier one ended, and who agreed."""
+    """The first record of a replacement log: where the earlier log ended, and who agreed to replace it."""
 
     after: ChainHead
     is_confirmed: bool  # by `toolway audit restart`
@@ -46,7 +46,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """Summary of a verified audit log: number of records, first and last record, calls without an outcome."""
+    """The summary of a verified audit log: record count, first and last record, and calls without an outcome."""
 
     record_count: int
     first_seq: int
@@ -62,7 +62,7 @@ class VerifiedLog:
 
 
 def read_beginning(first: StoredRecord | None) -> Beginning | None:
-    """Return what a log's first record says about the log before it; None if there was none."""
+    """Return what a log's first record says about the log before it, or None if there was no earlier log."""
     fields = first.fields() if first is not None and first.seq == 1 else {}
     kind, after = fields.get("kind"), fields.get("after")
     if kind == LOG_RESTARTED:
@@ -81,8 +81,8 @@ def verify_log(
 ) -> VerifiedLog:
     """Verify the hash chain of a whole audit log, given its records from the oldest on.
 
-    `on_progress` gets the number of verified records. Without `macs`, MACs are not checked. Raises `TamperedLog` if
-    a record was changed, is missing, or was written without the key of the log.
+    `on_progress` gets the number of verified records. Without `macs`, MACs are not checked. Raises `TamperedLog` if a
+    record was changed, is missing, or was written without the log's key.
     """
     head = start = ChainHead()
     pruned: list[RecordSummary] = []
@@ -141,14 +141,14 @@ def _decode_beginning(row: StoredRecord) -> Beginning | None:
 def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
     """Return True if the log says that all records up to `start` were removed because of their age.
 
-    Removal may be incomplete: the record may also name later records, which are still stored.
+    The removal may be incomplete: the record of it may also cover later records that are still stored.
     """
     named = [ChainHead(each.through or 0, each.hash) for each in pruned]
     return start in named or any(each.seq > start.seq for each in named)
 
 
 def _join_pruned(pruned: Iterable[RecordSummary]) -> Iterator[PrunedRecords]:
-    """Yield one summary per run of `log.pruned` records with the same retention rule."""
+    """Yield one summary for each run of `log.pruned` records with the same retention rule."""
     for keep_days, group in groupby(pruned, key=lambda each: each.keep_days):
         steps = list(group)
         through = max(each.through or 0 for each in steps)

@@ -1,4 +1,4 @@
-"""Verifies whole audit logs: records, MACs, checkpoints, and the logs they continue."""
+"""Verifies whole audit logs: their records, MACs, checkpoints, and links to the logs they continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolway.parts.audit.verify import VerifiedLog, read_beginning, refuse_repla
 
 
 class AlteredLog(Exception):
-    """Raised when an audit log was altered, damaged or removed: its location and the reason."""
+    """Raised when an audit log was altered, damaged, or removed. It has the log's location and the reason."""
 
     def __init__(self, location: str, reason: TamperedLog | SinkBroken) -> None:
         super().__init__(f"{location}: {reason}")
@@ -29,7 +29,7 @@ class AlteredLog(Exception):
 
 
 def report_unusable(output: Output, exc: AlteredLog) -> ExitCode:
-    """Print that a log was altered or removed, and return 9."""
+    """Print that a log was altered or removed, and return exit code 9."""
     if isinstance(exc.reason, MissingLog):
         output.print_error(missing_log_error(exc.location, exc.reason))
         return ExitCode.LINT
@@ -47,10 +47,10 @@ class WholeLogs:
         head: ChainHead | None = None,
         first: int | None = None,
     ) -> None:
-        """Load the log's key: the file `key`, or the one in the settings.
+        """Load the log's key from the file `key`, or from the file in the settings.
 
-        `head` is a record that must be there, a log must begin with the record `first` or an earlier one. Raises
-        `UsageError` if the file `key` cannot be read.
+        `head` is a record that must exist. `first` is the latest record that a log may begin with. Raises `UsageError`
+        if the file `key` cannot be read.
         """
         self._settings = settings
         self._key = key
@@ -61,13 +61,13 @@ class WholeLogs:
 
     @property
     def has_key(self) -> bool:
-        """Return True if the key of the log was found and MACs are checked."""
+        """Return True if the log's key was found, so MACs are checked."""
         return self._macs is not None
 
     def verify(self, on_progress: Callable[[int], None] = lambda _: None) -> dict[str, VerifiedLog]:
         """Verify all records, and return a summary of each log by its location.
 
-        Raises `AlteredLog`, and `ConfigError` if the log is missing or cannot be read.
+        Raises `AlteredLog` if a log was altered, and `ConfigError` if the log is missing or cannot be read.
         """
         where = self._settings.file
         try:
@@ -115,7 +115,7 @@ class WholeLogs:
 
 
 class _Heads:
-    """Records that must be in one of the logs: the given head, and heads of continued logs."""
+    """The records that one of the logs must contain: the given head, and the heads of continued logs."""
 
     def __init__(self, given: ChainHead | None, logs: Sequence[AuditSink]) -> None:
         self._wanted = {given} if given is not None else set()
@@ -129,7 +129,7 @@ class _Heads:
         self.found: set[ChainHead] = set()
 
     def watch(self, rows: Iterator[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield a log's records, and remember which of the wanted ones it has."""
+        """Yield a log's records, noting which of the wanted records it contains."""
         numbers = {each.seq for each in self._wanted}
         for row in rows:
             if row.seq in numbers and ChainHead(row.seq, row.hash) in self._wanted:
@@ -138,7 +138,7 @@ class _Heads:
 
 
 def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:
-    """Raise `TamperedLog` if the audit log begins after the record number `first`: older records are missing.
+    """Raise `TamperedLog` if the audit log begins after the record number `first`, so older records are missing.
 
     Raises `ConfigError` if the log says that old records were removed, and the key to verify that is missing.
     """

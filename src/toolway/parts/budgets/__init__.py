@@ -1,6 +1,6 @@
-"""Budgets of callers: how many calls or bytes a key or group may use per period.
+"""Budgets: how many calls or bytes a key or group may use per period.
 
-Each process leases units from a ledger in advance, so most calls do not wait for it.
+Each process leases units from a ledger in advance, so most calls do not have to wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/admin/budgets`: the budgets of keys, toolsets and groups, and how much is used."""
+"""`/admin/budgets`: the budgets of keys, toolsets, and groups, and how much of each is used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ SCHEMAS: Final = {
 
 
 async def list_budgets(runtime: BudgetsRuntime) -> Json:
-    """Return all budgets with their use in the current period. Raises `ServerUnavailable`."""
+    """Return all budgets and their use in the current period.
+
+    Raises `ServerUnavailable` if the ledger cannot be read.
+    """
     keys = list(runtime.api_keys.list_keys()) if runtime.api_keys is not None else []
     limits = {key.id: limits_of(key.to_principal()) for key in keys}
     names = {f"key {key.id}": key.name for key in keys}

@@ -1,9 +1,9 @@
 """Charges each call to the budgets of its API key and groups.
 
-A unit is one call or one byte. A process leases units from the ledger, which stores what was used, and calls normally
-take leased units. If there are too few, the call waits for the ledger. Nothing is spent on credit, so a budget is
-never exceeded while the ledger works. If it does not, the leased units are used up first; after that, calls are
-rejected, or pass for at most an hour (`"budgetsFail": "open"`).
+A unit is one call or one byte. A process leases units from the ledger, which stores what was used, and most calls only
+take units that are already leased. If too few are left, the call waits for the ledger. Nothing is spent on credit, so a
+budget is never exceeded while the ledger works. If the ledger fails, the leased units are used up first. After that,
+calls are rejected, or allowed for at most an hour (`"budgetsFail": "open"`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class LedgerUnavailable(Exception):
 
 
 class TooManyCalls(Exception):
-    """Raised when an API key has reached its limit of concurrent calls. `limit` is its share for this process."""
+    """Raised when an API key has reached its limit on concurrent calls.
+
+    `limit` is this process's share of the key's limit.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -57,9 +60,9 @@ class TooManyCalls(Exception):
 
 
 class CallBudgets:
-    """All callers' budgets, as one process charges them. `ledger` stores what all processes used.
+    """All callers' budgets, as charged by one process. `ledger` stores what all processes have used.
 
-    `now` is monotonic; `node_count` returns how many processes there are.
+    `now` returns monotonic time. `node_count` returns how many processes there are.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class CallBudgets:
         self._is_open_reported = False
 
     def set_rules(self, budgets: GroupBudgets, *, fails_open: bool) -> None:
-        """Use these group budgets from now on. Calls already charged still count."""
+        """Use these group budgets from now on. Calls that were already charged still count."""
         if budgets != self.rules.settings:
             self.rules = BudgetRules(budgets)
             self.has_rules = bool(self.rules)
@@ -101,7 +104,7 @@ class CallBudgets:
         self.fails_open = fails_open
 
     def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
-        """Return the budget accounts to charge for a principal's call of `target` (`server.tool`)."""
+        """Return the budget accounts to charge when a principal calls `target` (`server.tool`)."""
         key = (principal.id, target)
         known = self._found.get(key)
         if known is not None and (known[0] is principal or known[0] == principal):
@@ -132,10 +135,10 @@ class CallBudgets:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def try_take(self, accounts: Sequence[BudgetAccount]) -> bool:
-        """Charge one call to these accounts, without waiting.
+        """Charge one call to these accounts without waiting.
 
-        Return False, with nothing charged, if this process has no leased unit for one of them. An account of bytes is
-        charged later, by `add_bytes`.
+        Return False, charging nothing, if this process has no leased unit left for one of them. Accounts that count
+        bytes are charged later, by `add_bytes`.
         """
         now = self._now()
         held = [self._hold(account, now) for account in accounts]
@@ -150,7 +153,7 @@ class CallBudgets:
         return True
 
     def give_back(self, accounts: Sequence[BudgetAccount]) -> None:
-        """Undo `try_take`, right after it, because the call was not made."""
+        """Undo a `try_take` that just succeeded, because the call was not made."""
         now = self._now()
         for account in accounts:
             found = self._held.get(account.id)
@@ -158,9 +161,9 @@ class CallBudgets:
                 found.give_back(1, now)
 
     async def take(self, accounts: Sequence[BudgetAccount]) -> None:
-        """Charge one call to these accounts; wait for more leased units if necessary.
+        """Charge one call to these accounts, waiting for more leased units if necessary.
 
-        Raises `BudgetExceeded` if a budget is used up, `LedgerUnavailable` if that cannot be known.
+        Raises `BudgetExceeded` if a budget is used up, and `LedgerUnavailable` if that is unknown.
         """
         began = self._now()
         while not self.try_take(accounts):
@@ -195,7 +198,7 @@ class CallBudgets:
                 self._require(account, now).spend(1, now)
 
     def add_bytes(self, accounts: Sequence[BudgetAccount], size: int) -> None:
-        """Charge a finished call's result size to accounts that count bytes."""
+        """Charge the size of a finished call's result to the accounts that count bytes."""
         now = self._now()
         for account in accounts:
             if account.budget.unit == "bytes":
@@ -205,10 +208,10 @@ class CallBudgets:
                     self._wake.set()
 
     def enter(self, principal: Principal) -> bool:
-        """Count a principal's call as running, if concurrent calls are limited.
+        """Count a principal's call as running if its concurrent calls are limited.
 
-        Return False if no limit is set. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
-        its share of the limit.
+        Return False without a limit. Raises `TooManyCalls` if the limit is reached. In a cluster, each process has
+        a share of the limit.
         """
         concurrent = limits_of(principal).concurrent
         if concurrent is None:
@@ -220,7 +223,7 @@ class CallBudgets:
         return True
 
     def leave(self, principal: Principal) -> None:
-        """Stop counting a call as running after `enter` returned True for it."""
+        """Stop counting a call as running. Call this once for each `enter` that returned True."""
         left = self._active[principal.id] - 1
         if left:
             self._active[principal.id] = left
@@ -232,7 +235,7 @@ class CallBudgets:
     async def read(self, accounts: Sequence[BudgetAccount]) -> Mapping[str, BudgetLease]:
         """Return how much of each account is used, by account id.
 
-        Units that this process leased and did not spend are left out. Raises `LedgerError` or `TimeoutError` if the
+        Units that this process leased but has not spent are not included. Raises `LedgerError` or `TimeoutError` if the
         ledger cannot be used.
         """
         found: dict[str, BudgetLease] = {}
@@ -264,9 +267,9 @@ class CallBudgets:
         await self._ledger.close()
 
     def _hold(self, account: BudgetAccount, now: float) -> HeldUnits | None:
-        """Return the units this process holds for an account, created on first use.
+        """Return the units this process holds for an account. They are created on first use.
 
-        None if this process has too many accounts.
+        Return None if this process has too many accounts.
         """
         found = self._held.get(account.id)
         if found is not None:
@@ -284,7 +287,7 @@ class CallBudgets:
         return found
 
     async def _wait_settled(self, short: Sequence[HeldUnits]) -> None:
-        """Wait until the ledger was asked for more units of the accounts in `short`."""
+        """Wait until the ledger has been asked for more units for the accounts in `short`."""
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -349,8 +352,8 @@ class CallBudgets:
     def _report_open(self, *, is_open: bool) -> None:
         """Emit events when calls start to pass uncharged because the ledger fails, and when that ends.
 
-        `budgets_open`: calls pass because budgets cannot be counted; `budgets_closed`: they are counted again, and the
-        event has the number of calls that passed.
+        `budgets_open` means that calls pass because budgets cannot be counted. `budgets_closed` means that they are
+        counted again, and says how many calls passed.
         """
         if is_open == self._is_open_reported:
             return

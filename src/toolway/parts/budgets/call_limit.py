@@ -1,4 +1,4 @@
-"""Budgets as a gateway limit: charges calls before they are sent, and explains rejections."""
+"""A gateway limit that enforces budgets: it charges calls before they are sent, and explains rejections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolway.parts.budgets.ledger import BudgetAccount
 
 
 class BudgetLimit:
-    """`CallLimit` for a gateway's budgets."""
+    """The `CallLimit` that enforces a gateway's budgets."""
 
     def __init__(self, budgets: CallBudgets, throttle_log: ThrottleLog) -> None:
         self._budgets = budgets
@@ -41,7 +41,7 @@ class BudgetLimit:
 
 
 class BoundBudgets:
-    """Budgets that are charged for one principal's calls to one tool."""
+    """The budgets to charge for one principal's calls to one tool."""
 
     __slots__ = ("_accounts", "_budgets", "_has_bytes", "_is_quick", "_principal", "_throttle_log")
 
@@ -93,7 +93,7 @@ class BoundBudgets:
 
 
 def budget_failure(exc: BudgetExceeded, holder: str) -> RpcFailure:
-    """Return the error of a call that is rejected because a budget is used up."""
+    """Return the error for a call that is rejected because a budget is used up."""
     _, pattern, budget = exc.account
     resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
     data = not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or ask an administrator to raise the budget")
@@ -103,13 +103,13 @@ def budget_failure(exc: BudgetExceeded, holder: str) -> RpcFailure:
 
 
 def concurrency_failure(limit: int) -> RpcFailure:
-    """Return the error of a call that is rejected because its API key has reached its limit of concurrent calls."""
+    """Return the error for a call that is rejected because its API key has too many calls running."""
     data = not_sent("E-CONCURRENT", 1.0, "wait for the result of another call")
     return RpcFailure(QUOTA, f"this API key has {limit} calls in flight, which is its limit", data)
 
 
 def ledger_failure(detail: str, wait: float) -> RpcFailure:
-    """Return the error of a call that is rejected because it is unknown how much of its budget is used."""
+    """Return the error for a call that is rejected because nobody knows how much of its budget is used."""
     data = not_sent("E-BUDGET-STORE", wait, "try again; if it keeps failing, ask an administrator to check the log")
     message = f"cannot tell how much of a budget is used, so the call was not sent: {detail}"
     return RpcFailure(STORE_UNAVAILABLE, message, data, retry_after=wait)

@@ -1,4 +1,4 @@
-"""Leased units of one budget account in this process. No I/O: `now` is an argument (monotonic)."""
+"""The units that this process leased for one budget account. No I/O: monotonic time is passed as `now`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HeldUnits:
         self._low = 0  # fewer units are filled up
 
     def has_unit(self, now: float) -> bool:
-        """Return True if a unit is left for one more call."""
+        """Return True if at least one unit is left, which is enough for another call."""
         if now >= self.until:
             self.units = 0
         return self.units > 0
@@ -62,7 +62,7 @@ class HeldUnits:
     def spend(self, units: int, now: float) -> None:
         """Spend leased units.
 
-        If they are too few, the rest becomes a debt, which the next request reports to the ledger. That happens with
+        If too few are left, the rest becomes a debt, which the next request reports to the ledger. This happens with
         bytes, whose number is known only when a call has ended.
         """
         self.units -= units
@@ -72,13 +72,13 @@ class HeldUnits:
         self.used_at = now
 
     def give_back(self, units: int, now: float) -> None:
-        """Undo `spend`, right after it, because the call was not made."""
+        """Undo a `spend` that was just made, because the call was not made."""
         if now < self.until:
             self.units += units
         self._spent_since -= units
 
     def is_used_up(self, now: float) -> bool:
-        """Return True if the budget was used up when last asked, and it is too early to ask again."""
+        """Return True if the budget was used up when the ledger was last asked, and it is too early to ask again."""
         return now < self.over_until and now < self.retry_at
 
     def is_due(self, now: float) -> bool:
@@ -92,12 +92,12 @@ class HeldUnits:
         return self.units < self._low and not self.is_used_up(now)
 
     def is_removable(self, now: float) -> bool:
-        """Return True if this object can be dropped: idle, with no units or debt."""
+        """Return True if this object can be dropped because it is idle and has no units or debt."""
         is_idle = now - self.used_at >= IDLE_AFTER_S and now >= self.retry_at
         return is_idle and not (self.is_asking or self.waiting or self.debt or (self.units and now < self.until))
 
     def next_request(self, now: float) -> LeaseRequest:
-        """Return the next ledger request, for or returning units. `apply` or `restore` must follow."""
+        """Return the next ledger request, which asks for units or returns some. Call `apply` or `restore` after it."""
         self.is_asking = True
         debt, self.debt = self.debt, 0
         if not self.waiting and now - self.used_at >= IDLE_AFTER_S:
@@ -113,15 +113,15 @@ class HeldUnits:
     def final_request(self, now: float, debt: int = 0) -> LeaseRequest:
         """Return the request that returns all unspent units to the ledger.
 
-        If it fails, they are lost: they count as used.
+        If that request fails, the units are lost: they count as used.
         """
         units, self.units, self._low = (self.units if now < self.until else 0), 0, 0
         return LeaseRequest(self.account, 0, debt - units, self.period if units else 0)
 
     def apply(self, lease: BudgetLease, request: LeaseRequest, sent_at: float, now: float) -> None:
-        """Add the units of a lease that the ledger granted for `request`. `sent_at` is when the request was sent.
+        """Add the units that the ledger granted for `request`. `sent_at` is when the request was sent.
 
-        The time left in the period is counted from `sent_at`, so it does not end too late.
+        The time left in the period is counted from `sent_at`, so the period does not seem to end later than it does.
         """
         self.is_asking = False
         if lease.period != self.period:
@@ -134,9 +134,9 @@ class HeldUnits:
             self.over_until = now
 
     def restore(self, request: LeaseRequest) -> None:
-        """Take back the debt of a failed request, so the next one reports it.
+        """Take back the debt from a failed request, so the next one reports it.
 
-        Units that the request returned are lost: the ledger may have them.
+        Units that the failed request returned are lost, because the ledger may have received them.
         """
         self.is_asking = False
         self.debt += max(0, request.spent)

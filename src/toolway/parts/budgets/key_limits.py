@@ -1,4 +1,4 @@
-"""One API key's limits: its budgets, and its number of calls in flight. No I/O.
+"""One API key's limits: its budgets, and how many of its calls may run at once. No I/O.
 
 They are attributes of the key, stored as JSON. A principal has them as strings, so it can be compared and hashed.
 """
@@ -27,7 +27,7 @@ NO_LIMITS: Final = KeyLimits()
 
 
 def limits_of(principal: Principal) -> KeyLimits:
-    """Return a principal's API key limits. Raises `ValueError` if the stored ones are invalid."""
+    """Return the limits on a principal's API key. Raises `ValueError` if the stored limits are invalid."""
     if not principal.attributes:
         return NO_LIMITS
     found = dict(principal.attributes)
@@ -38,7 +38,7 @@ def limits_of(principal: Principal) -> KeyLimits:
 
 
 def read_budgets(value: Any) -> Any:
-    """Return budgets (strings such as `5000/day`, or values) in stored form; None if there are none."""
+    """Return budgets (strings such as `5000/day`, or values) in the stored form, or None if there are none."""
     if not isinstance(value, list | tuple):
         raise ValueError("budgets must be a list of strings such as 5000/day")
     return msgspec.to_builtins(check_budgets([_read_budget(each) for each in value])) or None
@@ -56,7 +56,7 @@ def show_budgets(stored: Any) -> list[str]:
 
 
 def read_concurrent(value: Any) -> int:
-    """Return the number of calls that a key may have in flight. Raises `ValueError` if it is invalid."""
+    """Return how many of a key's calls may run at once. Raises `ValueError` if the number is invalid."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("concurrent must be a number of calls")
     if not 0 < value <= MAX_CONCURRENT:

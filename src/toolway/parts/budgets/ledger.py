@@ -1,8 +1,8 @@
 """The budget ledger: stores how much of each budget was used in its current period.
 
-Units (calls or bytes) are leased: they count as used in the ledger before a call spends them. So all processes together
+Units (calls or bytes) are leased: the ledger counts them as used before a call spends them. So all processes together
 never spend more than a budget, even if one is killed. Unused units are returned. A lease is on disk before its units
-are spent, so what was used survives a restart, and a kill. Periods begin and end by the clock of the database.
+are spent, so usage survives a restart or a kill. Periods begin and end by the database's clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BudgetAccount(NamedTuple):
 
 
 class LeaseRequest(NamedTuple):
-    """Asks the ledger for `wanted` units of one account; also reports spent or returns unused units."""
+    """A request to the ledger for `wanted` units of one account. It also reports spent units or returns unused ones."""
 
     account: BudgetAccount
     wanted: int
@@ -50,7 +50,7 @@ class LeaseRequest(NamedTuple):
 
 
 class BudgetLease(NamedTuple):
-    """Units that the ledger granted to a process, and how much of the account is used."""
+    """The units that the ledger granted to a process, and how much of the account is used."""
 
     units: int
     used: int  # in this period, with these units
@@ -60,19 +60,19 @@ class BudgetLease(NamedTuple):
 
 
 class StoredUse(NamedTuple):
-    """Stored usage of one budget account: the start of its period, and the units used."""
+    """The stored usage of one budget account: when its period started, and how many units were used."""
 
     period: int
     used: int
 
 
 class BudgetLedger(Protocol):
-    """Stores how much of each budget is used. Methods raise `LedgerError` if that fails."""
+    """Stores how much of each budget is used. Methods raise `LedgerError` if reading or writing fails."""
 
     async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
-        """Reserve budget units of several accounts in one transaction. Return the leases by account id.
+        """Reserve budget units for several accounts in one transaction. Return the leases by account id.
 
-        An account with too few units gets fewer, or none.
+        An account without enough units gets fewer units, or none.
         """
         ...
 
@@ -82,7 +82,7 @@ class BudgetLedger(Protocol):
 def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) -> tuple[BudgetLease, StoredUse]:
     """Return the lease that the ledger grants for a request, and the usage to store.
 
-    `stored` is the use before the request.
+    `stored` is the usage before the request.
     """
     budget = request.account.budget
     start, end = budget.period_at(now)
@@ -98,7 +98,7 @@ def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) ->
 
 
 class MemoryLedger:
-    """Ledger in the memory of one process, without a file. Its content is lost when the process ends."""
+    """A ledger in one process's memory. Its content is lost when the process ends."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -112,11 +112,11 @@ class MemoryLedger:
         return leases
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because a ledger in memory has nothing to close."""
 
 
 class StoredLedger:
-    """Ledger in a database, which all processes of a gateway share."""
+    """A ledger in a database that all processes of a gateway share."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -152,7 +152,7 @@ class StoredLedger:
 def _stored_use(row: Row, request: LeaseRequest, now: float) -> StoredUse:
     """Return an account's usage. An unreadable row counts as used up until the period ends.
 
-    The other accounts of the same transaction are not affected.
+    Other accounts in the same transaction are not affected.
     """
     period, used = row
     if isinstance(period, int) and isinstance(used, int):

@@ -48,7 +48,7 @@ class CallBudget(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> CallBudget:
-        """Parse a budget such as `5000/day`. Raises `ValueError` if the text has another form."""
+        """Parse a budget such as `5000/day`. Raises `ValueError` if the text does not have this form."""
         found = _BUDGET.fullmatch(text)
         amount = int(found[1]) * _BYTES[found[2] or "B"] if found is not None else 0
         if found is None or amount > MAX_AMOUNT:
@@ -91,7 +91,7 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Bu
 
 
 def parse_budgets(block: Any) -> GroupBudgets:
-    """Return the budgets of `toolway.budgets`, by group and tool pattern. Raises `ConfigError` if one is invalid."""
+    """Return the budgets in `toolway.budgets`, by group and tool pattern. Raises `ConfigError` if one is invalid."""
     if block is None:
         return {}
     if not isinstance(block, Mapping):
@@ -131,7 +131,7 @@ def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
 
 
 class BudgetRules:
-    """Compiled budgets of `toolway.budgets`, with a method that finds the budgets of a call. No I/O."""
+    """The compiled budgets from `toolway.budgets`, and how to find the ones that apply to a call. No I/O."""
 
     def __init__(self, budgets: GroupBudgets) -> None:
         self.settings = budgets
@@ -146,7 +146,7 @@ class BudgetRules:
         return bool(self._patterns)
 
     def find(self, groups: Sequence[str], target: str) -> list[tuple[str, str, CallBudget]]:
-        """Return (group, pattern, budget) for each budget that applies to a group member's call of `target`."""
+        """Return (group, pattern, budget) for each budget that applies when a member of `groups` calls `target`."""
         return [
             (group, pattern, budget)
             for group in (*groups, EVERY_CALLER)

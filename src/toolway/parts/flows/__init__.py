@@ -11,7 +11,7 @@ _CLI = "toolway.parts.flows.cli"
 
 
 class Flows(Part):
-    """Tool labels, and what happens when one caller's calls have all three."""
+    """Tool labels, and what happens when one caller's calls together have all three."""
 
     name = "flows"
     needs = ("approvals",)  # its gate asks an administrator

@@ -1,6 +1,6 @@
-"""`/admin/flows`: labels of the tools that each caller used in the last half hour.
+"""`/admin/flows`: the labels of the tools that each caller used in the last half hour.
 
-A label says what a call does: it reads private data, reads untrusted content, or sends data out.
+A label says what a call does: read private data, read untrusted content, or send data out.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SCHEMAS: Final = {
 
 
 async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Return the flow mode, and each caller's last call with each label.
+    """Return the flow mode, and each caller's most recent call with each label.
 
-    A label says what a tool does: it reads private data, reads untrusted content, or sends data out.
+    A label says what a tool does: read private data, read untrusted content, or send data out.
     """
     flows = runtime.flows
     if flows is None or not flows.is_on:
@@ -62,7 +62,7 @@ async def show(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 
 
 def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Return each tool's configured flow labels, and those suggested by its name and hints."""
+    """Return each tool's configured flow labels, and the labels that its name and hints suggest."""
     found, hub = [], runtime.hub
     for tool in hub.lists.catalog.tools():
         server = hub.servers.entries.get(tool.server)
@@ -76,10 +76,10 @@ def suggest(runtime: FlowsRuntime, request: AdminRequest) -> Json:
 
 
 async def reset(runtime: FlowsRuntime, request: AdminRequest) -> Json:
-    """Clear the labels of a caller's recent calls, so only new calls count.
+    """Clear the labels from a caller's recent calls, so only new calls count.
 
-    The caller is a caller id, `local`, or the name of exactly one API key: anyone may choose any user name.
-    Raises `NotFound` if no labels are recorded.
+    Name the caller by caller id, `local`, or the name of exactly one API key. User names do not work, because anyone
+    may choose any user name. Raises `NotFound` if no labels are recorded.
     """
     flows, who = runtime.flows, request.decoded("who")
     if flows is not None:

@@ -1,9 +1,9 @@
 """Data flows of callers: records the labels of each call, and decides what happens if a caller has all three.
 
-The labels of a tool are `private` (reads private data), `untrusted` (reads untrusted content) and `sink` (sends data
-out). The window of a caller is the last call with each label within half an hour. If all three are in it, the mode
-`note` reports it, `ask` requires an administrator's approval, and `deny` refuses the call. Only calls through the
-gateway are seen. What a client does by itself is not, and no content is followed.
+A tool's labels are `private` (reads private data), `untrusted` (reads untrusted content), and `sink` (sends data out).
+A caller's window has the last call with each label within half an hour. If all three labels are in it, the mode `note`
+reports the flow, `ask` requires an administrator's approval, and `deny` rejects the call. The gateway only sees calls
+that go through it, not what a client does by itself, and it does not follow the data.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment a
 
 
 class CallFlows:
-    """Windows of all callers (the last call with each flow label), and the decision about each call.
+    """Every caller's window (the last call with each flow label), and the decision about each call.
 
-    It is a `CallCheck` of the gate.
+    This is a `CallCheck` of the gate.
 
-    `servers` returns the server entries, `emit` reports events. `now` returns wall time.
+    `servers` returns the server entries, and `emit` reports events. `now` returns the wall-clock time.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class CallFlows:
         self._stored: dict[tuple[str, frozenset[str]], float] = {}  # when labels of a caller were stored
 
     def set_mode(self, mode: FlowMode | None) -> bool:
-        """Set what happens if the recent calls of a caller have all three labels: a note, an approval, or a denial.
+        """Set what happens when a caller's recent calls have all three labels. Return True if the mode has changed.
 
-        `note` reports it, `ask` requires an administrator's approval, `deny` refuses the call. None means `note` if any
-        tool has labels, else the check is off. Return True if the mode has changed.
+        `note` reports the flow, `ask` requires an administrator's approval, and `deny` rejects the call. None means
+        `note` if any tool has labels; otherwise the check is off.
         """
         has_labels = any(
             each.labels or any(tool.labels for tool in each.tools.values()) for each in self._servers().values()
@@ -75,7 +75,7 @@ class CallFlows:
         return self.is_on and self.mode == "ask"
 
     def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
-        """Return a tool's flow labels as an approval rule; () if it has none, or if checks are off."""
+        """Return a tool's flow labels as an approval rule, or () if it has no labels or checks are off."""
         if not self.is_on:
             return ()
         labels = labels_of(self._servers().get(server), name, self.mode)
@@ -84,15 +84,16 @@ class CallFlows:
     def quick_check(self, rule: FlowLabels, caller: str) -> Callable[[], bool] | None:
         """Return a function that says whether a caller's labels were just stored, or None.
 
-        None if the tool can send data out: other processes may have added labels.
+        None means that every call needs the full check, because the tool can send data out and other processes may have
+        added labels.
         """
         return partial(self.was_just_stored, caller, rule.labels) if rule.is_read else None
 
     async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
-        """Check a call by the labels of its tool. Return `ask` if an administrator must approve it first, else `pass`.
+        """Check a call by its tool's labels. Return `ask` if an administrator must approve it first, or else `pass`.
 
-        If it passes, its labels are added to the caller's window. Raises `AccessDenied` if the call is rejected,
-        `ServerUnavailable` if the window cannot be read or written.
+        If the call passes, its labels are added to the caller's window. Raises `AccessDenied` if the call is rejected,
+        and `ServerUnavailable` if the window cannot be read or written.
         """
         now, found = self._now(), dict[str, LabelledCall]()
         if rule.is_read and self.was_just_stored(call.caller, rule.labels):
@@ -126,13 +127,13 @@ class CallFlows:
         return "ask" if self.mode == "ask" else "pass"
 
     async def add(self, call: Call, rule: FlowLabels) -> None:
-        """Add the labels of a call that an administrator approved to its caller's last labeled calls."""
+        """Add the labels of a call that an administrator approved to the caller's window."""
         now = self._now()
         tool = LabelledCall(f"{call.server}.{call.name}", now)
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
 
     async def load(self) -> Mapping[str, Window]:
-        """Return each caller's last call with each label, within half an hour.
+        """Return each caller's last call with each label within the last half hour.
 
         Raises `ServerUnavailable` if the store fails.
         """
@@ -146,7 +147,7 @@ class CallFlows:
     async def reset(self, caller: str) -> bool:
         """Forget a caller's labeled calls, so only later calls count. Return False if there were none.
 
-        Other processes of this gateway apply it within `REFRESH_S`.
+        The gateway's other processes follow within `REFRESH_S`.
         """
         self._stored.clear()
         try:
@@ -155,13 +156,14 @@ class CallFlows:
             raise _unavailable(exc) from exc
 
     async def close(self) -> None:
-        """Close the store of labeled calls."""
+        """Close the store of windows."""
         await self._store.close()
 
     def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
-        """Return True if these labels were just stored for a caller, so a read need not store them again.
+        """Return True if these labels were just stored for a caller, so a read does not have to store them again.
 
-        Use it only for reads. A call that sends data out must be checked: other processes may have added labels.
+        Use this only for reads. A call that sends data out always needs the full check, because other processes may
+        have added labels.
         """
         return 0 <= self._now() - self._stored.get((caller, labels), 0.0) < REFRESH_S
 
@@ -173,7 +175,7 @@ class CallFlows:
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
         """Change the stored window of a call's caller. Return True if it was stored.
 
-        If the store fails, return False in the mode `note`, in which the call passes; otherwise raise
+        If the store fails, return False in the mode `note`, where calls pass anyway. Otherwise raise
         `ServerUnavailable`.
         """
         try:

@@ -1,6 +1,6 @@
-"""`toolway policy flows`: who has used private data, untrusted content and outbound tools.
+"""`toolway policy flows`: who has used private data, untrusted content, and outbound tools.
 
-A tool has the labels `private`, `untrusted` and `sink` for these. The three together may leak data.
+Tools of these three kinds have the labels `private`, `untrusted`, and `sink`. All three together may leak data.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def _open_gateway(context: CommandContext) -> GatewayClient:
 
 
 async def run_suggest(context: CommandContext) -> ExitCode:
-    """Print suggested flow labels as config entries to copy."""
+    """Print suggested flow labels as config entries that the user can copy."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "flows/suggestions")
     if output.as_json:

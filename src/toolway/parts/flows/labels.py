@@ -1,7 +1,8 @@
-"""Tool labels, and the check whether a caller's calls within half an hour have all three. No I/O.
+"""Tool labels, and the check for whether a caller's calls within half an hour have all three. No I/O.
 
-`private`: results contain confidential data. `untrusted`: results may contain untrusted content. `sink`: a call can
-send data out. Once a model has read private data, untrusted content may trick it into sending that data out.
+`private` means that results contain confidential data, `untrusted` that they may contain untrusted content, and `sink`
+that a call can send data out. Once a model has read private data, untrusted content may trick it into sending that data
+out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WINDOW_S: Final = 1800.0
 
 
 class FlowLabels(NamedTuple):
-    """One tool's data-flow labels, stored next to its approval rules."""
+    """One tool's data-flow labels, in the form in which they are kept next to its approval rules."""
 
     labels: frozenset[str]
 
@@ -29,7 +30,7 @@ class FlowLabels(NamedTuple):
 
 
 class LabelledCall(NamedTuple):
-    """A caller's last call to a tool with a certain label: the tool and the time."""
+    """A caller's last call to a tool with a given label: the tool and the time."""
 
     tool: str
     at: float
@@ -41,7 +42,7 @@ Window: TypeAlias = Mapping[str, LabelledCall]  # by label
 def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str]:
     """Return a tool's configured data-flow labels.
 
-    Without any, the tool has no labels, except in the mode `deny`, where it counts as untrusted.
+    Without a configured label, the tool counts as untrusted in the mode `deny`, and has no labels in other modes.
     """
     found: set[str] = set()
     if server is not None:
@@ -58,9 +59,9 @@ def current(window: Window, now: float) -> dict[str, LabelledCall]:
 
 
 def meets(window: Window, labels: Collection[str]) -> bool:
-    """Return True if `labels` and the earlier calls in `window` have all three labels together.
+    """Return True if `labels` and the earlier calls in `window` together have all three labels.
 
-    If the window has all three already, only a call that can send data out (`sink`) counts.
+    If the window already has all three, only a call that can send data out (`sink`) counts.
     """
     is_complete = all(label in window or label in labels for label in LABELS)
     return is_complete and ("sink" in labels or any(label not in window for label in labels))

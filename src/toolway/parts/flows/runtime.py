@@ -13,7 +13,7 @@ from toolway.parts.flows.store import FlowStore
 
 
 class FlowsRuntime(PartRuntime):
-    """A gateway's flows. `flows` is None without a gate or store; then no call is checked."""
+    """A gateway's flow check. Without a gate or store, `flows` is None, and no call is checked."""
 
     def __init__(self, hub: HubCore, flows: CallFlows | None) -> None:
         self.hub = hub
@@ -36,7 +36,7 @@ class FlowsRuntime(PartRuntime):
         self.on_servers_changed()
 
     def on_servers_changed(self) -> None:
-        """Apply the mode: without a setting, it depends on the labels in the server entries."""
+        """Update the mode: if it is not set, it depends on the labels in the server entries."""
         if self.flows is not None and self.flows.set_mode(self._mode):
             self.hub.calls.on_approval_rules_changed()
 

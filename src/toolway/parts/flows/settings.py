@@ -1,4 +1,4 @@
-"""The setting `toolway.flows`. Server and tool labels are in the server entries (config/schema.py)."""
+"""The setting `toolway.flows`. The labels of servers and tools are in the server entries (config/schema.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolway.parts.flows.labels import FLOW_MODES
 
 
 class FlowSettings(msgspec.Struct, frozen=True):
-    """What a gateway does when private data, untrusted content and an outbound tool meet."""
+    """What a gateway does when a caller combines private data, untrusted content, and an outbound tool."""
 
     flows: str = ""  # note, ask or deny; "": note, if any tool has labels
 

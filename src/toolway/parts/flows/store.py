@@ -30,7 +30,7 @@ def encode_window(window: Window) -> str:
 def decode_window(text: str) -> dict[str, LabelledCall]:
     """Decode a caller's stored window. Raises `FlowStoreError` if it is invalid.
 
-    An invalid window is not treated as empty, because a label would then be missing.
+    An invalid window is not treated as empty, because that would lose labels.
     """
     try:
         return _WINDOW.decode(text)
@@ -41,7 +41,7 @@ def decode_window(text: str) -> dict[str, LabelledCall]:
 def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
     """Decode stored windows for a list. Invalid ones are reported and left out.
 
-    Calls of its caller that need the window are rejected until then (`decode_window`).
+    Calls that need an invalid window are rejected as long as it is invalid (`decode_window`).
     """
     found: dict[str, Window] = {}
     for caller, entries in rows:
@@ -54,7 +54,7 @@ def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
 
 
 class FlowStore:
-    """Stores the callers' windows. Methods raise `FlowStoreError` if that fails."""
+    """Stores the callers' windows. Methods raise `FlowStoreError` if reading or writing fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -62,7 +62,7 @@ class FlowStore:
     async def change(self, caller: str, change: Change, now: float) -> None:
         """Replace a caller's window with the result of `change`, in one transaction.
 
-        No other process reads or writes the window during this time.
+        No other process can read or write the window in between.
         """
 
         def work(db: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""User login: verifies access tokens and identity assertions of an identity provider."""
+"""User login: verifies an identity provider's access tokens and identity assertions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLI = "toolway.parts.identity.cli"
 
 
 class Identity(Part):
-    """User login with an identity provider, and the tools that its groups may use."""
+    """User login with an identity provider, and the tools that each of its groups may use."""
 
     name = "identity"
     code: ClassVar[Mapping[str, str]] = {

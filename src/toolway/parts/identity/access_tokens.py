@@ -1,8 +1,8 @@
-"""Rules for access tokens (JWT, RFC 9068): whether they are for this gateway, and what they say.
+"""Rules for access tokens (JWT, RFC 9068): whether a token is meant for this gateway, and what it says.
 
-A token passes three steps. `parse_token` reads header and claims. `TokenRules.check` says whether it is an access token
-of the provider, for this gateway, and valid now. Then its signature is verified with a key of the provider
-(signing_keys.py). All three must succeed: a claim alone proves nothing.
+A token passes three steps. `parse_token` reads the header and the claims. `TokenRules.check` decides whether it is an
+access token from the provider, is meant for this gateway, and is valid now. Then its signature is verified with one of
+the provider's keys (signing_keys.py). All three steps must succeed, because the sender could have written any claim.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ _NAME_CLAIMS: Final = ("preferred_username", "email", "upn", "name")
 
 
 class InvalidToken(Exception):
-    """Raised when a token does not authenticate its sender. The sender gets the message, so it has no secrets."""
+    """Raised when a token does not authenticate its sender.
+
+    The message goes to the sender, so it must not contain secrets.
+    """
 
 
 class ParsedToken(NamedTuple):
-    """Header and claims of a token whose signature is not verified yet. Nothing in it is proven."""
+    """The header and claims of a token whose signature is not verified yet, so none of it can be trusted."""
 
     algorithm: str
     key_id: str  # "" if the header has none
@@ -63,7 +66,7 @@ class TokenIdentity(NamedTuple):
 
 
 def parse_token(token: str) -> ParsedToken:
-    """Read the header and the claims of a compact JWT. Raises `InvalidToken` if it cannot be parsed."""
+    """Read the header and claims of a compact JWT. Raises `InvalidToken` if it cannot be parsed."""
     if len(token) > MAX_TOKEN_CHARS:
         raise InvalidToken("the token is too long")
     if _COMPACT.fullmatch(token) is None:
@@ -80,12 +83,12 @@ def parse_token(token: str) -> ParsedToken:
 
 
 def is_jwt(token: str) -> bool:
-    """Return True if a token has the three parts of a signed JWT; other tokens are opaque."""
+    """Return True if a token has the three parts of a signed JWT. All other tokens are opaque."""
     return token.count(".") == 2
 
 
 def _decode_part(part: str) -> Json:
-    """Decode one part of a JWT: base64url without padding, of a JSON object without duplicate keys."""
+    """Decode one part of a JWT, which is a JSON object without duplicate keys in base64url without padding."""
     try:
         data = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
         # Unused bits in the last character would give one token several spellings.
@@ -100,7 +103,7 @@ def _decode_part(part: str) -> Json:
 
 
 class TokenRules:
-    """The gateway's rules for tokens: issuer, audience, algorithm, times and kind."""
+    """The gateway's rules for tokens: issuer, audience, algorithm, validity period, and kind of token."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self._issuer = settings.issuer
@@ -109,9 +112,9 @@ class TokenRules:
         self._groups_claim = settings.groups_claim
 
     def check(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return the identity in an access token from the provider, for this gateway, valid at `now`.
+        """Return the identity in an access token that is from the provider, for this gateway, and valid at `now`.
 
-        Raises `InvalidToken` if not. The caller must verify the signature too. Scopes are not compared here.
+        Raises `InvalidToken` otherwise. The caller must also verify the signature. Scopes are not checked here.
         """
         claims = token.claims
         if token.algorithm not in self._algorithms:
@@ -126,9 +129,9 @@ class TokenRules:
         return self._identify(claims, expires_at)
 
     def check_assertion(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return the identity in an identity assertion from the provider, valid at `now`.
+        """Return the identity in an identity assertion that comes from the provider and is valid at `now`.
 
-        Raises `InvalidToken` if not. The caller must compare the audience and verify the signature too.
+        Raises `InvalidToken` otherwise. The caller must also check the audience and verify the signature.
         """
         if token.algorithm not in self._algorithms:
             raise InvalidToken("the signature algorithm is not accepted")
@@ -138,10 +141,10 @@ class TokenRules:
         return self._identify(token.claims, self._check_times(token.claims, now))
 
     def check_introspected(self, claims: Json, now: float, until: float) -> TokenIdentity:
-        """Return the identity of an active opaque token, from the provider's `claims` about it.
+        """Return the identity behind an active opaque token, given the provider's `claims` about it.
 
-        It is used until `until` at the latest, then the provider is asked again. Raises `InvalidToken` if the token is
-        not for this gateway.
+        The identity is used no later than `until`; then the provider is asked again. Raises `InvalidToken` if the token
+        is not for this gateway.
         """
         if claims.get("iss", self._issuer) != self._issuer:
             raise InvalidToken("the token is from another issuer")
@@ -199,10 +202,10 @@ class TokenRules:
 
 
 def _check_kind(token: ParsedToken) -> None:
-    """Return True if a token's claims say that it is an ID token, a refresh token, or unknown.
+    """Raise `InvalidToken` unless a token is an access token, judging by its type header and its claims.
 
-    Some providers (Keycloak, Entra) write `JWT` as the type of access tokens, or none (Okta). Such a token must have a
-    claim that only access tokens have, and none that only ID tokens have.
+    Some providers declare the type of access tokens as `JWT` (Keycloak, Entra) or not at all (Okta). Such a token must
+    have a claim that only access tokens have, and none that only ID tokens have.
     """
     claims = token.claims
     if "cnf" in claims:
@@ -219,16 +222,16 @@ def _check_kind(token: ParsedToken) -> None:
 
 
 def _states_another_kind(claims: Json) -> bool:
-    """Return True if the claims of a token say that it is an ID token, a refresh token, or unknown.
+    """Return True if a token's claims say that it is an ID token, a refresh token, or something unknown.
 
-    Keycloak writes the kind into `typ` (Bearer, ID, Refresh, Logout), Cognito and Hydra into `token_use`.
+    Keycloak declares the kind in `typ` (Bearer, ID, Refresh, Logout), and Cognito and Hydra declare it in `token_use`.
     """
     kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
     return not (isinstance(kind, str) and kind.lower() == "bearer" and use in ("access", "access_token"))
 
 
 def read_scopes(claims: Json) -> frozenset[str]:
-    """Return the scopes of a token: `scope` (text with spaces), or `scp` (text or list) of some providers."""
+    """Return a token's scopes from `scope` (text with spaces), or from some providers' `scp` (text or list)."""
     for name in ("scope", "scp"):
         value = claims.get(name)
         if isinstance(value, str):
@@ -239,9 +242,10 @@ def read_scopes(claims: Json) -> frozenset[str]:
 
 
 def read_groups(claims: Json, claim: str) -> tuple[str, ...]:
-    """Return a user's groups from the claims of a token. Empty if the claim is missing, invalid or too long.
+    """Return a user's groups from a token's claims, or nothing if the claim is missing, invalid, or too long.
 
-    `claim` is the name of a claim, or a path to one (`realm_access.roles`); "" tries `groups`, then `roles`.
+    `claim` is the name of a claim, or a path to one (`realm_access.roles`). If it is "", `groups` is tried first, then
+    `roles`.
     """
     for name in (claim,) if claim else ("groups", "roles"):
         value = claims.get(name)
@@ -273,15 +277,15 @@ def _read_client(claims: Json) -> str:
 
 
 def _read_mfa(claims: Json) -> bool:
-    """Return True if a token's `amr` claim says that the login used several factors (RFC 8176)."""
+    """Return True if a token's `amr` claim says that the user logged in with several factors (RFC 8176)."""
     methods = claims.get("amr")
     return isinstance(methods, list) and "mfa" in methods
 
 
 def _read_time(claims: Json, name: str) -> float | None:
-    """Return the time in the claim `name`; None if the token has no such claim.
+    """Return the time in the claim `name`, or None if the token has no such claim.
 
-    Raises `InvalidToken` if it is not a time.
+    Raises `InvalidToken` if the claim is not a time.
     """
     value = claims.get(name)
     if value is None and name not in claims:

@@ -1,7 +1,7 @@
-"""`/admin/sessions`: users who logged in, and logging them out.
+"""`/admin/sessions`: lists the users who logged in, and logs them out.
 
-A gateway lists the users whose tokens it verified itself. Ended logins are stored with the API keys, so all workers
-and nodes reject them.
+A gateway lists the users whose tokens it verified itself. Logouts are stored next to the API keys, so all workers and
+nodes reject the tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMAS: Final = {
 
 
 def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
-    """Return the users who logged in, and the state of the provider: null if no login is configured."""
+    """Return the users who logged in, and the provider's state, which is null if no login is configured."""
     login = runtime.login
     if login is None:
         return {"provider": None, "sessions": []}
@@ -72,7 +72,7 @@ def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
 async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
     """Log a user out: reject all tokens issued so far, and abort running requests.
 
-    The user is named by id or subject, or by a name that only one user has. Raises `NotFound` if several users
+    The user is identified by id or subject, or by a name that only one user has. Raises `NotFound` if several users
     have this name.
     """
     who, login, api_keys = request.decoded("who"), runtime.login, runtime.context.api_keys

@@ -1,6 +1,6 @@
-"""`toolway users`: users who logged in at a gateway.
+"""`toolway users`: the users who logged in at a gateway.
 
-It needs a running gateway: users log in with an identity provider, and nothing about them is in a file.
+It needs a running gateway, because users log in with an identity provider and no file lists them.
 """
 
 from __future__ import annotations

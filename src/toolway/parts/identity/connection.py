@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 async def connect_configured(context: PartContext, settings: IdentitySettings) -> IdentityProvider | None:
-    """Connect the configured identity provider, with its secrets; None if there is none.
+    """Connect the configured identity provider, including its secrets, or return None if none is configured.
 
-    Raises `ConfigError` if a secret is missing, or a library.
+    Raises `ConfigError` if a secret or a library is missing.
     """
     login, hub = settings.login, context.hub
     if login is None:
@@ -41,11 +41,11 @@ def connect_provider(
     secret: str = "",
     clients: Mapping[str, str] | None = None,
 ) -> IdentityProvider:
-    """Accept an identity provider's tokens from now on. Return the provider, not started yet.
+    """Accept an identity provider's tokens from now on. Return the provider, which is not started yet.
 
-    `fetch` replaces the function that fetches its documents, `ask` the one that asks it about opaque tokens. `secret`
-    is the gateway's secret for such requests. `clients` are the secrets of clients that may exchange identity
-    assertions, by their ids. Raises `ConfigError` if a library is missing.
+    `fetch` replaces the function that fetches the provider's documents, and `ask` the one that asks about opaque
+    tokens. `secret` is the gateway's secret for those requests. `clients` has the secrets of the clients that may
+    exchange identity assertions, by client id. Raises `ConfigError` if a library is missing.
     """
     login, hub, keys = settings.login, context.hub, context.api_keys
     assert login is not None
@@ -70,7 +70,7 @@ def connect_provider(
 
 
 def create_provider(config: LoadedConfig) -> IdentityProvider | None:
-    """Return the provider for this configuration, without its keys; None without a login.
+    """Return the provider for this configuration, without its keys, or None if no login is configured.
 
     Raises `ConfigError` if a library is missing.
     """

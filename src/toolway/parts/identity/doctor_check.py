@@ -1,4 +1,4 @@
-"""`toolway doctor` checks of the identity provider: documents, keys, clock, and a token."""
+"""`toolway doctor` checks of the identity provider: its documents, keys, and clock, and a token."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TOKEN_CODE: Final = "E-LOGIN-TOKEN"
 
 
 async def check_credentials(config: LoadedConfig | None, read: Callable[[], str] | None) -> list[SubjectReport]:
-    """Return the report about the configured identity provider, if any.
+    """Return the report about the configured identity provider, if there is one.
 
-    `read` returns the access token that the user wants to have checked; None if there is none. Raises `UsageError` if
-    there is one, but no provider.
+    `read` returns the access token that the user wants checked, or None if they gave none. Raises `UsageError` if there
+    is a token but no provider.
     """
     login = settings_of(config.gateway).login if config is not None else None
     if config is None or login is None:
@@ -84,7 +84,7 @@ async def check_login(
 
 
 def _check_keys(settings: LoginSettings, keys: ProviderKeys, failed: dict[str, str]) -> Check:
-    """Return the check `provider`: can the metadata and the keys be fetched and used?"""
+    """Return the check `provider`: whether the metadata and the keys can be fetched and used."""
     if keys.current is not None:
         count = len(keys.current)
         return Check("provider", "ok", f"{settings.issuer} publishes {count} usable {'key' if count == 1 else 'keys'}")
@@ -116,7 +116,7 @@ def _check_clock(offset: float) -> Check:
 
 
 def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, now: float) -> Check:
-    """Return the check `token`: would the gateway accept this access token, and if not, what has to change?"""
+    """Return the check `token`: whether the gateway would accept this access token, and if not, what has to change."""
     if not is_jwt(token):
         if settings.introspection is not None:
             return Check("token", "skip", "the token is opaque: only the running gateway can ask the provider about it")
@@ -142,7 +142,7 @@ def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, n
 
 
 def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: float) -> Check:
-    """Return the failed check for a rejected token: why, what it contains, and what is expected."""
+    """Return the failed check for a rejected token: why it was rejected, what it contains, and what was expected."""
     try:
         parsed = parse_token(token)
     except InvalidToken:
@@ -152,7 +152,7 @@ def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: floa
 
 
 def _advice(settings: LoginSettings, parsed: ParsedToken, reason: str, now: float) -> tuple[str, str, str]:
-    """Return three strings about a rejected token: its content, the remedy, and a line to copy."""
+    """Return three strings about a rejected token: what it contains, how to fix it, and a line to copy."""
     claims = parsed.claims
     if "audience" in reason:
         found = claims.get("aud")

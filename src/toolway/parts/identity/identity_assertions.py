@@ -1,8 +1,9 @@
 """Enterprise-managed authorization: clients exchange identity assertions for gateway tokens.
 
-An assertion (ID-JAG) is a JWT that the company's provider issued to a client for one user and this gateway, without
-a browser. The gateway has one token endpoint for it, with one grant: `jwt-bearer` (RFC 7523). A token is a sealed
-handle that every node of a cluster can open. No refresh token is issued: the client gets a new assertion.
+An assertion (ID-JAG) is a JWT that the company's provider issued to a client for one user and this gateway, without a
+browser. The gateway accepts it at one token endpoint, with the grant `jwt-bearer` (RFC 7523). The token it returns is a
+sealed handle that every node of a cluster can open. Refresh tokens are not issued: the client gets a new assertion
+instead.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class GrantRefused(Exception):
 class AssertionGrants:
     """A gateway's token endpoint, where clients exchange identity assertions for tokens.
 
-    `clients` has the secrets of allowed clients by client id.
+    `clients` has the secrets of the allowed clients, by client id.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class AssertionGrants:
         )
 
     def answer(self, request: HttpRequest) -> Answer:
-        """Answer a request: return status, body and headers.
+        """Answer a request: return the status, body, and headers.
 
-        Raises `VerificationPending` if the key for the signature of an assertion is being fetched.
+        Raises `VerificationPending` while the key that verifies the assertion is being fetched.
         """
         if request.path == METADATA_PATH:
             return 200, self.metadata, (*_JSON[:1], ("cache-control", "max-age=300"))
@@ -144,7 +145,7 @@ class AssertionGrants:
         }
 
     def _authenticate_client(self, request: HttpRequest, form: Mapping[str, str]) -> str:
-        """Return the id of the client that sends a request. Raises `GrantRefused` if its secret is wrong."""
+        """Return the id of the client that sent a request. Raises `GrantRefused` if its secret is wrong."""
         scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
         client, secret = form.get("client_id", ""), form.get("client_secret", "")
         if scheme.lower() == "basic" and "authorization" not in request.repeated_headers:
@@ -156,7 +157,7 @@ class AssertionGrants:
         return client
 
     def _check(self, token: str, client: str) -> tuple[TokenIdentity, Json]:
-        """Verify an identity assertion. Return the identity that it states, and its claims.
+        """Verify an identity assertion. Return its identity and its claims.
 
         Raises `InvalidToken` if it is not valid for this gateway and this client.
         """
@@ -182,7 +183,7 @@ class AssertionGrants:
         return identity, claims
 
     def _use_once(self, claims: Json, expires_at: float) -> None:
-        """Record an assertion as used until it expires. Raises `GrantRefused` if it was used before."""
+        """Record an assertion as used until it expires. Raises `GrantRefused` if it was already used."""
         now = self._now()
         for used in [each for each, end in self._used.items() if end <= now]:
             del self._used[used]
@@ -195,9 +196,9 @@ class AssertionGrants:
     # -- its tokens ---------------------------------------------------------------------------------------------------
 
     def open_token(self, token: str) -> tuple[TokenIdentity, float]:
-        """Return the identity that a token of this endpoint proves, and when the token expires.
+        """Return the identity behind a token from this endpoint, and when the token expires.
 
-        Raises `InvalidToken`.
+        Raises `InvalidToken` if the token is not valid.
         """
         opened = self._sealer.open_with_expiry(_SEAL_KIND, token.removeprefix(TOKEN_PREFIX))
         if opened is None or opened[0] <= self._now():
@@ -215,7 +216,7 @@ def is_own_token(token: str) -> bool:
 
 
 def _read_form(request: HttpRequest) -> dict[str, str]:
-    """Return the fields of a form in the body of a request.
+    """Return the fields of the form in a request's body.
 
     Raises `GrantRefused` if the body is not a form, or repeats a field.
     """

@@ -1,7 +1,7 @@
-"""Opaque access tokens: the identity provider is asked about each (RFC 7662); answers are cached briefly.
+"""Opaque access tokens: asks the identity provider about each one (RFC 7662) and caches the answers briefly.
 
-A token is accepted only if the answer says clearly that it is active. An error, a timeout, an answer that is not a JSON
-object, or one whose `active` is not exactly true or false, is not an answer: the client gets 503 and may try again.
+A token is accepted only if the answer clearly says that it is active. An error, a timeout, anything but a JSON object,
+or an `active` that is not exactly true or false does not count as an answer: the client gets a 503 and may try again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class TokenAnswer(NamedTuple):
-    """The identity provider's answer about one opaque token: its claims if active, or a failure."""
+    """The identity provider's answer about one opaque token: its claims if it is active, or a failure."""
 
     claims: Json | None  # of an active token; None if it is not active, or if there was no answer
     has_failed: bool
@@ -41,9 +41,9 @@ class TokenAnswer(NamedTuple):
 
 
 class Introspection:
-    """Cache of the identity provider's answers about opaque tokens, and the requests that are running.
+    """The identity provider's cached answers about opaque tokens, and the requests that are running.
 
-    `ask` sends a request. `now` is the wall time, as in tokens.
+    `ask` sends a request. `now` returns the wall-clock time, which tokens use.
     """
 
     def __init__(self, ask: Ask, now: Callable[[], float] = time.time) -> None:
@@ -54,14 +54,14 @@ class Introspection:
         self.request_count = 0
 
     def find(self, digest: bytes) -> TokenAnswer | None:
-        """Return the cached answer about the token with hash `digest`; None if the provider must be asked."""
+        """Return the cached answer about the token with the hash `digest`, or None if the provider must be asked."""
         found = self._answers.get(digest)
         return found if found is not None and self._now() < found.until else None
 
     def start(self, token: str, digest: bytes) -> asyncio.Task[None] | None:
-        """Return the task of a running request to the provider about a token, or start a new one.
+        """Return the task of the request to the provider about a token, starting one if none is running.
 
-        None if too many requests are running.
+        Return None if too many requests are running.
         """
         running = self._running.get(digest)
         if running is not None:
@@ -95,7 +95,7 @@ class Introspection:
 
 
 def _read_answer(status: int, body: bytes) -> Json | None:
-    """Return the claims in a response of the provider about an active token; None if the token is not active.
+    """Return the claims in the provider's response about an active token, or None if the token is not active.
 
     Raises `ValueError` for any other response.
     """
@@ -111,7 +111,7 @@ def _read_answer(status: int, body: bytes) -> Json | None:
 
 
 def create_ask(settings: IntrospectionSettings, secret: str, network_policy: Callable[[], NetworkPolicy]) -> Ask:
-    """Return the function that asks the provider about a token, with the credentials of the gateway."""
+    """Return the function that asks the provider about a token, using the gateway's credentials."""
     credentials = f"{quote(settings.client_id, safe='')}:{quote(secret, safe='')}".encode()
     headers = {"Authorization": f"Basic {base64.b64encode(credentials).decode()}", "Accept": "application/json"}
 

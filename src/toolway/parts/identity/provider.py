@@ -1,8 +1,8 @@
-"""Login with an identity provider: from a bearer token to its principal, and token errors.
+"""Login with an identity provider: turns a bearer token into a principal, or into an error.
 
-The gateway is an OAuth 2.1 resource server. It has no login page, no passwords and no table of users: a client gets a
-token from the provider (RFC 9728 metadata says which one), and the gateway verifies it. A token is verified once and
-then found by its hash, until it expires, its key is withdrawn, or the rules change.
+The gateway is an OAuth 2.1 resource server. It does not have a login page, passwords, or a table of users: a client
+gets a token from the provider, which the RFC 9728 metadata names, and the gateway verifies it. A verified token is then
+looked up by its hash until it expires, its key is withdrawn, or the rules change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class Person(NamedTuple):
-    """A user's last known login: principal, and details of the last token."""
+    """A user's last known login: the principal, and details of the last token."""
 
     principal: Principal
     identity: TokenIdentity
@@ -58,7 +58,7 @@ class Person(NamedTuple):
 
 
 class VerifiedToken(NamedTuple):
-    """Access token that was verified: the identity that it proves, and when it was issued and expires."""
+    """A verified access token: the identity it proves, when it was issued, and when it expires."""
 
     proven: ProvenIdentity
     expires_at: float
@@ -68,9 +68,9 @@ class VerifiedToken(NamedTuple):
 class IdentityProvider:
     """Verifies the access tokens of one identity provider, for one gateway (`CredentialVerifier`).
 
-    `access` maps groups to tool patterns. `on_changed` is called if tokens that were accepted may have other rights
-    now. `ended_logins` returns when an administrator ended users' logins, by their principal ids. `ask` asks
-    the provider about opaque tokens; None refuses them.
+    `access` maps groups to tool patterns. `on_changed` is called when tokens that were accepted may have different
+    rights now. `ended_logins` returns when administrators logged users out, by principal id. `ask` asks the provider
+    about opaque tokens; if it is None, opaque tokens are rejected.
     """
 
     setting: Final = "toolway.gateway.login"
@@ -121,11 +121,11 @@ class IdentityProvider:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start fetching the provider's keys regularly in the background; the gateway does not wait."""
+        """Start fetching the provider's keys regularly in the background, without making the gateway wait."""
         self._running = asyncio.get_running_loop().create_task(self.keys.run())
 
     async def close(self) -> None:
-        """Stop fetching the keys of the provider."""
+        """Stop fetching the provider's keys."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -134,12 +134,12 @@ class IdentityProvider:
             await self.introspection.close()
 
     def set_access(self, access: Mapping[str, Sequence[str]]) -> None:
-        """Use the groups of `toolway.access` from a reloaded configuration; all tokens are then verified again."""
+        """Use the groups of `toolway.access` from a reloaded configuration, and verify all tokens again."""
         self._access = dict(access)
         self._forget_tokens()
 
     def _forget_tokens(self) -> None:
-        """Forget which tokens were verified, so each is verified again at its next use."""
+        """Forget all verified tokens, so each one is verified again at its next use."""
         self._tokens.clear()
         self._on_changed()
 
@@ -155,8 +155,8 @@ class IdentityProvider:
     def authenticate(self, token: str) -> ProvenIdentity:
         """Return a bearer token's principal and expiry.
 
-        Raises `VerificationPending` if the provider is being asked, and `RequestDenied` otherwise: 401 if the token is
-        not valid, 403 if it lacks a scope, 503 if the provider did not answer.
+        Raises `VerificationPending` while the provider is being asked, and `RequestDenied` if the token is not valid
+        (401), lacks a scope (403), or the provider did not answer (503).
         """
         digest = _digest(token)
         known = self._tokens.get(digest)
@@ -187,10 +187,10 @@ class IdentityProvider:
     # -- tokens of users for servers that are called on their behalf -------------------------------------------------
 
     def _keep_token(self, id_: str, new: SubjectToken) -> None:
-        """Keep a user's token, to exchange it for tokens of servers that are called on the user's behalf.
+        """Keep a user's token, to exchange it for tokens of the servers that are called on the user's behalf.
 
-        The token kept before stays if it is valid for longer. A kept token is sent to the token endpoint of its issuer
-        only.
+        An earlier token is kept instead if it is valid for longer. A kept token is only sent to its issuer's token
+        endpoint.
         """
         known = self._subject_tokens.pop(id_, None)
         if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
@@ -199,7 +199,7 @@ class IdentityProvider:
         self._subject_tokens[id_] = new if is_longer or known is None else known
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token that the user `caller` logged in with; None if missing or expired."""
+        """Return the token that the user `caller` logged in with, or None if it is missing or has expired."""
         found = self._subject_tokens.get(caller)
         if found is None:
             return None
@@ -209,14 +209,14 @@ class IdentityProvider:
         return found
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if the user `caller` has no valid login: logged out, or unknown here."""
+        """Return True if the user `caller` has no valid login, because they logged out or are unknown here."""
         person = self._people.get(caller)
         return person is None or self.is_token_ended(caller, person.identity.issued_at)
 
     def opens_gateway(self, token: str) -> bool:
-        """Return True if this gateway might accept a token as a login, so no server may get it.
+        """Return True if this gateway might accept a token as a login, in which case no server may get it.
 
-        For an opaque token that was never used here, this is unknown.
+        Nothing is known about an opaque token that was never used here.
         """
         if _digest(token) in self._tokens or is_own_token(token):
             return True
@@ -228,20 +228,21 @@ class IdentityProvider:
     def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
         """Raise `RequestDenied` if an administrator ended the login that a token belongs to.
 
-        If logins of the user were ended, a token that does not say when it was issued is refused as well.
+        If the user was ever logged out, a token that does not say when it was issued is rejected as well.
         """
         if self.is_token_ended(id_, issued_at):
             raise self.deny_token("the login was ended")
 
     def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
-        """Return True if an administrator ended the login that a token of the user `caller` belongs to."""
+        """Return True if an administrator ended the login that a token from the user `caller` belongs to."""
         ended_at = self._ended_logins().get(caller)
         return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
 
     def _identify(self, token: str, digest: bytes) -> tuple[TokenIdentity, float]:
-        """Return the identity behind a bearer token, and until when the proof is valid.
+        """Return the identity behind a bearer token, and how long the proof is valid.
 
-        Raises `InvalidToken`, `RequestDenied` or `VerificationPending` if it proves none (yet).
+        Raises `InvalidToken`, `RequestDenied`, or `VerificationPending` if the token does not prove an identity, or not
+        yet.
         """
         if token.startswith(TOKEN_PREFIX):  # an API key that was revoked: the provider must not see it
             raise InvalidToken("unknown token")
@@ -263,9 +264,9 @@ class IdentityProvider:
         return self._rules.check_introspected(answer.claims, self._now(), answer.until), answer.until
 
     def _verify(self, token: str) -> TokenIdentity:
-        """Verify claims and signature of a JWT, and return the identity that it states.
+        """Verify a JWT's claims and signature, and return the identity in it.
 
-        Raises `InvalidToken` if one of them is wrong, `RequestDenied` if the key is unknown or still being fetched.
+        Raises `InvalidToken` if either is wrong, and `RequestDenied` if the key is unknown or still being fetched.
         """
         parsed = parse_token(token)
         identity = self._rules.check(parsed, self._now())  # before a key is fetched because of it
@@ -273,9 +274,9 @@ class IdentityProvider:
         return identity
 
     def verify_signature(self, token: str, parsed: ParsedToken) -> None:
-        """Verify the signature of a token whose claims were checked before.
+        """Verify the signature of a token whose claims were already checked.
 
-        Raises `InvalidToken` if it is wrong, `RequestDenied` if the key is unknown or still being fetched.
+        Raises `InvalidToken` if it is wrong, and `RequestDenied` if the key is unknown or still being fetched.
         """
         keys = self.keys.current
         key = keys.find(parsed.key_id, parsed.algorithm) if keys is not None else None
@@ -314,13 +315,13 @@ class IdentityProvider:
         return principal
 
     def _report(self, identity: TokenIdentity, principal: Principal) -> None:
-        """Emit an event on first use of a token: it names the issuer and subject behind the principal id."""
+        """Emit an event when a token is first used. It names the issuer and subject behind the principal id."""
         by = f" with {identity.client}" if identity.client else ""
         reason = f"{self.settings.issuer}#{identity.subject}{by}, groups: {', '.join(self._used_groups(identity))}"
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
 
     def _principal_of(self, identity: TokenIdentity) -> Principal:
-        """Return a user's principal: id from issuer and subject, rights from the user's groups."""
+        """Return a user's principal: its id comes from issuer and subject, and its rights from the user's groups."""
         id_ = self.principal_id(identity.subject)
         is_admin = any(group in self.settings.admins for group in identity.groups)
         access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
@@ -338,7 +339,7 @@ class IdentityProvider:
         )
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
-        """Return the user's groups that have tools in `toolway.access`, with `*`, the group of all users."""
+        """Return the user's groups that have tools in `toolway.access`, and `*`, which stands for all users."""
         groups = {*(each for each in identity.groups if each != EVERYONE), EVERYONE}
         return sorted(groups & self._access.keys())
 
@@ -386,7 +387,7 @@ class IdentityProvider:
         }
 
     def describe_state(self) -> Mapping[str, object]:
-        """Return the state of the provider as the gateway sees it, for administrators."""
+        """Return the provider's state as the gateway sees it, for administrators."""
         keys = self.keys.current
         return {
             "issuer": self.settings.issuer,
@@ -397,19 +398,19 @@ class IdentityProvider:
         }
 
     def find_person(self, id_: str) -> Person | None:
-        """Return a user's last login by principal id; None if it is too long ago, or not known here."""
+        """Return a user's last login by principal id, or None if it was too long ago or is unknown here."""
         person = self._people.get(id_)
         if person is None or self._now() >= person.seen_at + RUN_RIGHTS_S:
             return None
         return None if self.is_token_ended(id_, person.identity.issued_at) else person
 
     def find_principal(self, id_: str) -> Principal | None:
-        """Return a user's principal as of the last login; None if that is too long ago, or not known here."""
+        """Return a user's principal as of the last login, or None if that was too long ago or is unknown here."""
         person = self.find_person(id_)
         return person.principal if person is not None else None
 
     def people(self) -> list[Person]:
-        """Return the last login of every user that is known here, the newest first."""
+        """Return the last login of every user known here, newest first."""
         return [each for id_ in reversed(self._people) if (each := self.find_person(id_)) is not None]
 
     def principal_id(self, subject: str) -> str:
@@ -423,17 +424,17 @@ class IdentityProvider:
     # -- requests without a principal ---------------------------------------------------------------------------------
 
     def document(self, request: HttpRequest) -> bytes | None:
-        """Return the metadata that say where to get a token (RFC 9728), if a request is for them."""
+        """Return the metadata that say where to get a token (RFC 9728), if the request asks for them."""
         return self.metadata if request.path in self.metadata_paths and request.method == "GET" else None
 
     def is_exchange(self, request: HttpRequest) -> bool:
-        """Return True if a request is for the token endpoint for identity assertions, or for its metadata."""
+        """Return True if a request goes to the token endpoint for identity assertions, or asks for its metadata."""
         return self.assertions is not None and self.assertions.handles(request)
 
     def exchange(self, request: HttpRequest) -> tuple[int, bytes, Headers]:
-        """Answer a request of a client that exchanges an identity assertion for a token of the gateway.
+        """Answer a client's request to exchange an identity assertion for a gateway token.
 
-        Raises `RequestDenied` if the key for its signature is not known (yet).
+        Raises `RequestDenied` if the key for the assertion's signature is unknown or still being fetched.
         """
         assert self.assertions is not None
         return self.assertions.answer(request)
@@ -448,12 +449,12 @@ class IdentityProvider:
         return "www-authenticate", "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def deny_token(self, reason: str) -> RequestDenied:
-        """Return the error for a rejected token. The client sees `reason`, in the header too."""
+        """Return the error for a rejected token. The client sees `reason`, including in the header."""
         challenge = self.challenge(error="invalid_token", error_description=reason)
         return RequestDenied(401, reason, "log in again at the identity provider", (challenge,))
 
     def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
-        """Return the error for a valid token that lacks scopes. It names all scopes that a new token needs."""
+        """Return the error for a valid token that lacks scopes. It lists all scopes that a new token needs."""
         wanted = " ".join(sorted({*missing, *self.settings.scopes, *_plain(present)}))
         challenge = self.challenge(error="insufficient_scope", scope=wanted)
         return RequestDenied(403, "the token lacks a scope", f"log in with the scope {wanted}", (challenge,))
@@ -464,7 +465,10 @@ def _digest(token: str) -> bytes:
 
 
 def principal_id(issuer: str, subject: str) -> str:
-    """Return a user's id: a hash, because a subject may be any string. It is the caller id too."""
+    """Return a user's id, which is a hash, because a subject may be any string.
+
+    The id also serves as the caller id.
+    """
     return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
 
 
@@ -474,10 +478,11 @@ def create_fetch(
     now: Callable[[], float] = time.time,
     on_clock: Callable[[float], None] | None = None,
 ) -> Fetch:
-    """Return the function that fetches the provider's documents, from allowed addresses only.
+    """Return the function that fetches the provider's documents, only from allowed addresses.
 
-    URLs in the settings are trusted, so they may name a private address. If the provider's clock is so far off that
-    valid tokens would be rejected, the log says so. `on_clock` is called with the difference instead.
+    URLs in the settings are trusted, so they may contain a private address. `on_clock` is called with the difference
+    between the clocks. Without it, the log says when the provider's clock is so far off that valid tokens would be
+    rejected.
     """
 
     async def fetch(url: str) -> bytes:
@@ -521,7 +526,7 @@ def clock_error(offset: float) -> ConfigError:
 
 
 def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
-    """Return a resource's metadata URL (RFC 9728), and the paths where the gateway serves them.
+    """Return a resource's metadata URL (RFC 9728), and the paths where the gateway serves the metadata.
 
     One path omits the resource's path, because some clients only request that one.
     """
@@ -532,11 +537,11 @@ def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
 
 
 def _host_header(url: str) -> str:
-    """Return the host in a URL in the form of a Host header, without the port."""
+    """Return a URL's host in the form of a Host header, without the port."""
     host = urlsplit(url).hostname or ""
     return f"[{host}]" if ":" in host else host
 
 
 def _plain(scopes: Iterable[str]) -> Iterable[str]:
-    """Return the scopes that can be written into a header without escaping."""
+    """Return the scopes that can be put into a header without escaping."""
     return (scope for scope in scopes if scope.isascii() and scope.isprintable() and not {'"', "\\"} & set(scope))

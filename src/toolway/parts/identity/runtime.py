@@ -1,7 +1,7 @@
 """User login at a running gateway: connects the provider and updates its settings.
 
-The login settings are fixed at the start; the groups of `toolway.access` may change on each reload. A gateway without
-a login loads none of it.
+The login settings are fixed at startup, but the groups in `toolway.access` may change on each reload. A gateway without
+a login loads none of this code.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class IdentityRuntime(PartRuntime):
         self._applied: IdentitySettings | None = None  # used once the servers of the same configuration are
 
     def start(self, settings: Any) -> None:
-        """Use the first settings. The provider follows in `prepare`, because a keychain may hold its secrets."""
+        """Use the first settings. `prepare` connects the provider later, because its secrets may be in a keychain."""
         self._settings = self._applied = settings
 
     async def prepare(self) -> None:
-        """Accept tokens of the identity provider from now on, if one is configured.
+        """Accept the identity provider's tokens from now on, if one is configured.
 
-        The provider may be down: API keys still work then, so this does not wait for it. Raises `ConfigError` if
-        the settings of the provider cannot be used.
+        This does not wait for the provider: if it is down, API keys still work. Raises `ConfigError` if the provider's
+        settings cannot be used.
         """
         settings = self._settings
         if settings is None or settings.login is None:
@@ -54,7 +54,7 @@ class IdentityRuntime(PartRuntime):
         self._applied = settings
 
     def on_servers_changed(self) -> None:
-        """Use the new groups of `toolway.access`. All tokens are then verified again."""
+        """Use the new groups in `toolway.access`, and verify all tokens again."""
         before, self._settings = self._settings, self._applied
         if _login_of(before) != _login_of(self._settings):
             _log.warning("login settings changed in the file: restart the gateway to apply them")
@@ -66,7 +66,7 @@ class IdentityRuntime(PartRuntime):
         return self._settings.access if self._settings is not None else {}
 
     async def close(self) -> None:
-        """Stop fetching the keys of the provider."""
+        """Stop fetching the provider's keys."""
         if self.login is not None:
             await self.login.close()
 

@@ -50,7 +50,7 @@ _KNOWN_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IntrospectionSettings:
-    """The gateway's access to the provider's introspection endpoint (RFC 7662), for opaque tokens."""
+    """How the gateway uses the provider's introspection endpoint (RFC 7662) to check opaque tokens."""
 
     url: str = ""  # URL of the endpoint
     client_id: str = ""  # client id of the gateway at the provider. In a file: clientId
@@ -84,14 +84,14 @@ class LoginSettings:
 
 
 class IdentitySettings(msgspec.Struct, frozen=True):
-    """User login with an identity provider, and the tools of its groups."""
+    """User login with an identity provider, and the tools that each of its groups may use."""
 
     login: LoginSettings | None = None  # in `toolway.gateway`: the provider; None: API keys only
     access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # group of the provider, or * → tools
 
 
 def settings_of(gateway: GatewaySettings) -> IdentitySettings:
-    """Return the login settings of a gateway."""
+    """Return a gateway's login settings."""
     found: IdentitySettings = gateway.parts.get("identity", IdentitySettings())
     return found
 
@@ -104,7 +104,7 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Id
 
 
 def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | None:
-    """Return the settings of `toolway.gateway.login`; None if the block is missing.
+    """Return the settings in `toolway.gateway.login`, or None if the block is missing.
 
     Raises `ConfigError` if a setting is invalid or unknown, or if the issuer or audience is missing.
     """
@@ -173,7 +173,7 @@ def _parse_introspection(block: Any, variables: Mapping[str, str]) -> Introspect
 
 
 def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the clients that may exchange identity assertions for tokens of the gateway, with their secrets."""
+    """Return the secrets of the clients that may exchange identity assertions for gateway tokens, by client id."""
     if block is None:
         return {}
     clients = block.get("clients") if isinstance(block, Mapping) and block.keys() <= {"clients"} else None
@@ -195,9 +195,9 @@ def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
 def parse_access(
     block: Any, login: LoginSettings | None, variables: Mapping[str, str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the tool patterns of each group, from `toolway.access`. Raises `ConfigError` if they are invalid.
+    """Return each group's tool patterns from `toolway.access`. Raises `ConfigError` if they are invalid.
 
-    Without `toolway.gateway.login` the block would have no effect, so it is rejected.
+    The block is rejected if `toolway.gateway.login` is missing, because it would have no effect.
     """
     if block is None:
         return {}
@@ -224,7 +224,10 @@ def parse_access(
 
 
 def _check_url(key: str, url: str, *, allow_query: bool = False) -> None:
-    """Raise `ConfigError` if `url` is not https (or http on this machine), or has a user name, query or fragment."""
+    """Raise `ConfigError` unless `url` is an https URL, or an http URL on this machine.
+
+    It must not have a user name or fragment, and it may only have a query if `allow_query` is True.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -293,9 +296,9 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
 
 
 def _require_plain(key: str, text: str) -> str:
-    """Check that the setting `key` has a plain text, and return the text.
+    """Check that the setting `key` is plain text, and return the text.
 
-    Raises `ConfigError` if it contains a reference to a secret or to a variable that is not set.
+    Raises `ConfigError` if it refers to a secret or to a variable that is not set.
     """
     if isinstance(text, SecretTemplate):
         raise ConfigError(

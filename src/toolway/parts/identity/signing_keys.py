@@ -1,8 +1,8 @@
-"""An identity provider's public keys: found through its metadata, fetched, and kept if it goes down.
+"""An identity provider's public keys: finds them through its metadata, fetches them, and keeps them if it goes down.
 
-Old keys stay in use until a fetch succeeds, so a provider that is down, or answers with anything but keys, locks
-nobody out for `KEYS_LIFETIME_S`. An unknown key id leads to at most one fetch in `UNKNOWN_KEY_INTERVAL_S`, for all
-requests together, because every client can invent key ids.
+Old keys stay in use until a fetch succeeds. So if a provider is down, or answers with anything but keys, nobody is
+locked out for `KEYS_LIFETIME_S`. Unknown key ids cause at most one fetch per `UNKNOWN_KEY_INTERVAL_S`, for all requests
+together, because every client can make up key ids.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 class SigningKey(NamedTuple):
-    """Public key of a provider, and the signature algorithms that it may be used with."""
+    """One of a provider's public keys, and the signature algorithms that it may be used with."""
 
     algorithms: frozenset[str]
     key: Any  # of joserfc
@@ -65,13 +65,13 @@ class SigningKey(NamedTuple):
 
 
 class SigningKeys:
-    """All usable keys of one JWKS document."""
+    """All usable keys in one JWKS document."""
 
     def __init__(self, keys: Mapping[tuple[str, str], SigningKey]) -> None:
         self._keys = dict(keys)  # by key id and kind
 
     def find(self, key_id: str, algorithm: str) -> SigningKey | None:
-        """Return the key for a token with this key id and algorithm; None if no such key exists.
+        """Return the key for a token with this key id and algorithm, or None if no key fits.
 
         A token without a key id gets a key only if there is exactly one for its algorithm.
         """
@@ -81,7 +81,7 @@ class SigningKeys:
         return found[0] if len(found) == 1 else None
 
     def has_id(self, key_id: str) -> bool:
-        """Return True if any key has this id, for whichever algorithm."""
+        """Return True if any key has this id, whatever its algorithm."""
         return any(id_ == key_id for id_, _ in self._keys)
 
     def has_all_of(self, other: SigningKeys) -> bool:
@@ -95,9 +95,9 @@ class SigningKeys:
 
 
 def parse_jwks(data: bytes) -> SigningKeys:
-    """Return the usable keys of a JWKS document. Raises `ValueError` if the document is invalid or has no usable key.
+    """Return the usable keys in a JWKS document. Raises `ValueError` if it is invalid or has no usable key.
 
-    Keys for encryption, symmetric and weak keys, and keys that are published with their private part are left out.
+    Encryption keys, symmetric keys, weak keys, and keys published with their private part are left out.
     """
     document = decode_json(data)
     entries = document.get("keys") if isinstance(document, dict) else None
@@ -144,7 +144,7 @@ def _parse_key(entry: Json) -> SigningKey | None:
 def _algorithms_of(public: Mapping[str, Any]) -> set[str]:
     """Return the signature algorithms that a public key may be used for.
 
-    Empty if it is weak or of an unknown curve.
+    There are none if the key is weak or its curve is unknown.
     """
     if public["kty"] == "RSA":
         return set(_RSA_ALGORITHMS) if len(_decode_base64(public["n"]).lstrip(b"\0")) * 8 >= MIN_RSA_BITS else set()
@@ -162,7 +162,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def require_joserfc() -> None:
-    """Raise `ConfigError` if the library for signatures is not installed."""
+    """Raise `ConfigError` if the signature library is not installed."""
     try:
         import joserfc.jws  # noqa: F401 - loaded here, before the first request needs it
     except ImportError as exc:
@@ -175,11 +175,11 @@ def require_joserfc() -> None:
 
 
 class ProviderKeys:
-    """The identity provider's public keys: fetches them, and returns those valid now.
+    """The identity provider's public keys: fetches them, and returns the ones that are valid now.
 
-    `on_changed` is called if a key was withdrawn: tokens that it signed are not valid any more. `on_problem` is called
-    with the reason if the keys cannot be fetched, and with "" when they can be fetched again; `logs` writes it to the
-    log as well. `now` is the wall time, as in tokens.
+    `on_changed` is called when a key was withdrawn, because the tokens it signed are no longer valid. `on_problem` is
+    called with the reason if the keys cannot be fetched, and with "" once they can be fetched again; `logs` also writes
+    the reason to the log. `now` returns the wall-clock time, which tokens use.
     """
 
     def __init__(
@@ -209,13 +209,13 @@ class ProviderKeys:
 
     @property
     def current(self) -> SigningKeys | None:
-        """The keys that may be used now; None if there are none, or if the last fetch is too long ago."""
+        """The keys that may be used now, or None if there are none or the last fetch was too long ago."""
         return self._keys if self._now() < self.good_until else None
 
     def refresh_for_unknown_key(self, key_id: str) -> asyncio.Task[None] | None:
-        """Return the running fetch of the keys, or start one, because a token names a key id that is unknown.
+        """Return the fetch that a token with an unknown key id has to wait for, starting one if none is running.
 
-        None if the last fetch for an unknown id was too short a time ago.
+        Return None if the last fetch for an unknown id was too recent.
         """
         task, now = self._refresh_task, self._now()
         if task is None or task.done():
@@ -228,16 +228,19 @@ class ProviderKeys:
         return task
 
     def is_absent(self, key_id: str) -> bool:
-        """Return True if keys were just fetched because of this id, and the provider does not have it."""
+        """Return True if keys were just fetched because of this id, and the provider does not have the key."""
         return key_id in self._absent and self._now() < self._next_unknown
 
     @property
     def retry_after(self) -> int:
-        """Seconds after which a client may send a token with an unknown key id again."""
+        """The number of seconds after which a client may try a token with an unknown key id again."""
         return max(1, min(int(UNKNOWN_KEY_INTERVAL_S), int(self._next_unknown - self._now()) + 1))
 
     async def refresh(self) -> None:
-        """Fetch the keys now, or wait for the running fetch. A failure is in `problem`; old keys stay in use."""
+        """Fetch the keys now, or wait for the fetch that is running.
+
+        If it fails, `problem` says why, and the old keys stay in use.
+        """
         task = self._refresh_task
         await asyncio.shield(task if task is not None and not task.done() else self._start_refresh())
 
@@ -280,9 +283,9 @@ class ProviderKeys:
             self._on_changed()
 
     async def _discover(self) -> str:
-        """Return the keys' URL from the provider's metadata (OpenID Connect, else RFC 8414).
+        """Return the keys' URL from the provider's metadata (OpenID Connect, or else RFC 8414).
 
-        Raises `AuthError` or `ValueError` if the metadata is missing or belongs to another issuer.
+        Raises `AuthError` or `ValueError` if the metadata is missing or belongs to a different issuer.
         """
         issuer = self._settings.issuer
         parts = urlsplit(issuer)
@@ -311,12 +314,15 @@ def _fetch_error(issuer: str, reason: str) -> ConfigError:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if the provider's text is safe to show and to copy into a config file."""
+    """Return True if text from the provider is safe to show and to copy into a config file."""
     return text.isascii() and text.isprintable() and len(text) <= 200 and not {'"', "\\"} & set(text)
 
 
 def _read_metadata(metadata: Any, issuer: str) -> str:
-    """Return `jwks_uri` of a metadata document. Raises `ValueError` or `AuthError` if it must not be used."""
+    """Return `jwks_uri` from a metadata document.
+
+    Raises `ValueError` or `AuthError` if the document must not be used.
+    """
     if not isinstance(metadata, dict) or metadata.get("issuer") != issuer:
         named = metadata.get("issuer") if isinstance(metadata, dict) else None
         stated = f"{named[:200]!r}" if isinstance(named, str) else "nothing"

@@ -1,4 +1,4 @@
-"""Lock of packages: `npx` and `uvx` servers run the exact packages in `toolway.lock`, from installed trees."""
+"""Package locks: `npx` and `uvx` servers run exactly the packages in `toolway.lock`, from installed trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PackageLocks(Part):
-    """Lock file next to a config file. A hub without a gateway uses it, too."""
+    """The lock file next to a config file. A hub without a gateway uses it, too."""
 
     name = "lock"
     code: ClassVar[Mapping[str, str]] = {"parse_settings": "settings:parse_settings"}

@@ -1,4 +1,4 @@
-"""`toolway trust lock` and `toolway trust update`: exact packages of `npx` and `uvx` entries, in `toolway.lock`."""
+"""`toolway trust lock` and `toolway trust update`: the exact packages of `npx` and `uvx` entries, in `toolway.lock`."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _check_server(server: Server, entry: LockedEntry | None, malware: MalwareInd
 
 
 def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
-    """Import the malware records of OSV, replacing earlier ones, and compare them with the locked packages."""
+    """Import OSV's malware records, replacing earlier ones, and compare them with the locked packages."""
     output, target = context.output, malware_path(os.environ)
     if target is None:
         raise ConfigError("no state folder", detail="HOME is not set", hint="set HOME", code="E-STATE")
@@ -187,14 +187,14 @@ def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
 
 
 def load_locked_config(context: CommandContext) -> LoadedConfig:
-    """Load the configuration for a lock command. Its secrets are masked in the output."""
+    """Load the configuration for a lock command, and mask its secrets in the output."""
     return load_masked_config(context.output, context.target_options)
 
 
 def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
     """Return a `Locker`, which finds and installs the exact packages of npx and uvx entries.
 
-    It accepts only packages that are at least `min_age` old, such as `7d`; None uses the age in the configuration.
+    It only accepts packages that are at least `min_age` old, such as `7d`. None means the age in the configuration.
     """
     seconds = settings_of(config.gateway).min_age
     if min_age is not None:
@@ -203,9 +203,9 @@ def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
 
 
 def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str, Server]]:
-    """Return the servers that run npx or uvx packages, by lock file and name: those in `names`, or all.
+    """Return the named servers, or all servers, that run npx or uvx packages, by lock file and name.
 
-    Raises `NotFound` if a named server is unknown, `ConfigError` if it runs no package.
+    Raises `NotFound` if a named server is unknown, and `ConfigError` if it does not run a package.
     """
     wanted = list(names)
     for name in wanted:
@@ -243,12 +243,12 @@ def require_command(server: Server) -> PackageCommand:
 
 
 def read_entries(file: str) -> dict[str, LockedEntry]:
-    """Return the entries of a lock file; none if the file does not exist."""
+    """Return the entries of a lock file, or none if the file does not exist."""
     return read_lock(file) or {}
 
 
 def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
-    """Write a lock file's entries. Without entries, no file is created."""
+    """Write a lock file's entries. Without entries, do not create the file."""
     if entries or os.path.exists(file):
         write_lock(file, entries)
 

@@ -1,4 +1,4 @@
-"""Start guard of packages: an `npx` or `uvx` entry with a lock runs its installed tree, or does not start."""
+"""The start guard for packages: an `npx` or `uvx` entry with a lock runs its installed tree, or does not start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def lock_of(server: Server) -> PackageLock | None:
-    """Return what the lock file says about an entry; None if it runs no package, or has no file or no lock."""
+    """Return what the lock file says about an entry.
+
+    Return None if the entry does not run a package, or has no config file or no lock.
+    """
     found: PackageLock | None = server.guard_facts.get(PackageLocks.name)
     return found
 

@@ -1,7 +1,7 @@
-"""`toolway.lock`: the exact packages of the `npx` and `uvx` entries of the config file next to it.
+"""`toolway.lock`: the exact packages of the `npx` and `uvx` entries in the config file next to it.
 
-The file has versions, hashes of packages, and for each platform the digest of the installed tree. It has no address of
-a registry. The same content is always written with the same bytes.
+The file has package versions and hashes, and the digest of the installed tree for each platform. It never contains a
+registry's address. The same content is always written as the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROGRAM: Final = re.compile(r"(?:node_modules/\.bin|bin)/[A-Za-z0-9_][A-Za-z0-9
 
 @dataclass(frozen=True, slots=True)
 class LockedEntry:
-    """Content of `toolway.lock` for one server entry: its command, its packages, the digests of installed trees."""
+    """One server entry in `toolway.lock`: its command, its packages, and the digests of installed trees."""
 
     ecosystem: Ecosystem
     packages: tuple[str, ...]  # requirements as the entry had them
@@ -39,21 +39,21 @@ class LockedEntry:
     trees: Mapping[str, str] = field(default_factory=dict)  # digest of the installed tree by platform
 
     def versions(self, platform: str) -> dict[str, str]:
-        """Return the versions of all packages by name; an npm package with several versions has them joined."""
+        """Return the versions of all packages by name. If npm installs several versions of one, they are joined."""
         found: dict[str, set[str]] = {}
         for name, version in self.iter_packages(platform):
             found.setdefault(name, set()).add(version)
         return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
 
     def iter_packages(self, platform: str) -> list[tuple[str, str]]:
-        """Return (name, version) of each package that this entry locks for a platform."""
+        """Yield (name, version) for each package that this entry locks on a platform."""
         if self.ecosystem == "npm":
             return [(npm_name(path, each), each["version"]) for path, each in self.contents.items()]
         return [(name, each["version"]) for name, each in self.contents.get(platform, {}).items()]
 
 
 class PackageLock(msgspec.Struct, frozen=True):
-    """State of one server entry in `toolway.lock`: locked, not locked, no file, or a file that cannot be used."""
+    """How a server entry stands in `toolway.lock`: locked, not locked, no lock file, or an unusable file."""
 
     file: str  # path of the lock file, which may not exist
     exists: bool = False
@@ -62,7 +62,7 @@ class PackageLock(msgspec.Struct, frozen=True):
 
 
 def npm_name(path: str, package: Mapping[str, Any]) -> str:
-    """Return the name of the package at a path such as `node_modules/a/node_modules/@b/c`."""
+    """Return the package name in a path such as `node_modules/a/node_modules/@b/c`."""
     return str(package.get("name") or path.rpartition("node_modules/")[2])
 
 
@@ -72,9 +72,9 @@ def lock_path(config_file: str) -> str:
 
 
 def read_lock(path: str) -> dict[str, LockedEntry] | None:
-    """Return the entries of a lock file by server; None without a file.
+    """Return a lock file's entries by server, or None if the file does not exist.
 
-    Raises `ConfigError` if it cannot be read, or has another form.
+    Raises `ConfigError` if the file cannot be read or is not in the right format.
     """
     try:
         with open(path, "rb") as file:
@@ -95,7 +95,7 @@ def read_lock(path: str) -> dict[str, LockedEntry] | None:
 
 
 def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageLock]:
-    """Return the state of each of these servers in the lock file next to a config file."""
+    """Return how each of these servers stands in the lock file next to a config file."""
     path = lock_path(config_file)
     try:
         entries = read_lock(path)
@@ -135,7 +135,7 @@ def _parse_entry(value: Mapping[str, Any]) -> LockedEntry:
 
 
 def _check_package(ecosystem: str, path: str, package: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a package that is not from a registry, or has no hash."""
+    """Raise `ValueError` if a package is not from a registry, or has no hash."""
     _text(package["version"])
     if ecosystem == "PyPI":
         if not package["hashes"] or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in package["hashes"]):

@@ -1,4 +1,4 @@
-"""Writer of `toolway.lock`: the same content is always written with the same bytes."""
+"""Writes `toolway.lock`: the same content always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolway.parts.lock.lock_file import FORMAT, LOCK_CODE, LockedEntry
 
 
 def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
-    """Write a lock file. Return False if it has this content already.
+    """Write a lock file. Return False if it already has this content.
 
     Raises `ConfigError` if it cannot be written.
     """
@@ -43,7 +43,7 @@ def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
 
 
 def format_lock(entries: Mapping[str, LockedEntry]) -> str:
-    """Return the text of a lock file: sorted, with one line for each package."""
+    """Return a lock file as text: sorted, with one line per package."""
     servers = {name: _entry_to_json(entry) for name, entry in sorted(entries.items())}
     return _dump({"version": FORMAT, "servers": servers}, 0) + "\n"
 
@@ -63,7 +63,7 @@ def _entry_to_json(entry: LockedEntry) -> dict[str, Any]:
 def _dump(value: Any, level: int) -> str:
     """Return a value as JSON with sorted keys, indented from `level` on.
 
-    An object with the key `version` is a package, and stays on one line.
+    An object with the key `version` is a package, so it stays on one line.
     """
     is_block = isinstance(value, Mapping) and value and (level < 2 or "version" not in value) and level < 6
     if not is_block:

@@ -1,4 +1,4 @@
-"""Locks the packages of server entries: resolve, check, install, and what `toolway.lock` gets."""
+"""Locks the packages of server entries: resolves, checks, and installs them, and builds their lock entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_NAMED: Final = 5  # packages that a message names
 
 
 class VersionChange(NamedTuple):
-    """Change of one package between two locks. A version is "" if the package is not in that lock."""
+    """One package's change between two locks. A version is "" if the package is not in that lock."""
 
     package: str
     before: str
@@ -34,9 +34,10 @@ class VersionChange(NamedTuple):
 
 @dataclass(slots=True)
 class Locker:
-    """Resolver and installer of the packages that `npx` and `uvx` entries run, for `toolway.lock`.
+    """Resolves and installs the packages that `npx` and `uvx` entries run, for `toolway.lock`.
 
-    `min_age` is the least age of a package in seconds; 0 accepts any age, and then no registry needs to have times.
+    `min_age` is a package's minimum age in seconds. 0 accepts any age, even if the registry does not say when a package
+    was published.
     """
 
     environ: Mapping[str, str]
@@ -49,10 +50,11 @@ class Locker:
         return TreeStore.open(self.environ)
 
     def lock(self, command: PackageCommand, current: LockedEntry | None) -> tuple[LockedEntry, str]:
-        """Lock and install the packages of a command; return its entry for `toolway.lock`, and what was done.
+        """Lock and install a command's packages. Return its entry for `toolway.lock`, and what was done.
 
-        What was done is "locked", "installed", or "" for nothing. A `current` entry of the same packages is kept, and
-        only installed if its tree is missing or damaged. Raises `LockError`, and `ConfigError` for malware.
+        What was done is "locked", "installed", or "" for nothing. A `current` entry with the same packages is kept, and
+        is installed only if its tree is missing or damaged. Raises `LockError`, and `ConfigError` if a package is
+        malware.
         """
         if current is None or not matches(current, command):
             return self.resolve(command), "locked"
@@ -74,7 +76,7 @@ class Locker:
         return replace(current, contents=contents, trees={**current.trees, **added.trees}), "installed"
 
     def resolve(self, command: PackageCommand, constraints: list[str] | None = None) -> LockedEntry:
-        """Resolve a command to the newest packages that are old enough, and install them."""
+        """Find the newest packages for a command that are old enough, and install them."""
         platform, python = self._platform(command)
         before = datetime.fromtimestamp(int(self.now - self.min_age), UTC) if self.min_age > 0 else None
         with self.store.new_tree() as folder:
@@ -98,9 +100,9 @@ class Locker:
         python: pypi.Python | None,
         expected: str = "",
     ) -> tuple[str, str]:
-        """Install locked packages into a new folder of the store; return the path of the program in it, and its digest.
+        """Install locked packages into a new folder in the store. Return the path of the program in it, and its digest.
 
-        Raises `LockError` if `expected` is given and is not that digest.
+        Raises `LockError` if `expected` is given and differs from that digest.
         """
         with self.store.new_tree() as folder:
             if python is None:
@@ -135,7 +137,7 @@ class Locker:
         return (cache_folder(self.environ) or Path("/.cache/toolway")) / "npm"
 
     def _check_age(self, contents: Mapping[str, Any], before: datetime) -> None:
-        """Raise `LockError` if a package is too young, or if its registry did not say when it was published."""
+        """Raise `LockError` if a package is too young, or if its registry does not say when it was published."""
         times = npm.publish_times(contents, self._npm_cache)
         young = [f"{name} {version}" for (name, version), time in times.items() if time is not None and time > before]
         unknown = [f"{name} {version}" for (name, version), time in times.items() if time is None]

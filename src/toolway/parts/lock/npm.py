@@ -1,4 +1,4 @@
-"""Packages of npm: resolves a package with its dependencies, and installs them from a lock without install scripts."""
+"""npm packages: resolves a package with its dependencies, and installs them from a lock without install scripts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _MAX_PACKUMENT_BYTES: Final = 256 * 1024 * 1024
 def resolve(
     command: PackageCommand, environ: Mapping[str, str], folder: Path, cache: Path, before: datetime | None
 ) -> dict[str, Any]:
-    """Return the packages that npm chooses for an npx command, by their path below the project: `node_modules/…`.
+    """Return the packages that npm picks for an npx command, by their path in the project: `node_modules/…`.
 
-    `before` is the newest time of publication. Raises `LockError` if npm fails, or if a package is not from a registry.
+    Only packages published before `before` are used. Raises `LockError` if npm fails, or if a package is not from a
+    registry.
     """
     _write_project(folder, command.packages, None)
     extra = [f"--before={before.isoformat()}"] if before is not None else []
@@ -49,7 +50,7 @@ def resolve(
 def install(
     requirements: Sequence[str], contents: Mapping[str, Any], environ: Mapping[str, str], folder: Path, cache: Path
 ) -> None:
-    """Install locked packages into `folder`. npm compares each with its hash, and runs no script of them."""
+    """Install locked packages into `folder`. npm compares each with its hash, and does not run their scripts."""
     _write_project(folder, requirements, contents)
     run_tool(
         [_npm(environ), "ci", *_FLAGS, "--cache", os.fspath(cache)],
@@ -62,7 +63,7 @@ def install(
 
 
 def find_program(command: PackageCommand, folder: Path) -> str:
-    """Return the path, below `folder`, of the program that npx would run. Raises `LockError` if there is none."""
+    """Return the path within `folder` of the program that npx would run. Raises `LockError` if there is none."""
     manifest = json.loads((folder / "node_modules" / command.name / "package.json").read_text(encoding="utf-8"))
     found = manifest.get("bin")
     own = command.name.rpartition("/")[2]
@@ -84,9 +85,9 @@ def find_program(command: PackageCommand, folder: Path) -> str:
 
 
 def publish_times(contents: Mapping[str, Any], cache: Path) -> dict[tuple[str, str], datetime | None]:
-    """Return when each package was published, by name and version; None if the registry did not say.
+    """Return when each package was published, by name and version, or None where the registry did not say.
 
-    The times are in the documents that npm fetched to resolve the tree, and are read from its cache.
+    The times are in the documents that npm fetched to resolve the tree, and are read from npm's cache.
     """
     wanted = {(npm_name(path, each), each["version"]) for path, each in contents.items() if not each.get("inBundle")}
     names = {name for name, _ in wanted}
@@ -102,7 +103,7 @@ def publish_times(contents: Mapping[str, Any], cache: Path) -> dict[tuple[str, s
 
 
 def _cached_documents(cache: Path, names: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the documents of packages in the cache of npm, each with the name of its package."""
+    """Yield the package documents in npm's cache, each with the package's name."""
     for bucket in sorted((cache / "index-v5").glob("*/*/*")):
         for line in bucket.read_text(errors="replace").splitlines():
             try:

@@ -1,6 +1,6 @@
-"""Packages of PyPI: resolve them to wheels with hashes, and install those as an environment of Python.
+"""PyPI packages: resolves them to wheels with hashes, and installs the wheels as a Python environment.
 
-`uv` is used if it is installed, else pip of the interpreter. Only wheels are installed: no code of a package runs.
+This uses `uv` if it is installed, or else the interpreter's pip. Only wheels are installed, so no package code runs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MIN_PIP_WITH_TIMES: Final = 26  # --uploaded-prior-to
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """Python interpreter that runs installed packages."""
+    """A Python interpreter that runs installed packages."""
 
     path: str
     version: str  # such as 3.12.3
 
     @property
     def platform(self) -> str:
-        """Return the platform for which packages are installed with this interpreter, such as `linux-x86_64-cp312`."""
+        """Return the platform that this interpreter installs packages for, such as `linux-x86_64-cp312`."""
         return f"{machine_platform()}-cp{''.join(self.version.split('.')[:2])}"
 
 
@@ -67,10 +67,10 @@ def resolve(
     before: datetime | None,
     constraints: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the wheels that uv or pip chooses for a uvx command: version and hashes by package name.
+    """Return the wheels that uv or pip picks for a uvx command: version and hashes by package name.
 
-    `before` is the newest time of publication, `constraints` are versions of another platform. Raises `LockError` if
-    no such wheels exist.
+    Only wheels published before `before` are used. `constraints` are the versions locked for another platform. Raises
+    `LockError` if no such wheels exist.
     """
     lines = [requirement_line(each) for each in command.packages]
     file = folder / "constraints.txt"
@@ -82,7 +82,10 @@ def resolve(
 
 
 def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, str], folder: Path) -> Path:
-    """Install locked wheels into `folder` and return the folder of the modules. Each wheel must have a locked hash."""
+    """Install locked wheels into `folder`, and return the folder with their modules.
+
+    Each wheel must have a locked hash.
+    """
     rows = [
         f"{name}=={each['version']} {' '.join(f'--hash={digest}' for digest in each['hashes'])}"
         for name, each in contents.items()
@@ -107,7 +110,7 @@ def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, s
 
 
 def take_scripts(modules: Path, folder: Path) -> None:
-    """Move the folder `bin`, with the scripts of installed packages, from the modules' folder to the tree's top."""
+    """Move `bin`, the folder with the installed packages' scripts, from the modules' folder to the top of the tree."""
     written, programs = modules / "bin", folder / "bin"
     if written.is_dir():
         written.rename(programs)
@@ -118,9 +121,9 @@ def take_scripts(modules: Path, folder: Path) -> None:
 
 
 def complete(folder: Path, final: Path, modules: Path, python: Python, environ: Mapping[str, str]) -> None:
-    """Finish an installed tree: correct its scripts, link its Python interpreter, and compile its modules.
+    """Finish an installed tree: fix its scripts, link its Python interpreter, and compile its modules.
 
-    The tree is in `folder` and will be moved to `final`, so its scripts name that path.
+    The tree is in `folder` but will be moved to `final`, so its scripts use that path.
     """
     if HAS_DRIVES:
         windows_tree.note_python(folder, python.path, python.version)
@@ -147,7 +150,7 @@ def _make_environment(folder: Path, final: Path, python: Python) -> None:
 
 
 def find_program(command: PackageCommand, folder: Path) -> str:
-    """Return the path, below `folder`, of the program that uvx would run. Raises `LockError` if there is none."""
+    """Return the path within `folder` of the program that uvx would run. Raises `LockError` if there is none."""
     name = command.program or command.name
     if (folder / "bin" / name).is_file():
         return f"bin/{name}"

@@ -1,4 +1,4 @@
-"""Command lines of package runners: which package an entry with `npx` or `uvx` runs. No I/O."""
+"""Command lines of package runners: which package an `npx` or `uvx` entry runs. No I/O."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EXACT_SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+
 
 
 class NotLockable(ValueError):
-    """Raised for a command line of npx, uvx or a similar program whose packages cannot be locked. Its text says why."""
+    """Raised if a command line of npx, uvx, or a similar program cannot be locked. The text says why."""
 
 
 class PackageCommand(msgspec.Struct, frozen=True):
-    """Parsed command line of `npx` or `uvx`: the packages that it fetches, and which of their programs it runs."""
+    """A parsed `npx` or `uvx` command line: the packages it fetches, and which of their programs it runs."""
 
     ecosystem: Ecosystem
     packages: tuple[str, ...]  # requirements; the first one has the program
@@ -44,9 +44,9 @@ class PackageCommand(msgspec.Struct, frozen=True):
 
     @property
     def exact_version(self) -> str:
-        """Return the version of the package that contains the program, if the command line names an exact one.
+        """Return the exact version of the program's package, if the command line names one.
 
-        Return "" if it names no version or a range.
+        Return "" if it names no version, or a range.
         """
         wanted = split_requirement(self.ecosystem, self.packages[0])[1]
         if self.ecosystem == "npm":
@@ -56,7 +56,7 @@ class PackageCommand(msgspec.Struct, frozen=True):
 
 
 def parse_command(words: Sequence[str]) -> PackageCommand | None:
-    """Return the packages and the program of an `npx` or `uvx` command line; None if it is another command.
+    """Return the packages and program of an `npx` or `uvx` command line, or None if it is a different command.
 
     Raises `NotLockable` if it runs a package in a way that cannot be locked.
     """
@@ -74,7 +74,7 @@ def parse_command(words: Sequence[str]) -> PackageCommand | None:
 
 
 def is_runner(words: Sequence[str]) -> bool:
-    """Return True if a command line runs packages of a registry, even if these cannot be locked."""
+    """Return True if a command line runs packages from a registry, even ones that cannot be locked."""
     try:
         return parse_command(words) is not None
     except NotLockable:
@@ -82,7 +82,7 @@ def is_runner(words: Sequence[str]) -> bool:
 
 
 def split_requirement(ecosystem: Ecosystem, text: str) -> tuple[str, str]:
-    """Return name, and version or range, of the package that a requirement such as `name@1.2` names.
+    """Return the package name, and the version or range, in a requirement such as `name@1.2`.
 
     Raises `NotLockable` if it is not a registry package.
     """
@@ -103,7 +103,7 @@ def normalize(name: str) -> str:
 
 
 def requirement_line(text: str) -> str:
-    """Return a requirement of `uvx` as pip and uv write it: `name@1.2` becomes `name==1.2`."""
+    """Return a uvx requirement as pip and uv write it, so `name@1.2` becomes `name==1.2`."""
     found = _PYPI_PACKAGE.fullmatch(text)
     if found is None:
         raise NotLockable(f"{text[:100]!r} is not the name of a package with a version")
@@ -151,9 +151,9 @@ def _parse_uvx(words: Sequence[str]) -> PackageCommand:
 
 
 def _flag_value(word: str, names: tuple[str, ...], rest: Iterator[str]) -> str | None:
-    """Return the value of the command-line flag in `word` if the flag is one of `names`; else None.
+    """Return the value of the command-line flag in `word` if it is one of `names`, or else None.
 
-    Without `=` in `word`, the value is the next word of `rest`.
+    If `word` does not contain `=`, the value is the next word in `rest`.
     """
     name, equals, value = word.partition("=")
     if name not in names:

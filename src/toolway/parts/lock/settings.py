@@ -33,6 +33,6 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Lo
 
 
 def settings_of(gateway: GatewaySettings) -> LockSettings:
-    """Return the rules for packages in the settings of a gateway, or their defaults."""
+    """Return a gateway's package rules, or the default ones."""
     found: LockSettings | None = gateway.parts.get("lock")
     return found if found is not None else LockSettings()

@@ -1,7 +1,7 @@
-"""Decision at the start of a server: run its locked packages, run the config entry as it is, or refuse.
+"""Decides at a server's start whether to run its locked packages, run its entry as it is, or refuse to start it.
 
-If there is a lock file, an `npx` or `uvx` entry runs only from installed packages that are in the file and have exactly
-the locked content.
+If there is a lock file, an `npx` or `uvx` entry only runs from installed packages that are listed in the file and have
+exactly the locked content.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["locked_command", "matches", "reject_malware", "tree_command", "tree_
 def locked_command(
     words: Sequence[str], lock: PackageLock | None, environ: Mapping[str, str], *, required: bool, exempt: bool
 ) -> list[str] | None:
-    """Return the command line that runs the locked packages of an entry; None if the entry is run as it is.
+    """Return the command line that runs an entry's locked packages, or None if the entry runs as it is.
 
-    All files of the tree are read and compared, so call it in a thread. `required` refuses entries without a lock,
-    `exempt` is `"lock": false` in the entry. Raises `ConfigError` if the server must not start.
+    All files in the tree are read and compared, so call this in a thread. With `required`, entries without a lock are
+    rejected. `exempt` means that the entry says `"lock": false`. Raises `ConfigError` if the server must not start.
     """
     has_lock = lock is not None and lock.exists
     try:
@@ -63,7 +63,7 @@ def locked_command(
 def tree_command(
     entry: LockedEntry, command: PackageCommand, malware: MalwareIndex | None, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return the command line that runs installed packages (a tree), after all files were compared with the digests.
+    """Compare all files of installed packages (a tree) with the digests, and return the command line that runs them.
 
     Raises `ConfigError` if a file differs from what was locked, or if a package is known malware.
     """
@@ -92,15 +92,15 @@ def tree_command(
 
 
 def matches(entry: LockedEntry, command: PackageCommand) -> bool:
-    """Return True if a locked entry is for the same packages, program and Python version as a command."""
+    """Return True if a locked entry has the same packages, program, and Python version as a command."""
     locked = (entry.ecosystem, entry.packages, entry.name, entry.python)
     return locked == (command.ecosystem, command.packages, command.program, command.python)
 
 
 def tree_platform(entry: LockedEntry) -> str | None:
-    """Return the platform, among those for which an entry is locked, that this machine can run; None if there is none.
+    """Return the platform that an entry is locked for and this machine can run, or None if there is none.
 
-    For Python packages, it is the one of the newest Python version.
+    For Python packages, this is the platform with the newest Python version.
     """
     own = machine_platform()
     if entry.ecosystem == "npm":
@@ -110,7 +110,7 @@ def tree_platform(entry: LockedEntry) -> str | None:
 
 
 def reject_malware(entry: LockedEntry, platform: str, malware: MalwareIndex | None) -> None:
-    """Raise `ConfigError` if a record of malware names one of the locked packages."""
+    """Raise `ConfigError` if a malware record lists one of the locked packages."""
     for name, version in entry.iter_packages(platform) if malware is not None else ():
         if malware is not None and (record := malware.find(entry.ecosystem, name, version)):
             raise malware_error(name, version, record)

@@ -1,7 +1,7 @@
-"""Installed trees of locked packages: their folder, and what this machine knows about each.
+"""The installed trees of locked packages: where they are, and what this machine knows about each.
 
-A tree is in the data folder under the digest of its content. Its local part (`tree.py`) has a digest in the state
-folder, which servers in a sandbox cannot see.
+A tree is stored in the data folder under the digest of its content. The digest of its local part (`tree.py`) is in the
+state folder, which sandboxed servers cannot see.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NAME_DIGITS: Final = 32  # of a digest, in the name of a folder: the path of a 
 
 
 def machine_platform() -> str:
-    """Return the platform of this machine for npm, such as `linux-x86_64`."""
+    """Return this machine's platform for npm, such as `linux-x86_64`."""
     return machine_name()
 
 
 @dataclass(frozen=True, slots=True)
 class TreeStore:
-    """Store of the installed packages of a user: one folder (tree) for each locked entry, named by its digest."""
+    """The user's installed packages: one folder (tree) for each locked entry, named after its digest."""
 
     trees: Path
     records: Path
@@ -58,7 +58,7 @@ class TreeStore:
     def check(self, digest: str, platform_name: str) -> str:
         """Compare all files of installed packages (a tree) with the stored digests.
 
-        Return "" if they are unchanged, else what differs.
+        Return "" if they are unchanged, or else what differs.
         """
         folder = self.folder(digest, platform_name)
         try:
@@ -75,7 +75,7 @@ class TreeStore:
 
     @contextmanager
     def new_tree(self) -> Iterator[Path]:
-        """Yield an empty folder to install packages into. It is removed in the end, unless `add` has moved it."""
+        """Yield an empty folder to install packages into. Unless `add` has moved it, it is removed at the end."""
         self.trees.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self.trees))
         try:
@@ -110,7 +110,7 @@ class TreeStore:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder and all that is in it, even if folders below it are read-only."""
+    """Delete a folder and everything in it, even if it contains read-only folders."""
     if not folder.exists():
         return
     for path, _, _ in os.walk(folder):
@@ -120,7 +120,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _make_read_only(folder: Path) -> None:
-    """Make an installed tree read-only: a server that writes into its own package would change the digest."""
+    """Make an installed tree read-only, because a server that writes into its own package would change the digest."""
     for path, _, files in os.walk(folder, topdown=False):
         for name in files:
             file = os.path.join(path, name)

@@ -1,4 +1,4 @@
-"""Runs of package managers: npm, uv and pip, with a time limit and without questions."""
+"""Runs package managers (npm, uv, and pip) with a time limit and without prompts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def find_tool(name: str, environ: Mapping[str, str]) -> str | None:
 def run_tool(
     argv: Sequence[str], environ: Mapping[str, str], *, folder: str | None = None, text: str = "", what: str = ""
 ) -> str:
-    """Run a package manager and return its stdout. It runs in `folder`, or else in one without files of a project.
+    """Run a package manager and return its stdout. It runs in `folder`, or else in a folder without project files.
 
-    Raises `LockError` with the end of its messages if it fails, or does not end in time.
+    Raises `LockError` with the end of its messages if it fails or takes too long.
     """
     env = {name: value for name, value in environ.items() if name not in _DROPPED and not name.startswith("TOOLWAY_")}
     env["PIP_USER"] = "0"  # cannot be combined with a folder

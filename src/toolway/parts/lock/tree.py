@@ -1,7 +1,8 @@
-"""Digest of an installed tree: all of its files, links and executable bits.
+"""The digest of an installed tree: all of its files, links, and executable bits.
 
-The digest has two parts. The portable part is the content of the packages, and is in `toolway.lock`. The local part is
-what the installation adds on this machine: compiled Python, scripts with the path of their interpreter.
+The digest has two parts. The portable part covers the content of the packages, and is in `toolway.lock`. The local part
+covers what installation adds on this machine, such as compiled Python and scripts that contain the path of their
+interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ MAX_FILES: Final = 500_000
 
 
 class TreeDigest(NamedTuple):
-    """Digests of the portable and local parts of installed packages, with number of files, bytes, and newest file."""
+    """The digests of the portable and local parts of installed packages.
+
+    It also has the number of files and bytes, and the path of the newest file.
+    """
 
     portable: str
     local: str
@@ -27,13 +31,13 @@ class TreeDigest(NamedTuple):
 
 
 class StrangeFile(OSError):
-    """Raised for a device, pipe or socket among installed packages, and for too many files."""
+    """Raised when installed packages contain a device, pipe, or socket, or too many files."""
 
 
 def hash_tree(root: str) -> TreeDigest:
-    """Read every file of the packages installed below `root`; return the digests. Raises `OSError` if that fails.
+    """Read every file of the packages installed in `root`, and return the digests. Raises `OSError` if that fails.
 
-    Each file is read: a flipped bit on the disk changes neither its size nor its times.
+    Every file is read because a flipped bit on the disk changes neither its size nor its times.
     """
     portable, local = hashlib.sha256(), hashlib.sha256()
     files = size = newest_time = 0
@@ -81,7 +85,7 @@ def _hash_file(path: str) -> str:
 
 
 def _is_local(path: str) -> bool:
-    """Return True if a file belongs to the local part of a tree: the installation on this machine has written it."""
+    """Return True if a file belongs to a tree's local part, which means that installation on this machine wrote it."""
     if path.startswith("node_modules/"):
         return False
     folder, _, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""`toolway trust update`: resolve newer packages, show what changes, and lock them after a confirmation."""
+"""`toolway trust update`: finds newer packages, shows what would change, and locks them once you confirm."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _find_pins(name: str, server: Server) -> ServerPins | None:
 
 
 def _deviations(pins: ServerPins, tools: dict[str, Json]) -> list[Json]:
-    """Return the tools whose definition is new, changed or gone, each with its changes."""
+    """Return the tools whose definitions are new, changed, or gone, each with its changes."""
     found = []
     for tool, definition in sorted(tools.items()):
         key, digest = f"tools/{tool}", definition_digest(definition)

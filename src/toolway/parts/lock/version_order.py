@@ -1,4 +1,4 @@
-"""Order of versions of npm (Semantic Versioning) and PyPI (PEP 440), for the ranges of OSV records. No I/O."""
+"""Orders npm (Semantic Versioning) and PyPI (PEP 440) versions, for the ranges in OSV records. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAST: Final = 1 << 62
 
 
 def version_key(ecosystem: Ecosystem, version: str) -> tuple[Any, ...] | None:
-    """Return a sort key for a version of npm or PyPI; None if the text is not a valid version."""
+    """Return a sort key for an npm or PyPI version, or None if the text is not a valid version."""
     return _semver_key(version) if ecosystem == "npm" else _pep440_key(version)
 
 

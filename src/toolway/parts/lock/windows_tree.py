@@ -1,8 +1,8 @@
 """Programs of installed packages on Windows.
 
-uv and pip write launchers (.exe) that contain the path of an interpreter, and an environment of Python needs a link to
-one, which only administrators may create. So a tree has plain scripts instead, and a note of the interpreter that runs
-them. Both are in the local part of the tree, whose digest is compared on each start.
+uv and pip write launchers (.exe) that contain an interpreter's path, and a Python environment needs a link to an
+interpreter, which only administrators may create. So a tree has plain scripts instead, and a file that records which
+interpreter runs them. Both are in the tree's local part, whose digest is compared at each start.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def write_scripts(modules: Path, folder: Path) -> None:
 
 
 def note_python(folder: Path, path: str, version: str) -> None:
-    """Note the interpreter that runs the scripts of a tree."""
+    """Record the interpreter that runs a tree's scripts."""
     settings = f"home = {os.path.dirname(path)}\nversion = {version}\n{_NOTE}{path}\n"
     (folder / SETTINGS_FILE).write_text(settings, encoding="utf-8", newline="\n")
 
 
 def python_command(folder: str, program: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line that runs a script of a tree, without the packages of the interpreter itself."""
+    """Return the command line that runs a tree's script without the packages of the interpreter itself."""
     with open(os.path.join(folder, SETTINGS_FILE), encoding="utf-8") as file:
         path = next(line.removeprefix(_NOTE).rstrip("\n") for line in file if line.startswith(_NOTE))
     return [path, "-S", "-B", os.path.join(folder, *program.split("/")), *arguments]
 
 
 def node_command(folder: str, program: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line of npm's batch file, behind which the script of node is found."""
+    """Return the command line that runs npm's batch file, which starts node with the program's script."""
     return [f"{os.path.join(folder, *program.split('/'))}.cmd", *arguments]

@@ -1,4 +1,4 @@
-"""HTTP APIs as servers: each operation of an OpenAPI or Swagger document becomes a tool."""
+"""HTTP APIs as servers: each operation in an OpenAPI or Swagger document becomes a tool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from toolway.part_api.part import Part
 
 
 class HttpApis(Part):
-    """Declaration of HTTP APIs as servers. They have the key `openapi` in their entries, and no other settings."""
+    """Declares HTTP APIs as servers. Their entries have the key `openapi`, which is their only setting."""
 
     name = "openapi"
     transport = "toolway.parts.openapi.server_transport:ApiServers"

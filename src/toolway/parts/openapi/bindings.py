@@ -1,8 +1,8 @@
-"""Binds an OpenAPI document to a server entry: operations, base URL, headers per tool.
+"""Binds an OpenAPI document to a server entry: operations, base URL, and headers per tool.
 
-A document contains its API's URL, so whoever can change the document could redirect our credentials. Credentials are
-therefore only sent to addresses that you chose: the `url` of the entry, the origin of the document's URL, or a URL in
-a document on this machine.
+A document contains its API's URL, so someone who can change the document could redirect our credentials. Credentials
+are therefore only sent to addresses that you chose: the entry's `url`, the origin of the document's URL, or a URL in a
+document on this machine.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PARSER_MODULE: Final = "toolway.parts.openapi.document.loader"  # imports a YAM
 
 @dataclass(frozen=True, slots=True)
 class OperationBinding:
-    """One API operation with all parts of its requests that do not depend on the arguments.
+    """One API operation, with all parts of its requests that do not depend on the arguments.
 
-    Contains credentials.
+    It contains credentials.
     """
 
     operation: Operation
@@ -53,7 +53,7 @@ class OperationBinding:
 
 @dataclass(frozen=True, slots=True)
 class ApiBinding:
-    """OpenAPI document bound to one server entry: its tools, and the operation behind each tool."""
+    """An OpenAPI document bound to one server entry: its tools, and the operation behind each tool."""
 
     title: str
     version: str
@@ -67,9 +67,9 @@ class ApiBinding:
 async def bind_document(
     data: bytes, source: str, server: Server, spawner: Spawner, environ: Mapping[str, str]
 ) -> ApiBinding:
-    """Parse an OpenAPI document, and bind its operations to the base URL, headers and credentials of the server entry.
+    """Parse an OpenAPI document, and bind its operations to the server entry's base URL, headers, and credentials.
 
-    Runs off the event loop, because large documents take seconds. Raises `TransportError` if the document is
+    This runs off the event loop, because large documents take seconds. Raises `TransportError` if the document is
     invalid or contains no usable operation.
     """
     openapi = settings_of(server)
@@ -175,7 +175,7 @@ def _no_tools_error(document: ApiDocument, source: str, unbound: list[tuple[Oper
 
 
 def _credential_notes(bindings: Iterable[OperationBinding]) -> list[str]:
-    """Return notes about credentials that the OpenAPI document requires and the entry lacks."""
+    """Return notes about credentials that the OpenAPI document requires but the entry does not have."""
     counts = Counter(name for binding in bindings for name in binding.missing_credentials)
     return [
         f"{count} operation{'s need' if count > 1 else ' needs'} the credential {name}, but the entry has none: add "
@@ -203,7 +203,7 @@ def _to_picks(picks: OpenApiFilter) -> models.OperationFilter:
 
 
 def _preset_parameters(server: Server) -> frozenset[str]:
-    """Return the names of request parameters that the server entry sets, so callers cannot."""
+    """Return the names of the request parameters that the server entry sets, which callers therefore cannot set."""
     openapi = settings_of(server)
     keys = {each.name for each in openapi.credentials if each.kind == "apiKey"}
     header = {openapi.idempotency_header} if openapi.idempotency_header is not None else set()
@@ -218,7 +218,7 @@ _NO_URL_REASON: Final = "the document has no URL for its API"
 
 
 class NoBaseUrl(Exception):
-    """Raised when no base URL can be used for an API operation; has the reason and a hint."""
+    """Raised when no base URL can be used for an API operation. It has the reason and a hint."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -234,9 +234,9 @@ class RequestBase(NamedTuple):
 
 
 def base_url_for(operation: Operation, document: ApiDocument, server: Server) -> RequestBase:
-    """Return the base URL of an API operation, from the entry or the OpenAPI document.
+    """Return an API operation's base URL, from the entry or the OpenAPI document.
 
-    Raises `NoBaseUrl` if the URL is missing or invalid, or must not get the entry's credentials.
+    Raises `NoBaseUrl` if the URL is missing or invalid, or must not receive the entry's credentials.
     """
     openapi = settings_of(server)
     if server.url is not None:
@@ -257,9 +257,9 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
 
 def _local_api_url(document: ApiDocument) -> str:
-    """Return the API URL in an OpenAPI document: from its first server or first operation.
+    """Return the API URL in an OpenAPI document, from its first server or first operation.
 
-    Used for documents that were not fetched from a URL.
+    This is used for documents that were not fetched from a URL.
     """
     named = (each.servers for each in document.operations)
     return _first_url(document.servers or next(filter(None, named), ()), None)
@@ -315,7 +315,7 @@ class RequestCredentials:
 def select_credentials(
     operation: Operation, schemes: Mapping[str, SecurityScheme], credentials: Iterable[ApiCredential]
 ) -> tuple[RequestCredentials, tuple[str, ...]]:
-    """Return the credentials for an API operation, and the security schemes that are missing."""
+    """Return the credentials for an API operation, and the security schemes that have none."""
     credentials = tuple(credentials)
     by_scheme = {each.name: each for each in credentials if each.kind == "scheme"}
     chosen, missing = _choose_schemes(operation, by_scheme)
@@ -337,10 +337,9 @@ def select_credentials(
 
 
 def _choose_schemes(operation: Operation, by_scheme: Mapping[str, ApiCredential]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the security schemes to use for an API operation, and the missing ones.
+    """Return the security schemes to use for an API operation, and the ones that have no credentials.
 
-    That is the first alternative of the document that the entry fully covers, else the covered part of the first
-    one.
+    This is the document's first alternative that the entry covers fully, or else the covered part of the first one.
     """
     for needed in operation.security:
         if needed and all(name in by_scheme for name in needed):
@@ -365,7 +364,7 @@ def _is_key_parameter(operation: Operation, scheme: SecurityScheme | None) -> bo
 
 
 def _locate_credential(credential: ApiCredential, scheme: SecurityScheme | None) -> tuple[str, str, str]:
-    """Return location (header, query, cookie), name and value of a credential in the request."""
+    """Return a credential's location in the request (header, query, or cookie), name, and value."""
     if credential.kind == "apiKey":
         return credential.location, credential.name, credential.value
     if scheme is not None and scheme.kind == "apiKey":

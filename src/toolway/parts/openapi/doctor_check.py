@@ -1,4 +1,4 @@
-"""Check of an HTTP API for `toolway doctor`."""
+"""The `toolway doctor` check of an HTTP API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from toolway.part_api import Check, TrialStart, format_seconds, split_hint
 
 
 def check_start(trial: TrialStart) -> Iterator[Check]:
-    """Check the trial start of an HTTP API: document readable, host reachable. It has no protocol version."""
+    """Check the trial start of an HTTP API: whether the document can be read and the host can be reached.
+
+    An HTTP API has no protocol version.
+    """
     agreement, failure = trial.agreement, trial.failure
     if agreement is not None:
         yield Check("document", "ok", f"{agreement.instructions or 'read'}, in {format_seconds(trial.agreed_at)}")

@@ -1,7 +1,7 @@
-"""Where an OpenAPI document comes from: a URL, a file or the entry itself; checked for changes.
+"""Where an OpenAPI document comes from: a URL, a file, or the entry itself. It is checked for changes.
 
-A fetched document is cached on disk. So a start need not fetch it again if it is unchanged, and works if it cannot be
-fetched. The size of all input is limited before it is parsed.
+A fetched document is cached on disk. So it is not fetched again if it has not changed, and a start works even if
+fetching fails. The size of all input is limited before it is parsed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 
 
 class DocumentSource(Protocol):
-    """Source of one OpenAPI document. `note` is a message for the user about the last load."""
+    """The source of one OpenAPI document. `note` is a message for the user about the last load."""
 
     location: str
     check_interval: float  # seconds until the next check for a change; 0 = never
@@ -54,7 +54,7 @@ class DocumentSource(Protocol):
         ...
 
     async def reload(self) -> bytes | None:
-        """Return the OpenAPI document if it has changed since the last load, else None.
+        """Return the OpenAPI document if it has changed since the last load, or else None.
 
         Raises `TransportError` if it cannot be read or fetched.
         """
@@ -87,7 +87,7 @@ class _InlineSource:
 
 
 class _FileSource:
-    """OpenAPI document in a file, which is read again if its inode, size or time has changed."""
+    """An OpenAPI document in a file, which is read again when its inode, size, or time changes."""
 
     note = ""
 
@@ -227,9 +227,9 @@ async def _read_document(response: HttpResponse, location: str) -> CachedDocumen
 
 
 def _fetch_headers(server: Server, openapi: OpenApi, target: HttpTarget) -> dict[str, str]:
-    """Return the headers of the request that fetches the OpenAPI document.
+    """Return the headers for the request that fetches the OpenAPI document.
 
-    The headers of the entry are added only if its `url` has the origin of the document.
+    The entry's headers are added only if its `url` has the same origin as the document.
     """
     headers = {"Accept": "application/json, application/yaml;q=0.9, */*;q=0.5", "Accept-Encoding": "identity"}
     if server.url is not None and HttpTarget.parse(server.url).origin == target.origin:
@@ -238,7 +238,7 @@ def _fetch_headers(server: Server, openapi: OpenApi, target: HttpTarget) -> dict
 
 
 def _is_transient(error: TransportError) -> bool:
-    """Return True if a failed fetch is transient or says nothing about the OpenAPI document."""
+    """Return True if a failed fetch may succeed later, or says nothing about the OpenAPI document."""
     return error.status is None or error.status >= 500 or error.status in _TRANSIENT_STATUSES
 
 
@@ -267,14 +267,14 @@ class CachedDocument(NamedTuple):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """Return If-None-Match or If-Modified-Since for this version; empty if it has no validator."""
+        """Return If-None-Match or If-Modified-Since for this version, or no header if it has no validator."""
         if _is_header_safe(self.etag):
             return {"If-None-Match": self.etag}
         return {"If-Modified-Since": self.modified} if _is_header_safe(self.modified) else {}
 
 
 class DocumentCache:
-    """Disk cache entry of one OpenAPI document: a private file per URL.
+    """The disk cache entry for one OpenAPI document: each URL has a private file.
 
     Errors are ignored, because the cache is optional.
     """
@@ -285,7 +285,7 @@ class DocumentCache:
 
     @classmethod
     def for_url(cls, environ: Mapping[str, str], url: str) -> DocumentCache | None:
-        """Return the disk cache entry for `url`; None without a cache folder."""
+        """Return the disk cache entry for `url`, or None without a cache folder."""
         cache = cache_folder(environ)
         return cls(cache / "openapi", url) if cache else None
 
@@ -302,7 +302,7 @@ class DocumentCache:
             return None
 
     def save(self, document: CachedDocument) -> None:
-        """Save the OpenAPI document; delete the least recently used documents over the limit."""
+        """Save the OpenAPI document. If there are too many, delete the least recently used ones."""
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             head = msgspec.json.encode(
@@ -362,8 +362,8 @@ async def parse_in_subprocess(
 ) -> ApiDocument:
     """Parse an OpenAPI document in a subprocess, to keep the event loop free.
 
-    The output is decoded in small steps. Raises `InvalidDocument` if the document is invalid or takes too much time
-    or memory, and `SubprocessUnavailable` if no subprocess can run.
+    The output is decoded in small steps. Raises `InvalidDocument` if the document is invalid or takes too much time or
+    memory, and `SubprocessUnavailable` if the subprocess cannot run.
     """
     command = [sys.executable, "-I", subprocess_main.__file__, str(Path(toolway.__file__).parent.parent)]
     try:
@@ -384,9 +384,9 @@ async def parse_in_subprocess(
 
 
 async def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
-    """Return the OpenAPI document from the parser subprocess; None if its output is incomplete.
+    """Return the OpenAPI document from the parser subprocess, or None if its output is incomplete.
 
-    Both directions run at the same time, so neither side blocks. Stderr is ignored. Raises `InvalidDocument` if
+    Sending and receiving run at the same time, so neither side blocks. Stderr is ignored. Raises `InvalidDocument` if
     the subprocess reports that the document is invalid.
     """
     process.stderr.start(lambda _: None)

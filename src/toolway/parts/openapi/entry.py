@@ -24,7 +24,7 @@ _OAUTH_TYPES: Final = ("oauth2", "oauth", "openIdConnect")
 
 
 def parse_openapi(given: Any, fields: FieldReader) -> tuple[OpenApi, str | None]:
-    """Return the settings of an API, given the value of `openapi` in its entry, and the base URL in them, or None.
+    """Return the API settings and the base URL, or None without one, from the value of `openapi` in an entry.
 
     `fields` has the rest of the entry. Raises `ConfigError` if a setting is invalid.
     """
@@ -78,9 +78,9 @@ def _parse_document(inner: FieldReader) -> Mapping[str, Any] | None:
 
 
 def _parse_base_url(inner: FieldReader) -> str | None:
-    """Return the base URL of the API: `server`, or the first of `servers` (object or URL).
+    """Return the API's base URL from `server`, or from the first of `servers` (an object or a URL).
 
-    None if both are missing. Raises `ConfigError` if both are given.
+    Return None if both are missing. Raises `ConfigError` if both are given.
     """
     given = inner.remaining.pop("servers", None)
     server = inner.get_text("server")
@@ -130,10 +130,10 @@ def _parse_header_name(inner: FieldReader, key: str) -> str | None:
 
 
 def _parse_credentials(inner: FieldReader, outer: FieldReader) -> tuple[ApiCredential, ...]:
-    """Return the API credentials under `security`.
+    """Return the API credentials in `security`.
 
-    It holds one typed credential, or one value per security scheme of the OpenAPI document. OAuth settings are moved to
-    `auth` of the server entry (`outer`) instead.
+    `security` has either one typed credential, or one value per security scheme in the OpenAPI document. OAuth settings
+    are moved to `auth` in the server entry (`outer`) instead.
     """
     given = inner.remaining.pop("security", None)
     if given is None or given == {}:
@@ -185,7 +185,7 @@ def _parse_typed_credential(fields: FieldReader, type_: str) -> ApiCredential:
 
 
 def _flatten_nested(fields: FieldReader, key: str) -> FieldReader:
-    """Move the keys nested under `key` one level up: some MCP hosts nest credential settings."""
+    """Move the keys nested under `key` one level up, because some MCP hosts nest credential settings."""
     deeper = fields.remaining.pop(key, None)
     if isinstance(deeper, Mapping):
         fields.remaining.update(deeper)

@@ -1,13 +1,13 @@
 """Converts an API's response to a tool result or an error. No I/O.
 
-JSON becomes structured content and the same as text. Other text becomes text, images and sound their MCP types, and
-everything else an embedded resource. Other facts of the response (status, URL of a created object, next page) are in
-`_meta`. A rejection by the API is a result with `isError` and without structured content: the output schema applies
-only to successful responses.
+JSON becomes structured content, plus the same as text. Other text becomes text, images and sound become their MCP
+types, and everything else becomes an embedded resource. The rest (status, URL of a created object, next page) goes into
+`_meta`. If the API turns the request down, the result has `isError` and no structured content, because the output
+schema only applies to successful responses.
 
-2xx is a result, and so is a 4xx about the content of the request: the API has processed the request and says no, and
-the caller, often a model, must read why. A status that proves that the request was not processed is REJECTED. Every
-other status leaves open whether the request ran (UNKNOWN).
+A 2xx is a result, and so is a 4xx about the content of the request: the API has processed the request and says no, and
+the caller, often a model, must read why. If the status proves that the request was not processed, the outcome is
+REJECTED. With any other status, nobody knows whether the request ran (UNKNOWN).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DEFAULT_TYPE: Final = "application/octet-stream"
 
 
 def result_from_json(operation: Operation, status: int, headers: Mapping[str, str], body: bytes, value: Any) -> Json:
-    """Return the MCP tool result for a JSON response of the API. `value` is the decoded `body`."""
+    """Return the MCP tool result for the API's JSON response. `value` is the decoded `body`."""
     result = _base_result(status, headers, [_text_block(body.decode("utf-8", "replace"))])
     if status < 400:
         wraps = operation.wraps_result if has_output_schema(operation) else not isinstance(value, dict)
@@ -61,7 +61,7 @@ def result_from_json(operation: Operation, status: int, headers: Mapping[str, st
 
 
 def result_from_bytes(operation: Operation, status: int, headers: Mapping[str, str], body: bytes) -> Json:
-    """Return the MCP tool result for a response of the API that is empty or not JSON."""
+    """Return the MCP tool result for an API response that is empty or not JSON."""
     result = _base_result(status, headers, [_content_block(operation, headers, body)] if body else [])
     if status < 400 and has_output_schema(operation):
         result["structuredContent"] = {}  # the output schema has no required fields
@@ -81,7 +81,7 @@ def with_next_page(result: Json, arguments: Json) -> Json:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response in lower case, without parameters such as charset."""
+    """Return a response's media type in lower case, without parameters such as charset."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -97,7 +97,7 @@ def has_output_schema(operation: Operation) -> bool:
 def is_declared_type(operation: Operation, headers: Mapping[str, str]) -> bool:
     """Return True if the OpenAPI document allows a response of this media type, which is not JSON.
 
-    It does if it declares the media type, or if the tool has no output schema.
+    That is the case if the document declares the media type, or if the tool has no output schema.
     """
     if not has_output_schema(operation):
         return True
@@ -181,7 +181,7 @@ _MAX_EXCERPT_CHARS: Final = 200
 def is_final_status(status: int) -> bool:
     """Return True if this HTTP status is the API's final answer to the request, good or bad.
 
-    Other statuses mean that the request was not processed, or that its outcome is unknown.
+    Any other status means that the request was not processed, or that its outcome is unknown.
     """
     return status < 500 and status not in _REJECTION_STATUSES and status not in _UNPROCESSED_STATUSES
 
@@ -189,9 +189,9 @@ def is_final_status(status: int) -> bool:
 def error_for_status(
     status: int, headers: Mapping[str, str], body: bytes, missing: Sequence[str] = ()
 ) -> TransportError:
-    """Return the error for a status that is not the API's answer to the request, such as 401, 429 or 503.
+    """Return the error for a status that is not the API's answer to the request, such as 401, 429, or 503.
 
-    `missing` are credentials that the document requires and the entry lacks.
+    `missing` are credentials that the document requires but the entry does not have.
     """
     retry_after = parse_retry_after(headers.get("retry-after"), headers.get("date"))
     problem, hint = _REJECTION_STATUSES.get(status, ("failed", ""))
@@ -212,7 +212,7 @@ def error_for_status(
 
 
 def _credential_hint(missing: Sequence[str]) -> str:
-    """Return the hint for a 401: add the missing credentials, or check the configured one."""
+    """Return the hint for a 401: add the missing credentials, or check the configured ones."""
     if missing:
         settings = ", ".join(f'"{name}": "${{keyring:NAME}}"' for name in missing)
         return f'{MISSING_CREDENTIAL}: "openapi": {{"security": {{{settings}}}}}'

@@ -1,4 +1,4 @@
-"""Server entries with the key `openapi`: how they are read, added, reviewed and checked."""
+"""Server entries with the key `openapi`: how they are read, added, reviewed, and checked."""
 
 from __future__ import annotations
 

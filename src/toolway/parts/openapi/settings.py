@@ -36,9 +36,9 @@ class OpenApiFilter(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ApiCredential:
-    """Credential for an HTTP API, and its location in a request.
+    """A credential for an HTTP API, and its location in a request.
 
-    It is sent to the origin of the API only.
+    It is only sent to the API's origin.
     """
 
     value: str = field(repr=False)  # a key, a token, or user:password
@@ -49,9 +49,9 @@ class ApiCredential:
 
 @dataclass(frozen=True, slots=True)
 class OpenApi(TransportSettings):
-    """HTTP API described by an OpenAPI or Swagger document.
+    """An HTTP API described by an OpenAPI or Swagger document.
 
-    The document is given by exactly one of url, file and document.
+    Exactly one of `url`, `file`, and `document` gives the document.
     """
 
     kind: ClassVar[str] = "openapi"
@@ -141,6 +141,6 @@ class OpenApi(TransportSettings):
 
 
 def settings_of(server: Server) -> OpenApi:
-    """Return the settings of an HTTP API in its server entry."""
+    """Return the HTTP API settings in a server entry."""
     assert isinstance(server.transport_settings, OpenApi)
     return server.transport_settings

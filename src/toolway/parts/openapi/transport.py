@@ -1,8 +1,8 @@
-"""Transport that presents an HTTP API as a modern MCP server: each operation is a tool.
+"""A transport that presents an HTTP API as a modern MCP server: each operation is a tool.
 
-`open` loads the document. Every call is a separate HTTP request, so its failure affects no other call. `responses.py`
-classifies the API's response and converts it to a tool result. The document is checked periodically; if it has changed,
-the list of tools has changed.
+`open` loads the document. Every call is a separate HTTP request, so if it fails, other calls are not affected.
+`responses.py` classifies the API's response and converts it to a tool result. The document is checked periodically. If
+it has changed, the list of tools has changed too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
 
 class OpenApiTransport:
-    """Transport that translates MCP tool calls to requests of an HTTP API."""
+    """A transport that translates MCP tool calls to requests to an HTTP API."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class OpenApiTransport:
         raise JSONRPCError(METHOD_NOT_FOUND, f"an API does not support {request.method}")
 
     async def notify(self, method: str, params: Json) -> None:
-        """Do nothing: an HTTP API gets no notifications, and a cancelled call closes its connection."""
+        """Do nothing: an HTTP API does not get notifications. A call is cancelled by closing its connection."""
 
     async def _discover(self, api: ApiBinding) -> Json:
         """Connect to the API as a health check, and return the `server/discover` result.
@@ -212,7 +212,7 @@ class OpenApiTransport:
     def _build_request(
         self, binding: OperationBinding, encoded: EncodedRequest, params: Json
     ) -> tuple[HttpTarget, HeaderBlock]:
-        """Return the target and the headers of the HTTP request for a tool call.
+        """Return the target and headers of the HTTP request for a tool call. Raises `ValueError` if one is invalid.
 
         Raises `ValueError` if the path or a header is invalid.
         """
@@ -233,7 +233,7 @@ class OpenApiTransport:
         return HttpTarget(binding.origin, path), encode_headers(headers) if headers else NO_AUTH_HEADER
 
     def _idempotency_header(self, params: Json) -> tuple[str, str] | None:
-        """Return the idempotency key of the call as (header name, value), or None if it has none."""
+        """Return the call's idempotency key as (header name, value), or None if it has none."""
         name = self._openapi.idempotency_header
         meta = params.get("_meta") if name is not None else None
         key = meta.get(self._server.idempotency_meta_key) if isinstance(meta, dict) else None
@@ -248,10 +248,9 @@ class OpenApiTransport:
         arguments: Json,
         call_state: CallState,
     ) -> Json:
-        """Send the HTTP request of a call, follow redirects, and return the tool result.
+        """Send a call's HTTP request, follow redirects, and return the tool result.
 
-        Only redirects within the origin are followed. Raises `TransportError` if the request fails or gets no
-        answer.
+        Only redirects within the origin are followed. Raises `TransportError` if the request fails or is not answered.
         """
         method = binding.operation.method
         self._requests_sent += 1
@@ -282,8 +281,7 @@ class OpenApiTransport:
     ) -> Json:
         """Convert the API's response to a tool result.
 
-        Raises `TransportError` if its status is not an answer to the request, or if its body is not as the document
-        promises.
+        Raises `TransportError` if the status does not answer the request, or if the body breaks the document's promise.
         """
         self._responses_received += 1
         operation, status, headers = binding.operation, response.status, response.headers
@@ -362,12 +360,12 @@ class _QueryParameter(NamedTuple):
 def next_page_arguments(
     operation: Operation, arguments: Mapping[str, Any], url: str, headers: Mapping[str, str], value: Any
 ) -> Json | None:
-    """Return the tool arguments for the next page of results, or None if none is known.
+    """Return the tool arguments for the next page of results, or None if the next page is unknown.
 
-    An API announces the next page in one of a few ways: a `Link` header or a URL in the body, a cursor for a
-    parameter, or a "has more" flag with a parameter that counts pages. If this cannot be converted to arguments of
-    the same tool, the caller must read it from the response. A URL is never opened: only its query is parsed, and
-    only if its path is the path of `url`, the request URL.
+    APIs announce the next page in one of a few ways: a `Link` header or a URL in the body, a cursor for a parameter, or
+    a "has more" flag with a parameter that counts pages. If this cannot be converted to arguments for the same tool,
+    the caller must read it from the response. A URL is never opened: only its query is parsed, and only if it has the
+    same path as `url`, the request URL.
     """
     if operation.method != "GET":
         return None
@@ -386,7 +384,7 @@ def next_page_arguments(
 
 
 def _argument_schema(operation: Operation, argument: str) -> Json:
-    """Return the JSON schema of a tool argument, with one `$ref` resolved; empty if unknown."""
+    """Return a tool argument's JSON schema, with one `$ref` resolved, or an empty one if it is unknown."""
     schema = operation.tool.get("inputSchema", {})
     found = schema.get("properties", {}).get(argument, {})
     ref = found.get("$ref", "") if isinstance(found, dict) else ""
@@ -418,7 +416,7 @@ def _paging_objects(value: Any) -> Iterator[Json]:
 def _from_next_url(parameters: Mapping[str, _QueryParameter], next_url: str, url: str) -> Json | None:
     """Return the tool arguments in the query of a next-page URL, or None if they do not fit.
 
-    The host of the URL is ignored: nothing is sent there.
+    The URL's host is ignored, because nothing is sent there.
     """
     try:
         ours, theirs = urlsplit(url), urlsplit(next_url)
@@ -464,7 +462,7 @@ def _from_page_number(
 
 
 def _convert(parameter: _QueryParameter, text: str) -> Any:
-    """Convert text from a URL or cursor to the parameter's type: integer, boolean or string."""
+    """Convert text from a URL or cursor to the parameter's type: integer, boolean, or string."""
     kind = parameter.schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
     if "integer" in kinds and re.fullmatch(r"-?[0-9]{1,18}", text):

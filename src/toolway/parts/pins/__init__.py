@@ -1,4 +1,4 @@
-"""Definitions of tools that changed since they were pinned: how an administrator sees and accepts them.
+"""Tool definitions that changed since they were pinned: how an administrator sees and accepts them.
 
 `toolway.catalog` compares what servers send with the pins, on every list and call.
 """
@@ -14,7 +14,7 @@ _CLI = "toolway.parts.pins.cli"
 
 
 class PinnedDefinitions(Part):
-    """Review of changed definitions: commands, operations of the admin API, a metric, and evidence about security."""
+    """The review of changed definitions: commands, admin API operations, a metric, and security evidence."""
 
     name = "pins"
     code: ClassVar[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""`/admin/pins`: definitions that differ from their pins, and how one is accepted."""
+"""`/admin/pins`: lists the definitions that differ from their pins, and accepts them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ SCHEMAS: Final = {
 
 
 def list_deviations(runtime: PinsRuntime, request: AdminRequest) -> Json:
-    """Return the servers whose definitions are pinned, and the definitions that differ from their pins.
+    """Return the servers with pinned definitions, and the definitions that differ from their pins.
 
-    Those on hold, which means hidden from clients until someone accepts them, are first.
+    Definitions on hold come first. They are hidden from clients until someone accepts them.
     """
     pins = runtime.pins
     found = describe_pins(pins.list_servers() if pins is not None else ())
@@ -50,10 +50,10 @@ def list_deviations(runtime: PinsRuntime, request: AdminRequest) -> Json:
 
 
 async def accept(runtime: PinsRuntime, request: AdminRequest) -> Json:
-    """Accept the changed definition that a user has reviewed; the request body names it by its digest.
+    """Accept the changed definition that a user has reviewed, which the request body identifies by its digest.
 
-    Raises `NotFound` if this definition is not waiting for a review, `ConfigError` if the server sends another one
-    by now.
+    Raises `NotFound` if this definition is not waiting for a review, and `ConfigError` if the server sends a different
+    one by now.
     """
     given = {name: request.body.get(name) for name in ("server", "kind", "item", "digest")}
     for name, value in given.items():

@@ -1,6 +1,6 @@
-"""`toolway trust tools`: definitions of tools, prompts, templates and instructions that changed since they were pinned.
+"""`toolway trust tools`: tools, prompts, templates, and instructions that changed since they were pinned.
 
-The commands ask the running gateway. If none runs, they read and write the file of the pins.
+The commands ask the running gateway. If no gateway is running, they read and write the pin file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def pins_accept(
 
 
 class _FilePins:
-    """Pinned definitions in the state folder, when no gateway is running."""
+    """The pinned definitions in the state folder, used when no gateway is running."""
 
     def __init__(self, file: PinFile) -> None:
         self._file = file
@@ -96,7 +96,7 @@ class _FilePins:
 
 
 class _GatewayPins:
-    """Pinned definitions of a running gateway or its cluster."""
+    """The pinned definitions of a running gateway or its cluster."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
@@ -150,7 +150,7 @@ async def run_pins_ls(context: CommandContext) -> ExitCode:
 
 
 async def run_pins_diff(context: CommandContext, names: list[str]) -> ExitCode:
-    """Print what differs between the pinned and the received definition."""
+    """Print the differences between the pinned and the received definitions."""
     output = context.output
     chosen = _choose((await (await _open_pins(context)).list())["deviations"], names)
     if output.as_json:
@@ -202,9 +202,9 @@ def _changed_error(name: str, detail: str) -> ConfigError:
 
 
 def _choose(waiting: list[Json], names: list[str]) -> list[Json]:
-    """Return the definitions waiting for a review that `names` select, by their own name or that of their server.
+    """Return the definitions waiting for a review that match `names`, which name a definition or its server.
 
-    Raises `NotFound` if nothing waits under a name.
+    Raises `NotFound` if nothing is waiting under a name.
     """
     chosen: list[Json] = []
     for name in names:

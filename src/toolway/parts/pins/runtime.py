@@ -1,4 +1,4 @@
-"""Pins of one gateway: what its hub compares definitions with, and how many deviate."""
+"""A gateway's pins: what its hub compares definitions with, and how many differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PinsRuntime(PartRuntime):
 
     @property
     def pins(self) -> Pins | None:
-        """Pins of the hub; None if it doesn't compare definitions."""
+        """The hub's pins, or None if it doesn't compare definitions."""
         return self._hub.lists.pins
 
     def gauges(self) -> Iterable[Gauge]:

@@ -1,4 +1,4 @@
-"""`toolway doctor --security` checks of pins: how changes are treated, and which tools changed."""
+"""`toolway doctor --security` checks of pins: how changes are handled, and which tools changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolway.part_api import Check, CheckedGateway
 
 @dataclass(frozen=True, slots=True)
 class PinnedServer:
-    """An enabled server: its pinned definitions, and deviations from them."""
+    """An enabled server: its pinned definitions, and how the current ones differ."""
 
     name: str
     is_known: bool = True  # False: it has no pins
@@ -29,7 +29,7 @@ class PinnedServer:
 
 @dataclass(frozen=True, slots=True)
 class PinFacts:
-    """How changed definitions are treated, and the pins of all servers."""
+    """How changed definitions are handled, and all servers' pins."""
 
     mode: str = "warn"
     setting: str = ""  # toolway.gateway.pins; "": not set
@@ -40,12 +40,12 @@ class PinFacts:
 
 
 def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
-    """Return evidence that no tool changed since it was pinned or accepted."""
+    """Return the evidence for whether tools changed since they were pinned or accepted."""
     return tuple(judge_pins(collect_pins(gateway)))
 
 
 def collect_pins(gateway: CheckedGateway) -> PinFacts:
-    """Collect the facts about a gateway's pins. May block."""
+    """Collect what is known about a gateway's pins. May block."""
     settings = gateway.settings
     file = PinFile(gateway.folder / PIN_FILE_NAME)
     facts = PinFacts(
@@ -77,7 +77,7 @@ def _read(name: str, server: Server, stored: Mapping[str, ServerPins]) -> Pinned
 
 
 def judge_pins(pins: PinFacts) -> Iterator[Check]:
-    """Yield the evidence in these facts."""
+    """Yield the evidence that follows from what is known about the pins."""
     yield _mode(pins)
     if pins.problem:
         yield Check("pins", "skip", "the pins could not be read", pins.problem, code="E-PINS-FILE")

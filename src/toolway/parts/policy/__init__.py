@@ -1,4 +1,4 @@
-"""Authorization by Cedar policies: decides what each caller may see and call."""
+"""Authorization with Cedar policies, which decide what each caller may see and call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLI = "toolway.parts.policy.cli"
 
 
 class AccessPolicies(Part):
-    """A gateway's policies, in a separate file that is reloaded when it changes."""
+    """A gateway's policies. They are in a separate file, which is reloaded when it changes."""
 
     name = "policy"
     code: ClassVar[Mapping[str, str]] = {

@@ -1,7 +1,8 @@
 """A gateway's policy: which items each principal may see and call, with cached decisions.
 
-An item is a tool, prompt or resource. `ItemPermission` has the decisions for one caller, or several that the policies
-do not distinguish. An endpoint's view and the dispatcher use the same cached decisions, so lists and calls agree.
+An item is a tool, prompt, or resource. `ItemPermission` has the decisions for one caller, or for several callers that
+the policies do not tell apart. An endpoint's view and the dispatcher use the same cached decisions, so lists and calls
+agree.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CLOSED: Final = AccessDecision(False, (), "cannot read the policy of this gatew
 class AccessPolicy:
     """A gateway's loaded policies. A reload creates a new object.
 
-    Without an `engine`, everything is denied: a policy is configured but could not be loaded.
+    If `engine` is None, everything is denied, because a policy is configured but could not be loaded.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class AccessPolicy:
 
     @property
     def hour(self) -> int:
-        """Current hour of the day in UTC, 0 to 23."""
+        """The current hour of the day in UTC, 0 to 23."""
         return int(self._now() // 3600) % 24
 
     def access_for(self, principal: Principal) -> ItemPermission:
-        """Return the decisions about a principal. Principals that no policy distinguishes share one object."""
+        """Return the decisions about a principal. Principals that the policies do not tell apart share one object."""
         found = self._permissions.get(principal)
         if found is None:
             found = self.permission_of(caller_of(principal))
@@ -68,7 +69,7 @@ class AccessPolicy:
         return found
 
     def permission_of(self, caller: Caller) -> ItemPermission:
-        """Return the decisions about a caller, given the facts that policies may read."""
+        """Return the decisions about a caller, given what policies may read about it."""
         subject = self.engine.subject_of(caller) if self.engine is not None else None
         found = self._by_subject.get(subject)
         if found is None:
@@ -76,7 +77,7 @@ class AccessPolicy:
         return found
 
     def facts(self, type_: str, item: Item) -> ItemFacts:
-        """Return the facts about an item that the policies read. `type_` is its Cedar type, such as `Tool`."""
+        """Return what the policies read about an item. `type_` is its Cedar type, such as `Tool`."""
         assert self.engine is not None
         key = (type_, item.server, item.name)
         known = self._facts.get(key)
@@ -94,7 +95,7 @@ class AccessPolicy:
 
 
 class ItemPermission:
-    """Decisions about one caller: the items that it may see and call (`PrincipalAccess`).
+    """The decisions about one caller: which items it may see and call (`PrincipalAccess`).
 
     `subject` is None if everything is denied.
     """
@@ -110,17 +111,17 @@ class ItemPermission:
 
     @property
     def version(self) -> int:
-        """Number that changes when decisions may change: the hour if a policy reads it, else always 0."""
+        """A number that changes when decisions may change: the hour if a policy reads the hour, or else always 0."""
         return self.policy.hour if self.policy.reads_hour else 0
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
     def shows(self, kind: ListKind, item: Item) -> bool:
-        """Return True if lists may show an item: a call of it is allowed, at least with some arguments."""
+        """Return True if lists may show an item, because it may be called with at least some arguments."""
         return self.verdict(kind, item) is not Verdict.DENY
 
     def verdict(self, kind: ListKind, item: Item) -> Verdict:
-        """Return the decision about an item without arguments: allowed, denied, or dependent on the arguments."""
+        """Return the decision about an item before its arguments are known: allowed, denied, or dependent on them."""
         if self._reads_hour and self._hour != self.policy.hour:
             self._hour = self.policy.hour
             self._known, self._reads = {}, {}
@@ -140,7 +141,7 @@ class ItemPermission:
         return engine.first_step(self.subject, self.policy.hour, facts, f"{item.server}.{item.name}").verdict
 
     def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
-        """Return True if so many of these items are undecided that `prepare` should decide about them in a thread."""
+        """Return True if so many of these items are undecided that `prepare` should decide them in a thread."""
         count = 0
         for kind, item in items:
             known = self._known.get((kind, item.server, item.name))
@@ -160,7 +161,7 @@ class ItemPermission:
         await asyncio.to_thread(decide)
 
     def may_include(self, server: str) -> bool:
-        """Return False if no policy can permit anything of a server to this caller."""
+        """Return False if no policy can permit any of a server's items to this caller."""
         found = self._servers.get(server)
         if found is None:
             engine = self.policy.engine
@@ -173,7 +174,7 @@ class ItemPermission:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def needs_arguments(self, tool: Item) -> bool:
-        """Return True if each call of a tool needs its own decision, because arguments or the hour may change it."""
+        """Return True if each call to a tool needs its own decision, because arguments or the hour may change it."""
         return self.policy.reads_hour or self.verdict("tools", tool) is Verdict.READ_ARGUMENTS
 
     def allows_call(self, tool: Item, arguments: Mapping[str, Any]) -> bool:
@@ -184,38 +185,38 @@ class ItemPermission:
         return verdict is Verdict.ALLOW
 
     def decide_call(self, tool: Item, arguments: Mapping[str, Any]) -> AccessDecision:
-        """Return the decision about a call with these arguments, and the policies behind it."""
+        """Return the decision about a call with these arguments, and the policies behind the decision."""
         return self._decide("tools", tool, arguments)
 
     def decide(self, kind: ListKind, item: Item) -> AccessDecision:
-        """Return the decision about an item called without arguments, and the policies behind it."""
+        """Return the decision about an item called without arguments, and the policies behind the decision."""
         return self._decide(kind, item, {})
 
     def allows_read(self, server: str, uri: str) -> bool:
-        """Return True if a URI of a server may be read. It need not be in any list."""
+        """Return True if this URI may be read from a server. It does not need to be in any list."""
         return self.decide_read(server, uri).allowed
 
     def report_call(self, principal: Principal, tool: Item, arguments: Mapping[str, Any]) -> None:
-        """Report to the audit log that a call was denied. The client is not informed."""
+        """Report a denied call to the audit log. The client is not informed."""
         self._report(principal, tool.server, tool.name, self.decide_call(tool, arguments))
 
     def report_hidden(self, principal: Principal, kind: ListKind, item: Item) -> None:
-        """Report to the audit log that a client named an item that only the policy hides."""
+        """Report to the audit log that a client asked for an item that only the policy hides."""
         self._report(principal, item.server, item.name, self.decide(kind, item))
 
     def report_read(self, principal: Principal, server: str, uri: str) -> None:
-        """Report to the audit log that a read was denied. The client is not informed."""
+        """Report a denied read to the audit log. The client is not informed."""
         self._report(principal, server, uri, self.decide_read(server, uri))
 
     def denial_hint(self, principal: Principal, name: str) -> str:
-        """Return the hint for an administrator whose call of the tool `name` is denied."""
+        """Return the hint for an administrator whose call to the tool `name` is denied."""
         return f"see the deciding policy: toolway policy why {caller_of(principal).id} {name}"
 
     def _report(self, principal: Principal, server: str, name: str, decision: AccessDecision) -> None:
         self.policy.report_denied(principal, f"{server}.{name}", server, decision)
 
     def decide_read(self, server: str, uri: str) -> AccessDecision:
-        """Return the decision about reading a URI of a server. The URI need not be in any list."""
+        """Return the decision about reading a URI from a server. The URI does not need to be in any list."""
         if self.policy.reads_hour:
             return self._decide("resources", Resource(server, uri, {}), {})
         found = self._reads.get((server, uri))

@@ -1,7 +1,7 @@
-"""Analyzes Cedar policies in JSON form: which names and facts they read. No I/O.
+"""Finds the names and attributes that Cedar policies in JSON form read. No I/O.
 
-A fact is an attribute such as `resource.name`. A decision can only depend on facts that the policies read, so users
-or tools that do not differ in those share one cached decision.
+A decision can only depend on attributes that the policies read, such as `resource.name`. So users or tools that do not
+differ in those attributes share one cached decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UnsupportedPolicy(ValueError):
 
 
 class ArgumentRead(NamedTuple):
-    """Place in the arguments of a call that a policy reads: `context.args.filter.kind` is `("filter", "kind")`."""
+    """A place in a call's arguments that a policy reads: `context.args.filter.kind` is `("filter", "kind")`."""
 
     path: tuple[str, ...]
     whole: bool  # its value is used; False if it is only tested whether there is one (`has`)
@@ -29,7 +29,7 @@ class ArgumentRead(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyUse:
-    """Names of entities, attributes and arguments that one policy reads."""
+    """The names of entities, attributes, and arguments that one policy reads."""
 
     names: frozenset[tuple[str, str]]  # entities that it names: (type, id)
     facts: frozenset[str]  # attributes of `principal`, `resource` and `context`, such as `resource.name`
@@ -43,7 +43,7 @@ class PolicyUse:
 
 @dataclass(frozen=True)
 class Policy:
-    """One policy of a file, in the JSON form of Cedar."""
+    """One policy from a file, in Cedar's JSON form."""
 
     id: str  # as Cedar numbers them: policy0, policy1 …
     label: str  # its @id, or the id with its place in the file
@@ -58,7 +58,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class PolicySetUse:
-    """Names of entities, and attributes, that all policies of a file read together."""
+    """The names of entities and attributes that all policies in a file read together."""
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)  # type → ids
     facts: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ class PolicySetUse:
 def analyse(definition: Json) -> PolicyUse:
     """Return the names and attributes that a policy reads.
 
-    Raises `UnsupportedPolicy` if it is written in a form that cannot be analysed.
+    Raises `UnsupportedPolicy` if the policy has a form that cannot be analyzed.
     """
     names, facts, reads = set[tuple[str, str]](), set[str](), set[ArgumentRead]()
     for part in ("principal", "action", "resource"):
@@ -108,7 +108,7 @@ def analyse(definition: Json) -> PolicyUse:
 def relax(policy: Policy) -> Json:
     """Return a policy as a permit without argument conditions, to test whether it may apply.
 
-    It applies to all requests to which the policy applies, whatever their arguments are, and perhaps to more.
+    It applies to every request that the policy applies to, whatever the arguments are, and perhaps to more.
     """
     conditions = [
         each
@@ -119,9 +119,9 @@ def relax(policy: Policy) -> Json:
 
 
 def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[str, str]]) -> bool:
-    """Return True if a policy's `scope` for principal, action or resource includes an entity.
+    """Return True if a policy's `scope` for its principal, action, or resource includes an entity.
 
-    The entity is given by type and id. `parents` are the groups or the server to which it belongs.
+    The entity is given by its type and id. `parents` are the groups or the server that it belongs to.
     """
     own = (type_, id_)
     op = scope["op"]
@@ -140,7 +140,7 @@ def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[st
 
 
 def may_reach_server(scope: Json, server: str) -> bool:
-    """Return True if a policy's `scope` for its resource may include anything of a server."""
+    """Return True if a policy's `scope` for its resource may include any of a server's items."""
     op = scope["op"]
     if op in ("==", "in"):
         named = [scope["entity"]] if "entity" in scope else scope["entities"]
@@ -151,7 +151,7 @@ def may_reach_server(scope: Json, server: str) -> bool:
 
 
 def is_in_server(type_: str, id_: str, server: str) -> bool:
-    """Return True if an entity is a server, or may be an item of it."""
+    """Return True if an entity is a server, or may be one of its items."""
     return id_ == server if type_ == "Server" else id_.startswith(f"{server}.")
 
 
@@ -181,7 +181,8 @@ def _walk(node: Any) -> Iterator[Json]:
 def _paths(node: Any) -> Iterator[tuple[str, ...]]:
     """Yield the attribute paths that a condition reads, each beginning with a variable such as `context`.
 
-    `context.args.a == 1 && principal in resource` has the paths (context, args, a), (principal,) and (resource,).
+    For example, `context.args.a == 1 && principal in resource` has the paths (context, args, a), (principal,), and
+    (resource,).
     """
     for path, _ in _reads(node):
         yield path
@@ -204,7 +205,7 @@ def _reads(node: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
 def _path_of(node: Any) -> tuple[str, ...] | None:
     """Return the attribute path of an expression such as `context.args.a`, or None.
 
-    Raises `UnsupportedPolicy` if it reads an attribute of something else than a variable.
+    Raises `UnsupportedPolicy` if the expression reads an attribute of anything but a variable.
     """
     if not isinstance(node, dict) or len(node) != 1:
         return None
@@ -223,9 +224,10 @@ def _path_of(node: Any) -> tuple[str, ...] | None:
 
 
 def read_policies(text: str, policies_to_json: Any) -> list[Policy]:
-    """Parse the policies in a string. Raises `UnsupportedPolicy`, or `ValueError` if the text is not valid Cedar.
+    """Parse the policies in a string.
 
-    `policies_to_json` is the function of the Cedar library that parses them.
+    `policies_to_json` is the Cedar library's function that parses them. Raises `UnsupportedPolicy`, or `ValueError` if
+    the text is not valid Cedar.
     """
     found: Json = json.loads(policies_to_json(text))
     if found.get("templates"):
@@ -265,7 +267,7 @@ def _first_lines(text: str) -> list[int]:
 
 
 def _without_texts(text: str) -> str:
-    """Return a policy file's text without comments and quoted strings, keeping line breaks."""
+    """Return a policy file without comments and quoted strings, keeping its line breaks."""
     kept, place = [], 0
     while place < len(text):
         if text.startswith("//", place):

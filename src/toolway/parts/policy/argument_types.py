@@ -1,8 +1,8 @@
-"""Tool argument types for Cedar, from JSON Schemas, and argument values for Cedar. No I/O.
+"""Converts tool arguments for Cedar: their types from JSON Schemas, and their values. No I/O.
 
-Cedar has no null, floats or integers over 64 bits. Nulls are left out, and numbers that may have a fraction are
-passed as strings. A call is denied if an argument is an integer over 64 bits, violates its schema, or has no single
-type there, because conditions about it could not be evaluated.
+Cedar does not support null, floats, or integers over 64 bits. Nulls are left out, and numbers that may have a fraction
+are passed as strings. A call is denied if an argument is an integer over 64 bits, violates its schema, or has no single
+type there, because conditions on it could not be evaluated.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class UnfitArgument(ValueError):
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
     """Return the Cedar types of the tool arguments that policies read (`names`).
 
-    An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool, or
-    finds no value (`has`). `check_reads` denies calls that have one.
+    An argument whose schema allows several types is left out. A policy that reads it is invalid for this tool, or finds
+    no value (`has`). `check_reads` denies calls that contain such an argument.
     """
     wanted = set(names)
     if not wanted:
@@ -52,7 +52,7 @@ def to_schema(types: ArgumentTypes) -> Json:
 def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
     """Convert the arguments that policies read to values for Cedar.
 
-    Raises `UnfitArgument` if one cannot be converted.
+    Raises `UnfitArgument` if an argument cannot be converted.
     """
     budget = [MAX_CONTEXT_CHARS]
     return _record(arguments, types, budget, "")
@@ -61,7 +61,7 @@ def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
 def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Iterable[ArgumentRead]) -> None:
     """Raise `UnfitArgument` if a policy reads a value that cannot be passed to Cedar.
 
-    Such a value has no single type in the tool's schema. The server would get it, and a `forbid` that tests for it
+    Such a value has no single type in the tool's schema. The server would receive it, but a `forbid` that tests for it
     (`has`) would not apply.
     """
     for read in reads:
@@ -82,7 +82,7 @@ def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Itera
 def _check_whole(value: Any, type_: CedarType, path: str) -> None:
     """Raise `UnfitArgument` if part of a value has no type in the tool's schema.
 
-    Cedar would not get that part, so a policy would compare less than the server gets.
+    Cedar would not receive that part, so a policy would compare less than the server receives.
     """
     name, inner = type_
     if name == "Set" and isinstance(value, list):
@@ -115,9 +115,9 @@ def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> Arg
 
 
 def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, bool]:
-    """Return a JSON Schema's Cedar type (None if not a single one), and whether it allows null.
+    """Return a JSON Schema's Cedar type, and whether the schema allows null.
 
-    The type is None if it is not a single one.
+    The type is None if several types are possible.
     """
     schema = _resolve(schema, root)
     if not isinstance(schema, dict) or depth < 0:
@@ -147,9 +147,9 @@ def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, boo
 
 
 def _resolve(schema: Any, root: Json) -> Any:
-    """Return the schema that a reference (`#/$defs/name`) refers to; any other schema is returned unchanged.
+    """Return the schema that a reference (`#/$defs/name`) points to. Any other schema is returned unchanged.
 
-    None if the reference cannot be resolved in this document.
+    Return None if the reference cannot be resolved in this document.
     """
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, dict) else None

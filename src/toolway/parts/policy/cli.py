@@ -128,7 +128,7 @@ async def run_policy_why(
 ) -> ExitCode:
     """Print the decision about one call, and the policies behind it.
 
-    The exit code is 0 for allowed and for denied.
+    The exit code is 0 whether the call is allowed or denied.
     """
     loaded = _load(context, file)
     try:
@@ -172,7 +172,7 @@ def _reason(decision: AccessDecision) -> str:
 
 
 async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float | None) -> ExitCode:
-    """Print the test rows where the policies decide differently than expected."""
+    """Print the test rows for which the policies decide differently than expected."""
     from toolway.workflows.reader import parse_yaml
 
     loaded = _load(context, file)
@@ -209,7 +209,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
 
 
 def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
-    """Write a new policy file from this preset."""
+    """Write a new policy file based on this preset."""
     if preset == "access":
         access = _load_config(context).gateway.access
         if not access:
@@ -245,7 +245,7 @@ def _load_config(context: CommandContext) -> LoadedConfig:
 
 
 def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
-    """Load the policies of `file`, or of the file that the configuration names. Raises `ConfigError` if that fails."""
+    """Load the policies in `file`, or in the configured policy file. Raises `ConfigError` if that fails."""
     if file is not None:
         return load_policy(file)
     config = _load_config(context)
@@ -262,7 +262,7 @@ def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
 async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list[Tool], list[str]]:
     """Return all servers' tools, and the server names, from the running gateway.
 
-    Without a gateway, cached lists are used, and servers without one are started.
+    If no gateway is running, use cached lists, and start the servers without one.
     """
     output = context.output
     target = await find_target(output, context.target_options)
@@ -280,9 +280,9 @@ async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list
 
 
 def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
-    """Return True if `toolway.access` allows a test case's user to use its tool.
+    """Return True if `toolway.access` lets a test case's user use its tool.
 
-    None without that setting, if the caller is not a user, or if the action is `read`.
+    Return None if `toolway.access` is not set, if the caller is not a user, or if the action is `read`.
     """
     access = config.gateway.access
     if not access or case.caller.kind != "user" or case.action == "read":

@@ -1,4 +1,4 @@
-"""Check of the policy file for `toolway doctor`."""
+"""The `toolway doctor` check of the policy file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolway.parts.policy.settings import policy_file_of
 
 
 def check_policy(gateway: GatewaySettings, config_file: str) -> Sequence[SubjectReport]:
-    """Return the report about the configured policy file: can a gateway load it?"""
+    """Return the report about the configured policy file: whether a gateway can load it."""
     path = policy_path(policy_file_of(gateway), config_file)
     try:
         count = len(load_policy(path).engine.policies)

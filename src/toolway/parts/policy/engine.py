@@ -47,7 +47,7 @@ POLICY_CODE: Final = "E-POLICY"
 
 
 class Verdict(enum.Enum):
-    """Result of a decision's first step, made without a call's arguments."""
+    """The result of a decision's first step, made without a call's arguments."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -76,7 +76,7 @@ class InvalidPolicies(ValueError):
 
 
 class AccessDecision(NamedTuple):
-    """Decision whether one call is allowed, and the policies behind it."""
+    """The decision on whether one call is allowed, and the policies behind it."""
 
     allowed: bool
     policies: tuple[str, ...] = ()  # labels
@@ -84,7 +84,7 @@ class AccessDecision(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """A decision's first step, and data for the second."""
+    """The first step of a decision, and what the second step needs."""
 
     verdict: Verdict
     decision: AccessDecision
@@ -120,8 +120,8 @@ def load_engine() -> Any:
 class PolicyEngine:
     """A set of policies, parsed and validated once.
 
-    Raises `InvalidPolicies` if the text is wrong, `ConfigError` if the Cedar library is missing. Conditions on
-    arguments are validated when the tool is known, because its own schema has the types.
+    Raises `InvalidPolicies` if the text is invalid, and `ConfigError` if the Cedar library is missing. Conditions on
+    arguments are validated once the tool is known, because its schema defines their types.
     """
 
     def __init__(self, text: str) -> None:
@@ -154,8 +154,8 @@ class PolicyEngine:
     ) -> FirstStep:
         """Return the first step of a decision, which works without call arguments.
 
-        `name` is the name of the item, for reports. With `keep`, the step is cached. Do not cache items whose names
-        clients choose: they would fill the cache.
+        `name` is the item's name, for reports. With `keep`, the step is cached. Do not cache items whose names clients
+        choose, because they would fill the cache.
         """
         key = (subject, hour if self.reads_hour else None, item)
         found = self._steps.get(key)
@@ -255,16 +255,16 @@ class PolicyEngine:
         return found
 
     def may_include(self, subject: Subject, server: str) -> bool:
-        """Return False if no policy can permit anything of a server to a caller.
+        """Return False if no policy can permit any of a server's items to a caller.
 
-        The items that the server has are not needed for it.
+        The server's items do not need to be known.
         """
         return may_include(self.policies, subject, server)
 
     def _ask(self, policies: Any, request: Json, entities: Any) -> AccessDecision:
         """Evaluate a set of policies for a request. If a policy fails with an error, the request is denied.
 
-        Cedar itself would skip that policy.
+        Cedar itself would skip the failing policy.
         """
         found = self._cedar.is_authorized(request, policies, entities)
         diagnostics = found.diagnostics
@@ -276,7 +276,7 @@ class PolicyEngine:
     # -- validation ---------------------------------------------------------------------------------------------------
 
     def find_problem(self, policy: Policy, types: ArgumentTypes, tool: str) -> str | None:
-        """Return why a policy is not valid for a tool with these argument types, or None."""
+        """Return why a policy is invalid for a tool with these argument types, or None if it is valid."""
         key = (policy.id, types)
         found = self._valid.get(key)
         if found is None:
@@ -294,7 +294,10 @@ class PolicyEngine:
         return found or None
 
     def conditional_policies(self, item: ItemFacts) -> list[Policy]:
-        """Return the policies that read arguments and whose action and resource include an item, for any caller."""
+        """Return the policies that read arguments, and whose action and resource include an item.
+
+        The caller does not matter.
+        """
         parents = frozenset({("Server", item.server)})
         return [
             each
@@ -304,7 +307,7 @@ class PolicyEngine:
         ]
 
     def text_of(self, policy: Policy) -> str:
-        """Return a policy as text, in Cedar's standard form."""
+        """Return a policy's text in Cedar's standard form."""
         return str(self._cedar.policies_from_json_str(_document({policy.id: policy.definition})))
 
     def _check_all(self) -> None:
@@ -339,7 +342,7 @@ class PolicyEngine:
         return self._cedar.PolicySet.from_json_str(_document(definitions))
 
     def build_permits(self, definitions: Mapping[str, Json]) -> Any:
-        """Return a policy set of the Cedar library made from these definitions by policy id, for use with `reasons`."""
+        """Build a Cedar policy set from these definitions, which are given by policy id, for use with `reasons`."""
         return self._build(definitions)
 
     def reasons(self, policies: Any, subject: Subject, hour: int, item: ItemFacts) -> list[str]:

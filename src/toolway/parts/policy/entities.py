@@ -1,7 +1,7 @@
-"""Callers and items as Cedar entities, reduced to what the policies read. No I/O.
+"""Turns callers and items into Cedar entities that have only what the policies read. No I/O.
 
-An item is a tool, prompt or resource. A name or attribute that no policy reads is replaced by a placeholder. So users
-in the same groups, and tools that no policy distinguishes, share one cached decision.
+An item is a tool, prompt, or resource. A name or attribute that no policy reads is replaced with a placeholder. So
+users in the same groups, and tools that no policy tells apart, share one cached decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Caller(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """The part of a caller's facts that the policies read."""
+    """A caller, reduced to what the policies read about it."""
 
     id: str
     kind: str
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class ItemFacts(NamedTuple):
-    """The part of an item's facts that the policies read."""
+    """An item, reduced to what the policies read about it."""
 
     type: str  # Tool, Prompt or Resource
     id: str
@@ -55,7 +55,7 @@ class ItemFacts(NamedTuple):
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Return the facts about a principal for policies. Users are identified by their subject."""
+    """Return what policies may read about a principal. Users are identified by their subject."""
     if principal.is_person:
         subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
@@ -67,13 +67,16 @@ def caller_of(principal: Principal) -> Caller:
 
 
 def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa: bool = False) -> Caller:
-    """Return the facts about the user `user`, whose name is written as in a policy. The command line uses it."""
+    """Return what policies may read about the user `user`, whose name is written as in a policy.
+
+    The command line uses this.
+    """
     kind = "local" if user == LOCAL_NAME else "key" if user.startswith(KEY_PREFIX) else "user"
     return Caller(user, kind, kind == "local", frozenset(groups), client, mfa)
 
 
 class Reducer:
-    """Reduces callers and items to what policies read, so equal ones share a cached decision."""
+    """Reduces callers and items to what the policies read, so the ones that look equal share a cached decision."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use
@@ -120,9 +123,9 @@ class Reducer:
 
 
 def read_hints(item: Item) -> dict[str, bool]:
-    """Return the hints of a tool about its effects.
+    """Return a tool's hints about its effects.
 
-    A missing hint has the default of the specification: the worst case.
+    A missing hint has the specification's default, which is the worst case.
     """
     found = item.raw.get("annotations")
     given: Json = found if isinstance(found, dict) else {}
@@ -136,7 +139,7 @@ def read_hints(item: Item) -> dict[str, bool]:
 
 
 def to_entities(subject: Subject, item: ItemFacts, facts: frozenset[str]) -> list[Json]:
-    """Return the caller and the item as entities in the JSON form of Cedar, with the attributes that are read."""
+    """Return the caller and the item as entities in Cedar's JSON form, with the attributes that the policies read."""
     user: Json = {"id": subject.id, "kind": subject.kind, "admin": subject.admin}
     user = {name: value for name, value in user.items() if f"principal.{name}" in facts}
     return [
@@ -154,7 +157,10 @@ def to_entities(subject: Subject, item: ItemFacts, facts: frozenset[str]) -> lis
 
 
 def build_schema(arguments: Json | None = None) -> Json:
-    """Return the Cedar schema of a gateway. `arguments` is the type of `context.args`; None if it has no arguments."""
+    """Return a gateway's Cedar schema.
+
+    `arguments` is the type of `context.args`, or None without arguments.
+    """
     text, boolean = {"type": "String"}, {"type": "Boolean"}
     context: Json = {"client": text, "hour": {"type": "Long"}, "mfa": boolean}
     call_context = context if arguments is None else {**context, "args": arguments}

@@ -16,7 +16,7 @@ MAX_NAMED: Final = 3  # problems in one error
 
 
 class LoadedPolicy(NamedTuple):
-    """A file's policies, compiled and ready to use."""
+    """The compiled policies of a file, ready to use."""
 
     engine: PolicyEngine
     file: str
@@ -24,7 +24,7 @@ class LoadedPolicy(NamedTuple):
 
 
 def policy_path(setting: str, config_file: str) -> Path:
-    """Return the path of a policy file, relative to the configuration file."""
+    """Return a policy file's path. A relative path starts at the configuration file's folder."""
     folder = Path(config_file).absolute().parent if config_file else Path.cwd()
     return folder / Path(setting).expanduser()
 
@@ -49,7 +49,10 @@ def load_policy(path: Path) -> LoadedPolicy:
 
 
 def parse_policy(text: str, file: str) -> PolicyEngine:
-    """Compile the policies in a string. Raises `ConfigError` if they are not valid. `file` is for the error."""
+    """Compile the policies in a string. Raises `ConfigError` if they are not valid.
+
+    `file` is only used in the error.
+    """
     try:
         return PolicyEngine(text)
     except InvalidPolicies as exc:
@@ -57,7 +60,7 @@ def parse_policy(text: str, file: str) -> PolicyEngine:
 
 
 def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
-    """Return the error for a policy file with problems."""
+    """Return the error for a policy file that has problems."""
     found = list(problems)
     more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     return ConfigError(
@@ -73,7 +76,7 @@ def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
 def find_unfit(engine: PolicyEngine, tools: Iterable[Item]) -> list[PolicyProblem]:
     """Return the policies whose argument conditions do not fit a tool's schema.
 
-    Each policy is compared with the tools to which it can apply.
+    Each policy is compared with the tools that it can apply to.
     """
     problems = []
     for tool in tools:

@@ -1,7 +1,7 @@
 """A running gateway's policy file (`toolway.policy`): loaded at startup, and again when it changes.
 
-If the file is invalid at startup, the process ends. If it becomes invalid later, the previous policies stay in use
-and an alert is raised. If a policy is configured while the gateway runs and cannot be read, everything is denied.
+If the file is invalid at startup, the process ends. If it becomes invalid later, the previous policies stay in use, and
+an alert is raised. If a policy is configured while the gateway is running but cannot be read, everything is denied.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class PolicyService(PartRuntime):
 
     @property
     def policy(self) -> AccessPolicy | None:
-        """The policy in use; None if none is configured."""
+        """The policy in use, or None if no policy is configured."""
         return self._policy
 
     def start(self, settings: Any) -> None:
         """Load the policy file when the gateway starts.
 
-        Raises `ConfigError` if it is unusable: the start must then fail.
+        Raises `ConfigError` if the file cannot be used. The gateway must then not start.
         """
         setting = _file_in(settings)
         if not setting:
@@ -67,9 +67,9 @@ class PolicyService(PartRuntime):
         self._use(load_policy(self._path))
 
     async def reload(self, settings: Any) -> list[str]:
-        """Apply the policy setting of a reloaded configuration; load the policy file again if it changed.
+        """Apply the policy setting from a reloaded configuration, and load the policy file again if it changed.
 
-        Return the problems of the file.
+        Return the file's problems.
         """
         setting = _file_in(settings)
         if not setting:
@@ -87,7 +87,7 @@ class PolicyService(PartRuntime):
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:
-        """Poll the policy file until cancelled: load it again if it changed, report policies that do not fit a tool."""
+        """Poll the policy file until cancelled: reload it if it changed, and report policies that do not fit a tool."""
         if self._loaded is not None:
             self._emit("loaded")
         seen = self._stamp
@@ -102,9 +102,9 @@ class PolicyService(PartRuntime):
             self._check_hour()
 
     async def _reload(self) -> None:
-        """Reload the policy file. If it is unusable, the previous policies stay in use.
+        """Reload the policy file. If it cannot be used, the previous policies stay in use.
 
-        If there are none, everything is denied.
+        Without previous policies, everything is denied.
         """
         path = self._path
         assert path is not None
@@ -146,9 +146,9 @@ class PolicyService(PartRuntime):
         self._permissions.on_changed()
 
     def _report_unfit(self) -> None:
-        """Log the policies that are not valid for the argument schema of a tool, each once.
+        """Log each policy that is invalid for a tool's argument schema, once.
 
-        Calls of that tool are denied.
+        Calls to that tool are denied.
         """
         engine = self._loaded.engine if self._loaded is not None else None
         if engine is None or len(engine.unfit) == len(self._reported):
@@ -161,7 +161,7 @@ class PolicyService(PartRuntime):
             self._emit("unfit", "; ".join(map(str, new[:3])))
 
     def _check_hour(self) -> None:
-        """Call `on_changed` when a policy reads the hour and it changed, so clients list again."""
+        """Call `on_changed` when the hour changed and a policy reads it, so clients list again."""
         policy = self._policy
         if policy is not None and policy.reads_hour and policy.hour != self._hour:
             if self._hour >= 0:

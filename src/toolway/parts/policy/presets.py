@@ -91,9 +91,9 @@ def preset_text(name: str) -> str:
 
 
 def access_text(access: Mapping[str, Sequence[str]]) -> str:
-    """Return a policy file with the rules of `toolway.access` for tools and prompts.
+    """Return a policy file that expresses the rules in `toolway.access` for tools and prompts.
 
-    Raises `ConfigError` if a rule cannot be written in Cedar.
+    Raises `ConfigError` if a rule cannot be expressed in Cedar.
     """
     parts = [_HEAD, "//\n// Made from toolway.access.\n", _LOCAL]
     for group, patterns in access.items():
@@ -109,9 +109,9 @@ def access_text(access: Mapping[str, Sequence[str]]) -> str:
 
 
 def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
-    """Convert the patterns of a group to two Cedar conditions: one for included tools, one for excluded tools.
+    """Convert a group's patterns to two Cedar conditions: one for included tools, and one for excluded tools.
 
-    The last matching pattern decides. Raises `ConfigError` if a pattern cannot be written in Cedar.
+    The last matching pattern decides. Raises `ConfigError` if a pattern cannot be expressed in Cedar.
     """
     included = excluded = "false"
     for pattern in patterns:
@@ -133,7 +133,7 @@ def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
 def _quote(text: str) -> str:
     """Return text as a Cedar string literal. Raises `ConfigError` if it has unprintable characters.
 
-    For all other characters, Cedar and JSON have the same escapes.
+    Cedar and JSON escape all other characters in the same way.
     """
     quoted = json.dumps(text, ensure_ascii=False)
     if any(not each.isprintable() for each in text):

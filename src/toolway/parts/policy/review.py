@@ -20,7 +20,7 @@ _CASE_KEYS: Final = frozenset({"user", "groups", "admin", "client", "mfa", "hour
 
 
 class UnknownName(NamedTuple):
-    """A name in a policy file that no configured server or tool has."""
+    """A name in a policy file that does not belong to any configured server or tool."""
 
     policy: str
     line: int
@@ -83,7 +83,7 @@ _NAMING: Final = {"Tool", "Server"}
 
 
 def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessDecision, list[Policy]]:
-    """Return the decision about a test's call, and the policies behind it."""
+    """Return the decision about a test's call, and the policies behind the decision."""
     facts = engine.reduce.item(_TYPES[case.action][0], item)
     name = f"{item.server}.{item.name}"
     decision = engine.decide(engine.subject_of(case.caller), case.hour, facts, case.arguments, name)
@@ -91,7 +91,7 @@ def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessD
 
 
 def find_item(case: PolicyTest, tools: Iterable[Item]) -> Item | None:
-    """Return the tool, prompt or resource that a policy test calls; None if it is a tool that no server has."""
+    """Return the tool, prompt, or resource that a policy test calls, or None if no server has the tool."""
     if case.action == "call":
         return next((each for each in tools if f"{each.server}.{each.name}" == case.tool), None)
     server, _, name = case.tool.partition(".")
@@ -141,7 +141,7 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
 def _open_scope(policy: Policy) -> Json:
     """Return a policy as a permit for every caller, keeping only conditions on the resource.
 
-    It is used to find the items to which the policy can apply, independent of callers and arguments.
+    This finds the items that the policy can apply to, whoever calls them with whatever arguments.
     """
     conditions = [each for each in policy.definition["conditions"] if reads_only_resource(each["body"])]
     return {**policy.definition, "effect": "permit", "principal": {"op": "All"}, "conditions": conditions}

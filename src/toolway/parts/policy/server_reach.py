@@ -1,8 +1,8 @@
-"""Decides whether policies can permit anything of a server, before its items are known. No I/O.
+"""Decides whether policies can permit any of a server's items, before the items are known. No I/O.
 
-Conditions are evaluated with what is known: the caller, the server and the type of the items. Everything else is
-unknown, and so may be expressions that use it. If Cedar would fail in an unknown part, the request would be denied,
-so a server hidden here never has a permitted item.
+Conditions are evaluated with what is known: the caller, the server, and the type of the items. Everything else is
+unknown, and so may be expressions that use it. If Cedar fails while evaluating an unknown part, the request is denied
+anyway, so a server that is hidden here never has a permitted item.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Entity(NamedTuple):
 
 
 class AnyItem(NamedTuple):
-    """All items of one type of a server, known and unknown ones."""
+    """All of a server's items of one type, known and unknown."""
 
     type: str
     server: str
 
 
 def may_include(policies: Iterable[Policy], subject: Subject, server: str) -> bool:
-    """Return False if these policies cannot permit anything of a server to a caller."""
+    """Return False if these policies cannot permit any of a server's items to a caller."""
     groups = frozenset(("Group", each) for each in subject.groups)
     chosen = [each for each in policies if scope_reaches(each.definition["principal"], "User", subject.id, groups)]
     return any(_may_permit(chosen, subject, AnyItem(type_, server)) for type_ in ACTIONS)
@@ -64,7 +64,7 @@ def _may_reach(scope: Json, item: AnyItem) -> bool:
 
 
 def _applies(conditions: Iterable[Json], subject: Subject, item: AnyItem) -> Any:
-    """Return True if all conditions hold for all items, False if one holds for none, else `UNKNOWN`."""
+    """Return True if all conditions hold for all items, False if one holds for no item, and `UNKNOWN` otherwise."""
     known = _Known(subject, item)
     found = [known.evaluate(each["body"]) for each in conditions if each["kind"] == "when"]
     found += [_negate(known.evaluate(each["body"])) for each in conditions if each["kind"] != "when"]
@@ -87,7 +87,7 @@ class _Known:
         }
 
     def evaluate(self, node: Any, depth: int = 0) -> Any:
-        """Return the value of an expression in the JSON form of Cedar; `UNKNOWN` if it depends on anything unknown."""
+        """Return the value of an expression in Cedar's JSON form, or `UNKNOWN` if it depends on anything unknown."""
         if depth > MAX_DEPTH or not isinstance(node, dict) or len(node) != 1:
             return UNKNOWN
         ((operator, parts),) = node.items()

@@ -1,4 +1,4 @@
-"""The setting `toolway.policy`: the file of Cedar policies."""
+"""The setting `toolway.policy`: the file with Cedar policies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class PolicySettings(msgspec.Struct, frozen=True):
-    """File of a gateway's access policies."""
+    """The file with a gateway's access policies."""
 
     policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
 
 
 def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> PolicySettings:
-    """Return the setting `policy` of a `toolway` block. Raises `ConfigError` if the name of the file is empty."""
+    """Return the setting `policy` of a `toolway` block. Raises `ConfigError` if the file name is empty."""
     file = FieldReader({"policy": block.get("policy")}, variables).get_text("policy") or ""
     if not file.strip():
         raise field_error("toolway.policy", "the name of a file, such as policy.cedar", block.get("policy"))
@@ -28,6 +28,6 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Po
 
 
 def policy_file_of(gateway: GatewaySettings) -> str:
-    """Return the policy file in a gateway's settings, or ""."""
+    """Return the policy file in a gateway's settings, or "" if there is none."""
     found: PolicySettings | None = gateway.parts.get("policy")
     return found.policy if found is not None else ""

@@ -1,5 +1,5 @@
-"""HTTP APIs described by OpenAPI documents: bytes of a document → operations → requests.
+"""HTTP APIs described by OpenAPI documents: turns a document's bytes into operations, and those into requests.
 
-Pure functions without I/O. `loader.py` reads a document, `models.py` defines its values, `request_encoder.py` builds a
-request from an operation and arguments.
+These are pure functions without I/O. `loader.py` reads a document, `models.py` defines its values, and
+`request_encoder.py` builds a request from an operation and arguments.
 """

@@ -1,4 +1,4 @@
-"""Conversion of an API operation's parameters and request body to tool arguments."""
+"""Converts an API operation's parameters and request body to tool arguments."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def path_variables(path: str) -> list[str]:
 
 
 def collect_parameters(path_parameters: Any, operation_parameters: Any, refs: RefResolver, dialect: str) -> list[Json]:
-    """Collect the raw parameters of an operation; its own override the path's.
+    """Collect an operation's raw parameters. Its own parameters override the path's.
 
-    Swagger 2.0 parameters are converted to OpenAPI 3. Raises `UnresolvedRef` if a parameter has an unresolvable `$ref`,
-    no name or no location.
+    Swagger 2.0 parameters are converted to OpenAPI 3. Raises `UnresolvedRef` if a parameter has no name, no location,
+    or a `$ref` that cannot be resolved.
     """
     found: dict[tuple[str, str], Json] = {}
     for each in [*_list_or_empty(path_parameters), *_list_or_empty(operation_parameters)]:
@@ -60,7 +60,7 @@ def collect_parameters(path_parameters: Any, operation_parameters: Any, refs: Re
 
 
 class ParameterReader:
-    """Reads the parameters of one API operation and names their tool arguments."""
+    """Reads one API operation's parameters, and names their tool arguments."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class ParameterReader:
 
 
 def _fold_header(name: str) -> str:
-    """Return the name of a header as CGI and WSGI servers compare it: without case, and `_` is the same as `-`."""
+    """Return a header name as CGI and WSGI servers compare it: without case, and with `_` equal to `-`."""
     return name.lower().replace("_", "-")
 
 
@@ -180,7 +180,7 @@ def swagger_body(parameters: list[Json], consumes: list[str]) -> Json | None:
 
 @dataclass(frozen=True, slots=True)
 class _BodyVariants:
-    """A request body as the OpenAPI document declares it: its media types, and the distinct schemas of these."""
+    """A request body as the OpenAPI document declares it: its media types, and their distinct schemas."""
 
     raw: Json
     contents: tuple[BodyContent, ...]
@@ -188,7 +188,7 @@ class _BodyVariants:
 
 
 class BodyReader:
-    """Reads the request bodies of an OpenAPI document; a body shared by operations is read once."""
+    """Reads the request bodies in an OpenAPI document. A body that operations share is read once."""
 
     def __init__(self, inputs: SchemaConverter, forms: SchemaConverter, refs: RefResolver) -> None:
         self._inputs = inputs
@@ -199,7 +199,7 @@ class BodyReader:
     def read_body(
         self, raw: Any, arguments: ArgumentNames
     ) -> tuple[RequestBody, list[tuple[ConvertedSchema, SchemaConverter]]] | None:
-        """Return a request body and the schemas of its media types; None if the body has no usable media type.
+        """Return a request body and its media types' schemas, or None if none of its media types is usable.
 
         Raises `UnresolvedRef` if a `$ref` in the body cannot be resolved.
         """
@@ -248,7 +248,7 @@ class BodyReader:
         return BodyContent(concrete_type(name), parts), schema, converter
 
     def _read_parts(self, node: Any, encoding: Any) -> dict[str, FormPart]:
-        """Return, by name, the encoding of form body fields that are files or have an `encoding` entry."""
+        """Return the encoding of the form fields that are files or have an `encoding` entry, by field name."""
         found: dict[str, FormPart] = {}
         for name, field in self._form_fields(node).items():
             if self._is_file(field):
@@ -287,9 +287,9 @@ class BodyReader:
 
 
 def _ordered_media_types(content: Json) -> list[str]:
-    """Return the media types of a request body, best first.
+    """Return a request body's media types, best first.
 
-    XML is left out if there is a better one: a model would have to write it as text.
+    XML is left out if there is a better type, because a model would have to write the XML as text.
     """
     named = sorted((name for name in content if is_header_safe(name)), key=media_rank)
     return [name for name in named[:_MAX_MEDIA_TYPES] if media_kind(name) != "xml" or media_kind(named[0]) == "xml"]
@@ -352,9 +352,9 @@ def concrete_type(media: str) -> str:
 
 
 def media_rank(media: str) -> int:
-    """Return a media type's rank for choosing a request body's type if the caller names none.
+    """Return a media type's rank, for picking a request body's type if the caller does not choose one.
 
-    Lower is preferred.
+    Lower is better.
     """
     return _KIND_ORDER.index(media_kind(media))
 
@@ -362,6 +362,6 @@ def media_rank(media: str) -> int:
 def is_header_safe(media: str) -> bool:
     """Return True if a media type from the document is safe in an HTTP header.
 
-    It must be short, printable ASCII and contain a slash: a document may contain any text.
+    It must be short, printable ASCII and contain a slash, because a document may contain any text.
     """
     return 0 < len(media) <= 200 and media.isascii() and media.isprintable() and "/" in media

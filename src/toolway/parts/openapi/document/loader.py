@@ -1,4 +1,4 @@
-"""Loader of OpenAPI documents: each operation becomes a tool or is skipped with a reason."""
+"""Loads OpenAPI documents: each operation becomes a tool, or is skipped with a reason."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load_document(
 ) -> ApiDocument:
     """Load an OpenAPI document in JSON or YAML: Swagger 2.0 or OpenAPI 3.
 
-    `source` is its location, for messages. Parameters in `operator_supplied` are not tool arguments. Raises
-    `InvalidDocument` if the document is unreadable, too large or of another format.
+    `source` is the document's location, for messages. Parameters in `operator_supplied` do not become tool arguments.
+    Raises `InvalidDocument` if the document is unreadable, too large, or in another format.
     """
     tree, warnings = parse_document(data, source)
     return _Loader(tree, _detect_dialect(tree, source), selection, operator_supplied).build_document(warnings)
@@ -67,7 +67,7 @@ class _RawOperation:
 
 
 class _Loader:
-    """Builds the `ApiDocument` of one parsed OpenAPI document."""
+    """Builds the `ApiDocument` for one parsed OpenAPI document."""
 
     def __init__(
         self, tree: Json, dialect: str, selection: OperationSelection, operator_supplied: frozenset[str]

@@ -1,4 +1,4 @@
-"""Data classes of a loaded OpenAPI document: operations, parameters, responses, selection."""
+"""Data classes for a loaded OpenAPI document: operations, parameters, responses, and the selection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ParameterLocation: TypeAlias = Literal["path", "query", "header", "cookie"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tool argument that becomes part of the path, query, headers or cookies of an HTTP request."""
+    """A tool argument that becomes part of an HTTP request's path, query, headers, or cookies."""
 
     argument: str  # its key among the tool's arguments
     name: str  # its name in the request
@@ -30,7 +30,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class FormPart:
-    """Encoding of one field of a form body: content type, style, and if it is a file."""
+    """How one field of a form body is encoded: its content type and style, and whether it is a file."""
 
     content_type: str = ""  # empty: chosen by the value
     style: str = ""  # empty: objects become JSON, lists one field per item
@@ -41,7 +41,7 @@ class FormPart:
 
 @dataclass(frozen=True, slots=True)
 class BodyContent:
-    """One media type that a request body may have, with the encoding of its form fields."""
+    """One media type that a request body may have, including how its form fields are encoded."""
 
     media_type: str  # as sent: "application/json"
     parts: dict[str, FormPart] = field(default_factory=dict, repr=False)  # of forms, by field
@@ -49,7 +49,7 @@ class BodyContent:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """Request body of an API operation, and the tool argument that it is made from."""
+    """The request body of an API operation, and the tool argument that it is made from."""
 
     argument: str
     contents: tuple[BodyContent, ...]  # the first is the default
@@ -69,7 +69,7 @@ class ApiResponse:
 
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
-    """Base URL of an API. `url` may be relative to the URL of the document."""
+    """A base URL of an API. `url` may be relative to the document's URL."""
 
     url: str  # variables filled in with their defaults
     description: str = ""
@@ -144,9 +144,9 @@ class ApiDocument:
 
 @dataclass(frozen=True, slots=True)
 class OperationFilter:
-    """Glob patterns (`*`, `?`) for tags, paths, methods and ids of API operations.
+    """Glob patterns (`*`, `?`) for the tags, paths, methods, and ids of API operations.
 
-    Methods and tags ignore case.
+    Methods and tags are compared without case.
     """
 
     tags: tuple[str, ...] = ()
@@ -155,9 +155,9 @@ class OperationFilter:
     operations: tuple[str, ...] = ()  # operationId, or the tool's name if there is none
 
     def matches(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> list[bool]:
-        """Return, for each kind of pattern that this filter sets, True if an API operation matches it and False if not.
+        """Return whether an API operation matches, for each kind of pattern that this filter sets.
 
-        Kinds are tags, paths, methods and ids.
+        The kinds are tags, paths, methods, and ids.
         """
         results = []
         if self.tags:
@@ -173,16 +173,16 @@ class OperationFilter:
 
 @dataclass(frozen=True, slots=True)
 class OperationSelection:
-    """Operator's include and exclude filters for the API operations that become tools.
+    """The operator's include and exclude filters, which decide which API operations become tools.
 
-    An operation is selected if it matches every kind in `include`, and none in `exclude`.
+    An operation is selected if it matches every kind of pattern in `include`, and none in `exclude`.
     """
 
     include: OperationFilter = OperationFilter()
     exclude: OperationFilter = OperationFilter()
 
     def selects(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> bool:
-        """Return True if the operation matches every kind in `include`, and none in `exclude`."""
+        """Return True if the operation matches every kind of pattern in `include`, and none in `exclude`."""
         included = self.include.matches(tags=tags, path=path, method=method, operation=operation)
         excluded = self.exclude.matches(tags=tags, path=path, method=method, operation=operation)
         return all(included) and not any(excluded)
@@ -208,9 +208,9 @@ class InvalidDocument(Exception):
 
 
 class UnencodableArguments(ValueError):
-    """Raised for tool arguments that cannot be encoded as an HTTP request.
+    """Raised when tool arguments cannot be encoded as an HTTP request.
 
-    Nothing was sent; the text is for the caller or model.
+    Nothing was sent. The text is for the caller or the model.
     """
 
     def __init__(self, text: str, violations: tuple[ArgumentViolation, ...] = ()) -> None:

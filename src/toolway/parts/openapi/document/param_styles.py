@@ -1,7 +1,7 @@
-"""OpenAPI parameter styles (RFC 6570): turning values into text, and escaping.
+"""OpenAPI parameter styles (RFC 6570): turns values into text, and escapes it.
 
-Each style function takes `escape`, which escapes one text for its position. Separators are written here and never
-originate from a value. A string that could leave its position is rejected.
+Each style function takes `escape`, which escapes a string for its position. Only this module writes separators; they
+never come from a value. A string that could break out of its position is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_DEEP_OBJECT_DEPTH: Final = 8
 
 
 def to_text(value: Any) -> str:
-    """Return a single parameter value as text: `true`, `1.5`, "" for null.
+    """Return a single parameter value as text: `true`, `1.5`, or "" for null.
 
     Lists and objects become JSON, because no style covers them here.
     """
@@ -106,7 +106,8 @@ def _explode_value(escaped_name: str, value: Any, escape: Escape) -> EncodedPair
 def _encode_deep_object(escaped_name: str, value: Any, escape_name: Escape, escape: Escape, level: int) -> EncodedPairs:
     """Encode an object in style `deepObject`: `filter[a][b]=1`.
 
-    A list repeats its name, which most servers understand. Raises `UnencodableArguments` if the object is too deep.
+    A list repeats its name, which most servers understand. Raises `UnencodableArguments` if the object is nested too
+    deeply.
     """
     if level > _MAX_DEEP_OBJECT_DEPTH:
         raise UnencodableArguments("an object in the query is nested too deeply")
@@ -140,14 +141,14 @@ def escape_query(text: str | bytes, *, allow_reserved: bool = False) -> str:
 
 
 def escape_cookie(text: str) -> str:
-    """Percent-encode a value for a cookie; characters that are safe there stay."""
+    """Percent-encode a cookie value, keeping characters that are safe in a cookie."""
     return _percent_encode(text, _SAFE_COOKIE_CHARS)
 
 
 def escape_header(text: str, argument: str) -> str:
-    """Escape a header value: visible ASCII unchanged, other characters as percent-encoded UTF-8.
+    """Escape a header value: visible ASCII stays, and other characters become percent-encoded UTF-8.
 
-    Raises `UnencodableArguments`, which names `argument`, if the value has control characters.
+    Raises `UnencodableArguments`, which names `argument`, if the value contains control characters.
     """
     if _CONTROL_CHARS.search(text):
         raise UnencodableArguments(
@@ -157,10 +158,10 @@ def escape_header(text: str, argument: str) -> str:
 
 
 def has_dot_segments(path: str) -> bool:
-    """Return True if `.` or `..` segments could make a server read a path as another one.
+    """Return True if `.` or `..` segments could make a server read a path as a different one.
 
-    Many servers decode `%2F` before they resolve `..`, and some drop the text after `;`. So the path is checked in the
-    decoded form.
+    Many servers decode `%2F` before they resolve `..`, and some drop the text after `;`. So this checks the decoded
+    path.
     """
     segments = _PATH_SEPARATORS.split(unquote(path, errors="replace"))
     return any(segment.partition(";")[0].strip(" \t\r\n\0") in (".", "..") for segment in segments)

@@ -1,4 +1,4 @@
-"""Parser of an OpenAPI document's bytes, and resolver of its `$ref` references.
+"""Parses an OpenAPI document's bytes, and resolves its `$ref` references.
 
 Time and memory are bounded: a document over the size limits raises `InvalidDocument`.
 """
@@ -21,9 +21,9 @@ _TRIM_HINT: Final = "keep only the operations you need, in a copy of the documen
 
 
 def parse_document(data: bytes, source: str) -> tuple[Json, list[str]]:
-    """Parse the bytes of an OpenAPI document (JSON or YAML) into a mapping, with warnings.
+    """Parse an OpenAPI document's bytes (JSON or YAML) into a mapping, and return it with warnings.
 
-    Raises `InvalidDocument`, which names `source`, if it is too large, unreadable or not an object.
+    Raises `InvalidDocument`, which names `source`, if the document is too large, unreadable, or not an object.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
         raise InvalidDocument(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", hint=_TRIM_HINT)
@@ -76,9 +76,9 @@ def _load_yaml(data: bytes) -> tuple[Any, list[str]]:
 
 
 class UnresolvedRef(Exception):
-    """Raised for an unusable `$ref` or parameter in an OpenAPI document.
+    """Raised for a `$ref` or parameter in an OpenAPI document that cannot be used.
 
-    The text explains it to the administrator.
+    The text explains the problem to the administrator.
     """
 
 
@@ -91,7 +91,7 @@ class RefResolver:
         self.marked_fields: dict[tuple[str, int], tuple[Json, set[str]]] = {}  # cache of `_marked_fields`
 
     def lookup(self, reference: str) -> Any:
-        """Return the value that the `$ref` `reference` points to.
+        """Return the value that `reference`, a `$ref`, points to.
 
         Raises `UnresolvedRef` if it is not in this document.
         """

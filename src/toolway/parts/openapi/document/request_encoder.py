@@ -1,7 +1,7 @@
-"""Encoding of an operation and its arguments as an HTTP request, safe against injection.
+"""Encodes an operation and its arguments as an HTTP request, safe against injection.
 
-Arguments are produced by a model, which may repeat an attacker's text. For every input, the request has exactly the
-path segments, query parameters and headers of the operation. A value that cannot be encoded this way is rejected, and
+The arguments come from a model, which may repeat an attacker's text. Whatever the input is, the request has exactly the
+operation's path segments, query parameters, and headers. If a value cannot be encoded this way, it is rejected, and
 nothing is sent.
 """
 
@@ -39,7 +39,7 @@ _LONE_SURROGATE: Final = "a string contains half a character (a lone surrogate)"
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """Encoded HTTP request without its host: every part that depends on the tool arguments."""
+    """An encoded HTTP request without its host: every part that depends on the tool arguments."""
 
     target: str  # path and query, ASCII, ready for the request line
     headers: tuple[tuple[str, str], ...]  # header parameters, and `Cookie` if there are cookies; no Content-Type
@@ -48,10 +48,10 @@ class EncodedRequest:
 
 
 def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_path: str = "") -> EncodedRequest:
-    """Encode the HTTP request of an API operation with these tool arguments.
+    """Encode the HTTP request for an API operation with these tool arguments.
 
-    `base_path` is the path of the server's URL, already encoded. Raises `UnencodableArguments` if an argument is
-    missing, unknown or cannot be encoded.
+    `base_path` is the already encoded path of the server's URL. Raises `UnencodableArguments` if an argument is missing
+    or unknown, or cannot be encoded.
     """
     _check_names(operation, arguments)
     _check_exploded_keys(operation, arguments)
@@ -103,7 +103,7 @@ def _check_names(operation: Operation, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_exploded_keys(operation: Operation, arguments: Mapping[str, Any]) -> None:
-    """Reject an exploded query object if one of its keys is the name of another parameter."""
+    """Reject an exploded query object that has a key with the name of another parameter."""
     taken = {*operation.reserved_query_names, *(each.name for each in operation.parameters if each.location == "query")}
     for parameter in operation.parameters:
         value = arguments.get(parameter.argument)
@@ -177,7 +177,7 @@ def _build_target(template: str, base_path: str, path: Mapping[str, str], query:
 
 @functools.lru_cache(4096)
 def _split_template(template: str) -> tuple[tuple[str, ...], str]:
-    """Split a path template such as `/users/{id}?v=1` into alternating literals and variable names, and its query."""
+    """Split a path template such as `/users/{id}?v=1` into alternating literals and variable names, and the query."""
     path, _, query = template.partition("#")[0].partition("?")
     pieces = _PATH_VARIABLE.split(path)
     literal = [piece if number % 2 else quote(piece, safe=_SAFE_PATH_CHARS) for number, piece in enumerate(pieces)]
@@ -206,7 +206,7 @@ def _encode_body(body: RequestBody | None, arguments: Mapping[str, Any]) -> tupl
 
 
 def encode_content(value: Any, content: BodyContent) -> tuple[bytes, str]:
-    """Encode a value as request body of this media type; return it with its Content-Type.
+    """Encode a value as a request body of this media type, and return it with its Content-Type.
 
     Raises `UnencodableArguments` if the value does not fit the media type.
     """
@@ -289,7 +289,7 @@ def _encode_part(name: str, value: Any, part: FormPart) -> bytes:
 
 
 def _choose_boundary(pieces: list[bytes]) -> str:
-    """Return a multipart boundary that occurs in no part and is the same for the same parts."""
+    """Return a multipart boundary that does not occur in any part. The same parts always give the same boundary."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -300,7 +300,7 @@ def _choose_boundary(pieces: list[bytes]) -> str:
 
 
 def _decode_file(value: Any) -> tuple[bytes, str, str]:
-    """Return bytes, name and media type of a file argument, given as text or base64."""
+    """Decode a file argument, given as text or base64, to its bytes, name, and media type."""
     if not isinstance(value, dict):
         return _encode_text(param_styles.to_text(value)), "", ""
     data = value.get("base64")

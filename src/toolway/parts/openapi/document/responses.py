@@ -1,6 +1,6 @@
-"""Reader of an operation's responses, and of an OpenAPI document's servers and security.
+"""Reads an operation's responses, and an OpenAPI document's servers and security.
 
-Responses give the Accept header and the schema of structured results.
+The responses determine the Accept header and the schema of structured results.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from toolway.types import Json
 
 
 def read_responses(raw: Any, refs: RefResolver, dialect: str, produces: list[str]) -> list[tuple[ApiResponse, Json]]:
-    """Read the declared responses of an API operation, each with its content by media type.
+    """Read an API operation's declared responses, each with its content by media type.
 
-    An unresolvable response is left out: no call depends on it.
+    A response that cannot be resolved is left out, because no call depends on it.
     """
     found = []
     for status, each in raw.items() if isinstance(raw, dict) else ():
@@ -47,7 +47,7 @@ def read_responses(raw: Any, refs: RefResolver, dialect: str, produces: list[str
 
 
 def accept_header(responses: list[tuple[ApiResponse, Json]]) -> str:
-    """Return the Accept header with the media types of the successful responses, JSON first."""
+    """Return the Accept header for the media types of the successful responses, JSON first."""
     kinds = {
         inputs.strip_params(kind): None
         for response, _ in _success_responses(responses)
@@ -62,9 +62,10 @@ def accept_header(responses: list[tuple[ApiResponse, Json]]) -> str:
 def response_schema(
     responses: list[tuple[ApiResponse, Json]], schemas: SchemaConverter
 ) -> tuple[ConvertedSchema, bool] | None:
-    """Return the output schema of an operation, and True if a result must be wrapped in an object: `{"result": …}`.
+    """Return an operation's output schema, and True if results must be wrapped in an object: `{"result": …}`.
 
-    A result is wrapped if it may not be an object. None if the OpenAPI document declares no JSON response.
+    A result is wrapped if it may be something other than an object. The schema is None if the OpenAPI document does not
+    declare a JSON response.
     """
     found: list[ConvertedSchema] = []
     for _, content in _success_responses(responses):
@@ -151,9 +152,9 @@ def _variable_value(variable: Any) -> str:
 
 
 def read_security_schemes(tree: Json, dialect: str, refs: RefResolver) -> dict[str, SecurityScheme]:
-    """Read the security schemes of a Swagger 2.0 or OpenAPI 3 document.
+    """Read the security schemes in a Swagger 2.0 or OpenAPI 3 document.
 
-    A scheme with an unresolvable `$ref` is left out.
+    A scheme whose `$ref` cannot be resolved is left out.
     """
     components = tree.get("components")
     raw = tree.get("securityDefinitions") if dialect == "2.0" else None
@@ -186,7 +187,7 @@ def _read_security_scheme(name: str, raw: Json) -> SecurityScheme:
 
 
 def read_security_requirements(raw: Any) -> tuple[SecurityRequirement, ...]:
-    """Read a `security` list: alternatives, each with the schemes (and their scopes) that are needed together."""
+    """Read a `security` list: alternatives, each with the schemes (and their scopes) that it needs together."""
     listed = [each for each in raw if isinstance(each, dict)] if isinstance(raw, list) else []
     return tuple({name: tuple(swagger2.string_list(scopes)) for name, scopes in each.items()} for each in listed)
 

@@ -1,7 +1,7 @@
-"""Conversion of an OpenAPI document's schemas to JSON Schema for input, form or output.
+"""Converts an OpenAPI document's schemas to JSON Schema for input, form, or output.
 
-Referenced schemas become `$defs`, so cycles are preserved. A model reads the result, so its size in bytes is limited;
-deeper parts are left open. Each definition is converted once and shared by all tools that use it.
+Referenced schemas become `$defs`, so cycles are preserved. A model reads the result, so its size in bytes is limited,
+and deeper parts accept anything. Each definition is converted once, for all tools that use it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SchemaConverter:
         return found
 
     def inline_reference(self, converted: ConvertedSchema) -> ConvertedSchema:
-        """Return the definition that a schema refers to, if the schema is only a `$ref`; else the schema itself."""
+        """Return the definition that a schema refers to if it is only a `$ref`, or else the schema itself."""
         name = _referenced_name(converted.schema)
         if name is None:
             return converted
@@ -84,9 +84,9 @@ class SchemaConverter:
         return ConvertedSchema(schema, found.definition_names, found.size_bytes)
 
     def collect_definitions(self, roots: list[ConvertedSchema], budget: int) -> dict[str, Json]:
-        """Return the `$defs` that the schemas `roots` need, within `budget` bytes.
+        """Return the `$defs` that the schemas in `roots` need, in at most `budget` bytes.
 
-        The nearest definitions are complete. The rest are reduced to an outline, or to type and description.
+        The nearest definitions are complete. The others are reduced to an outline, or to their type and description.
         """
         found: dict[str, Json] = {}
         bytes_left = budget - sum(root.size_bytes for root in roots)
@@ -105,9 +105,9 @@ class SchemaConverter:
         return found
 
     def _outline(self, name: str, definition: ConvertedSchema, bytes_left: int) -> ConvertedSchema:
-        """Return the outline of a definition: its fields without nested details.
+        """Return a definition's outline: its fields without nested details.
 
-        Only type and description if the outline has more than `bytes_left` bytes.
+        If the outline has more than `bytes_left` bytes, return only the type and description.
         """
         if name not in self._outlines:
             self._outlines[name] = _measure(prune(definition.schema, 1), ())
@@ -194,7 +194,7 @@ def _referenced_name(schema: Json) -> str | None:
 def _simplify(schema: Json, *, nullable: bool) -> Json:
     """Inline an `allOf` with one branch, and allow null if `nullable` is True.
 
-    Such an `allOf` is the OpenAPI 3.0 way to add a description to a reference.
+    In OpenAPI 3.0, such an `allOf` is how documents add a description to a reference.
     """
     branches = schema.get("allOf")
     if isinstance(branches, list) and len(branches) == 1 and not schema.keys() - {"allOf", "description"}:
@@ -234,7 +234,7 @@ def prune(schema: Any, levels: int) -> Any:
 
 
 def placeholder(schema: Json) -> Json:
-    """Return the stand-in for a schema over the size limit: only its `type` and `description`."""
+    """Return what replaces a schema over the size limit: only its `type` and `description`."""
     return {keyword: schema[keyword] for keyword in ("type", "description") if keyword in schema}
 
 
@@ -314,7 +314,7 @@ def _is_marked(field: Any, keyword: str, refs: RefResolver) -> bool:
 
 
 def _apply_discriminator(node: Json, refs: RefResolver) -> Json:
-    """Add to each alternative of a schema the discriminator value that identifies it."""
+    """Give each of a schema's alternatives the discriminator value that identifies it."""
     field = node["discriminator"].get("propertyName")
     keyword = next((keyword for keyword in ("oneOf", "anyOf") if isinstance(node.get(keyword), list)), None)
     if not isinstance(field, str) or keyword is None:
@@ -324,7 +324,7 @@ def _apply_discriminator(node: Json, refs: RefResolver) -> Json:
 
 
 def _discriminator_values(mapping: Any) -> dict[str, list[str]]:
-    """Return the discriminator values that select each schema, by the schema's reference."""
+    """Return the discriminator values that select each schema, by the reference to the schema."""
     found: dict[str, list[str]] = {}
     for value, target in mapping.items() if isinstance(mapping, dict) else ():
         if isinstance(target, str):

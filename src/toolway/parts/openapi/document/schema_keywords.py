@@ -1,9 +1,9 @@
-"""Conversion of one schema object of any dialect, with its descriptions, to JSON Schema 2020-12.
+"""Converts one schema object of any dialect, including its descriptions, to JSON Schema 2020-12.
 
-Documents are written by hand, so a keyword is kept only if its value is valid. Dropping a keyword makes a schema
-wider, never narrower. `oneOf` becomes `anyOf`: documents use it for overlapping alternatives, which no value could
-satisfy. A response schema is a hint, not a contract: servers add fields and values and omit promised ones. So it keeps
-only names and types.
+Documents are written by hand, so a keyword is kept only if its value is valid. Dropping a keyword makes a schema accept
+more, never less. `oneOf` becomes `anyOf`, because documents use it for overlapping alternatives that no value could
+satisfy. A response schema is a hint, not a contract, because servers add fields and values, and omit promised ones. So
+it keeps only names and types.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ FILE_SCHEMA: Final[Json] = {
 
 
 def convert_keywords(node: Json, use: SchemaUse, convert_sub: ConvertSubschema) -> Json:
-    """Convert one OpenAPI schema object, which is no `$ref`, to JSON Schema 2020-12.
+    """Convert one OpenAPI schema object, which must not be a `$ref`, to JSON Schema 2020-12.
 
-    `use` is its purpose. `convert_sub` converts its subschemas.
+    `use` is what the schema is for. `convert_sub` converts its subschemas.
     """
     if use == "form" and is_file_schema(node):
         return {**describe_schema(node), **FILE_SCHEMA}
@@ -204,14 +204,14 @@ def is_leaf_schema(node: Json) -> bool:
 
 
 def leaf_keywords(node: Json, nullable: bool) -> Json:
-    """Return the keywords of a schema that contains no other schema; `nullable` is added to them if it is True."""
+    """Return the keywords of a schema that contains no other schema, allowing null if `nullable` is True."""
     if not nullable:
         return node
     return {keyword: node[keyword] for keyword in _LEAF_KEYWORDS if keyword in node} | {"nullable": True}
 
 
 def describe_schema(node: Json) -> Json:
-    """Return the `description` keyword of a schema, cleaned and truncated; empty without a text."""
+    """Return a schema's `description` keyword, cleaned and truncated, or nothing if it has no text."""
     schema: Json = {}
     text = clean_text(node.get("description"), MAX_FIELD_TEXT) or clean_text(node.get("title"), 80)
     if text:
@@ -252,7 +252,7 @@ _BLANK_LINES: Final = re.compile(r"\n\s*\n\s*")
 
 
 def clean_text(text: Any, limit: int) -> str:
-    """Return `text` without link targets, HTML tags and invisible characters, cut at a word."""
+    """Return `text` without link targets, HTML tags, and invisible characters, cut at a word."""
     if not isinstance(text, str):
         return ""
     text = text[: limit * 4]  # enough, even after the removals
@@ -268,7 +268,7 @@ def clean_text(text: Any, limit: int) -> str:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Truncate text to `limit` characters, at the end of a sentence, line or word."""
+    """Truncate text to `limit` characters, at the end of a sentence, line, or word."""
     if len(text) <= limit:
         return text
     head = text[: limit - 2]
@@ -280,7 +280,7 @@ def truncate(text: str, limit: int) -> str:
 
 
 def operation_texts(operation: Any, method: str, path: str) -> tuple[str, str]:
-    """Return the title and the description of the MCP tool for an API operation."""
+    """Return the title and description of the MCP tool for an API operation."""
     summary = clean_text(operation.get("summary"), 200).replace("\n", " ")
     text = clean_text(operation.get("description"), MAX_TOOL_TEXT)
     if not text or text.startswith(summary):

@@ -1,4 +1,4 @@
-"""Swagger 2.0 → OpenAPI 3: parameters, bodies, responses, servers, security schemes."""
+"""Converts Swagger 2.0 to OpenAPI 3: parameters, bodies, responses, servers, and security schemes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def convert_parameter(raw: Json) -> Json:
 
 
 def parameter_schema(raw: Json) -> Json:
-    """Return the schema of a Swagger 2.0 parameter, whose keywords are next to its name."""
+    """Return the schema of a Swagger 2.0 parameter, which has its keywords next to the parameter's name."""
     return {word: value for word, value in raw.items() if word not in _NON_SCHEMA_KEYS}
 
 
 def convert_body(raw: Json, consumes: list[str]) -> Json:
     """Convert a Swagger 2.0 body parameter to an OpenAPI 3 request body.
 
-    `consumes` lists its media types; JSON if empty.
+    `consumes` lists its media types. If it is empty, the body is JSON.
     """
     media = consumes or ["application/json"]
     found: Json = {
@@ -70,7 +70,7 @@ def convert_form(fields: list[Json], consumes: list[str]) -> Json:
 
 
 def convert_response(raw: Json, produces: list[str]) -> Json:
-    """Convert a Swagger 2.0 response to OpenAPI 3, with its schema for each type in `produces`."""
+    """Convert a Swagger 2.0 response to OpenAPI 3, with its schema under each type in `produces`."""
     found: Json = {"description": raw.get("description", "")}
     if isinstance(raw.get("schema"), dict):
         found["content"] = {each: {"schema": raw["schema"]} for each in produces or ["application/json"]}
@@ -78,7 +78,7 @@ def convert_response(raw: Json, produces: list[str]) -> Json:
 
 
 def convert_servers(tree: Json) -> list[Json]:
-    """Convert `host`, `basePath` and `schemes` of Swagger 2.0 to a list of servers, https first."""
+    """Convert `host`, `basePath`, and `schemes` in Swagger 2.0 to a list of servers, https first."""
     host, path = tree.get("host"), tree.get("basePath")
     path = path if isinstance(path, str) else "/"
     if not isinstance(host, str):
@@ -107,7 +107,7 @@ def convert_security_scheme(raw: Json) -> Json:
 
 
 def string_list(value: Any) -> list[str]:
-    """Return the strings of a list; empty for any other value."""
+    """Return the strings in a list, or nothing if the value is not a list."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 

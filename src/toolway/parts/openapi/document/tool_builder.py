@@ -1,6 +1,6 @@
-"""MCP tool definition of an API operation: its schemas, annotations and names.
+"""Builds an API operation's MCP tool definition: its schemas, annotations, and names.
 
-Names are short, stable and accepted by every model provider.
+Names are short and stable, and every model provider accepts them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build_input_schema(
     body_schemas: list[tuple[ConvertedSchema, SchemaConverter]],
     inputs: SchemaConverter,
 ) -> Json:
-    """Build the input schema of an operation's tool, with the definitions (`$defs`) it needs."""
+    """Build the input schema for an operation's tool, with the definitions (`$defs`) it needs."""
     fields: Json = {}
     required: list[str] = []
     roots: list[tuple[ConvertedSchema, SchemaConverter]] = []
@@ -96,14 +96,14 @@ def _collect_definitions(roots: list[tuple[ConvertedSchema, SchemaConverter]]) -
 
 
 def build_output_schema(converted: ConvertedSchema, schemas: SchemaConverter) -> Json:
-    """Build the output schema of an operation's tool, with the definitions (`$defs`) it needs."""
+    """Build the output schema for an operation's tool, with the definitions (`$defs`) it needs."""
     converted = fit_size(converted, MAX_OUTPUT_BYTES)
     definitions = schemas.collect_definitions([converted], MAX_OUTPUT_BYTES)
     return {**converted.schema, "type": "object"} | ({"$defs": definitions} if definitions else {})
 
 
 def validate_tool(tool: Json) -> str | None:
-    """Return why the input or output schema of a tool is invalid, or None if both are valid.
+    """Return why a tool's input or output schema is invalid, or None if both are valid.
 
     A reference to another document is invalid, because clients have only the tool definition.
     """
@@ -131,7 +131,7 @@ _INVALID_ARGUMENT_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def base_tool_name(operation_id: str, method: str, path: str) -> str:
-    """Return the tool name of an operation: its operationId, else method and path.
+    """Return an operation's tool name: its operationId, or else its method and path.
 
     Two operations may get the same name; see `unique_names`.
     """
@@ -143,9 +143,10 @@ def base_tool_name(operation_id: str, method: str, path: str) -> str:
 
 
 def unique_names(names: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Return unique tool names for (name, method, path) of all operations, in order.
+    """Return unique tool names for all operations, given as (name, method, path), in the same order.
 
-    The hash suffix depends only on the operation itself, so a name is stable unless another operation has the same.
+    The hash suffix depends only on the operation itself, so a name is stable unless another operation has the same
+    name.
     """
     requested = list(names)
     counts = Counter(name for name, _, _ in requested)
@@ -166,13 +167,13 @@ def _with_hash(name: str, hashed: str) -> str:
 
 
 class ArgumentNames:
-    """Argument names of one operation's tool; the first to reserve a name gets no suffix."""
+    """The argument names of one operation's tool. The first argument to reserve a name gets no suffix."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def reserve(self, name: str, location: str) -> str:
-        """Reserve and return a unique argument name, with the location as suffix if it is taken."""
+        """Reserve and return a unique argument name. If the name is taken, the location is added as a suffix."""
         plain = _INVALID_ARGUMENT_CHARS.sub("_", name).strip("_")[:MAX_ARGUMENT_NAME] or location
         candidates = [plain, f"{plain[: MAX_ARGUMENT_NAME - len(location) - 1]}_{location}"]
         while candidates[-1] in self._taken:

@@ -1,7 +1,7 @@
-"""YAML → JSON values, in bounded depth and size.
+"""Converts YAML to JSON values, with limits on depth and size.
 
 The parser (libyaml through PyYAML) only produces events. The tree is built here, because its depth, and its size with
-all aliases expanded, must be bounded while it is built. Scalars follow YAML 1.2, as OpenAPI requires: `no` is a string,
+all aliases expanded, must be limited while it grows. Scalars follow YAML 1.2, as OpenAPI requires, so `no` is a string,
 and so is `2020-01-01`. Keys are always strings.
 """
 
@@ -31,9 +31,9 @@ _LibyamlParser: Any = getattr(yaml.cyaml, "CParser", None) if hasattr(yaml, "cya
 
 
 def parse_yaml(text: str) -> tuple[Any, list[str]]:
-    """Parse YAML text; return the value and warnings.
+    """Parse YAML text, and return the value and warnings.
 
-    Raises `InvalidDocument` if the text is not valid YAML, too deep or too large.
+    Raises `InvalidDocument` if the text is not valid YAML, is nested too deeply, or is too large.
     """
     try:
         return _TreeBuilder(_event_stream(text)).build()
@@ -137,7 +137,7 @@ class _TreeBuilder:
         return self._apply_merges(found, merged) if merged else found
 
     def _apply_merges(self, found: dict[str, Any], merged: list[Any]) -> dict[str, Any]:
-        """Apply YAML merge keys (`<<`): own keys win, then earlier merged mappings over later ones."""
+        """Apply YAML merge keys (`<<`): a mapping's own keys win, and earlier merged mappings win over later ones."""
         whole: dict[str, Any] = {}
         for each in reversed([each for each in merged if isinstance(each, dict)]):
             self._count(len(each))
