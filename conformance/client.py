@@ -73,7 +73,7 @@ async def _auth(url: str, context: Json) -> Json:
 
 
 async def _issuer(url: str) -> str:
-    """Discover the issuer. An operator would know it; the suite passes it only to some scenarios."""
+    """Discover the issuer. You would know it; the suite passes it only to some scenarios."""
     async with httpx2.AsyncClient() as client:
         metadata = httpx2.URL(url).join("/.well-known/oauth-protected-resource/mcp")
         issuer: str = (await client.get(metadata)).json()["authorization_servers"][0]

@@ -58,7 +58,7 @@ class StateChanged(Event, frozen=True):
     new: str
     reason: str
     code: str = ""  # of the server's last failure, if there was one
-    hint: str = ""  # advice for the operator
+    hint: str = ""  # advice for the administrator
     state: str = ""  # ready, starting, idle, or down, as in `ServerStatus.state`
 
 

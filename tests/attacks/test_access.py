@@ -27,7 +27,7 @@ from toolway.parts.policy.entities import Caller
 from toolway.parts.workflows.admin import RunsAdmin
 from toolway.serve.process import GatewayProcess
 from toolway.workflows.engine import WorkflowError, may_answer
-from toolway.workflows.engine.checks import check_person
+from toolway.workflows.engine.checks import check_user
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -178,9 +178,9 @@ async def test_own_run_cannot_be_answered_with_a_second_key(tmp_path: Path) -> N
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     _, boss = keyring.create_key_sync("boss", None, True, 0.0)
     _, peer = keyring.create_key_sync("peer", None, True, 0.0)
-    _, second = keyring.create_key_sync("second", None, True, 0.0, made_by=keyring.person_of(f"key:{boss.id}"))
-    _, third = keyring.create_key_sync("third", None, True, 0.0, made_by=keyring.person_of(f"key:{second.id}"))
-    _, own = keyring.create_key_sync("own", None, True, 0.0, made_by=keyring.person_of("user:alice"))
+    _, second = keyring.create_key_sync("second", None, True, 0.0, made_by=keyring.user_of(f"key:{boss.id}"))
+    _, third = keyring.create_key_sync("third", None, True, 0.0, made_by=keyring.user_of(f"key:{second.id}"))
+    _, own = keyring.create_key_sync("own", None, True, 0.0, made_by=keyring.user_of("user:alice"))
     again = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")  # what is stored
     people = [
         [f"key:{each.id}" for each in (boss, second, third)],
@@ -194,7 +194,7 @@ async def test_own_run_cannot_be_answered_with_a_second_key(tmp_path: Path) -> N
                 question = {"path": "ok", "who": [], "not_by": starter}
                 for answerers in people:
                     for answerer in answerers:
-                        allowed = may_answer(question, answerer, (), store.person_of)
+                        allowed = may_answer(question, answerer, (), store.user_of)
                         assert allowed == (answerers is not starters), (starter, answerer)
 
 
@@ -204,7 +204,7 @@ async def test_display_name_does_not_grant_the_right_to_answer() -> None:
 
     class Engine:
         async def answer(self, id: str, path: str, body: Json, *, by: str, roles: tuple[str, ...]) -> None:
-            check_person({"path": path, "who": ["carol", "user:1"]}, by, roles, lambda caller: caller)
+            check_user({"path": path, "who": ["carol", "user:1"]}, by, roles, lambda caller: caller)
             asked.append(roles)
 
     runs = RunsAdmin(Engine, dict, str)  # type: ignore[arg-type]

@@ -145,14 +145,14 @@ async def test_planted_administrator_key_is_rejected(nodes: Cluster, attacker: A
 
 @pytest.mark.attack("B4")
 async def test_key_altered_to_administrator_keeps_its_access(nodes: Cluster, attacker: Attacker) -> None:
-    mine = await nodes.key("mine", scopes=["server/full"])
+    mine = await nodes.key("mine", access=["server/full"])
     rows = attacker.copy("api_keys")
     attacker.run("""UPDATE api_keys SET facts = (facts::jsonb || '{"admin": true}')::json""")
     await _reads_again(nodes, attacker, "keys")
     await _until(lambda: any("tenants.keys" in finding for finding in _findings(nodes)))
     for node in nodes.nodes:
         principal = node.replica.api_keys.authenticate(mine)
-        assert principal is not None and not principal.admin and principal.scopes == ("server/full",)
+        assert principal is not None and not principal.admin and principal.access == ("server/full",)
     attacker.put_back("api_keys", rows)
     await _reads_again(nodes, attacker, "keys")
     await _until(lambda: not _findings(nodes))

@@ -267,7 +267,7 @@ async def test_group_name_lookalikes_grant_nothing() -> None:
         [*["a"] * 2000, "eng"],
         "eng,sales",
     ):
-        assert login.authenticate(issuer.token(groups=groups)).principal.scopes == only_everyone, groups
+        assert login.authenticate(issuer.token(groups=groups)).principal.access == only_everyone, groups
     assert not login.authenticate(issuer.token(groups=["*", "admin", "local"])).principal.admin
 
 

@@ -19,7 +19,7 @@ def origins(document: Json, **entry: Any) -> dict[str, str]:
     """The origin to which each operation is sent; "" if it is not a tool."""
     server = parse_entry({"type": "openapi", "openapi": {"document": document}, **entry})
     loaded = load_document(
-        json.dumps(document).encode(), source="x", selection=OperationSelection(), operator_supplied=frozenset()
+        json.dumps(document).encode(), source="x", selection=OperationSelection(), user_supplied=frozenset()
     )
     found = {}
     for operation in loaded.operations:
@@ -79,7 +79,7 @@ def test_document_cannot_replace_an_entry_header_by_spelling(of_entry: str, of_d
         json.dumps(document).encode(),
         source="x",
         selection=OperationSelection(),
-        operator_supplied=frozenset({of_entry, of_entry.lower()}),
+        user_supplied=frozenset({of_entry, of_entry.lower()}),
     )
-    arguments = [each.name for each in loaded.operations[0].parameters if not each.operator_supplied]
+    arguments = [each.name for each in loaded.operations[0].parameters if not each.user_supplied]
     assert arguments == ["X-Other"]

@@ -14,7 +14,7 @@ from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.gateway.authenticator import ProvenIdentity
 from toolway.gateway.credentials import Credentials
-from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, Principal
+from toolway.gateway.principals import ACCESS_PREFIX, USER_PREFIX, Principal
 from toolway.part_api import registry
 
 LOGIN = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
@@ -31,7 +31,7 @@ async def test_without_the_identity_part_its_tokens_and_paths_get_401(tmp_path: 
             assert b"API key" in answer.body and b"log in" not in answer.body
         assert (await found.ask("GET", "/.well-known/oauth-protected-resource", token=None)).status == 401
         assert (await found.ask("POST", "/oauth/token", b"{}", token=None)).status == 401
-        person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1", scopes=(f"{ACCESS_PREFIX}eng",))
+        person = Principal(f"{USER_PREFIX}1", "alice", f"{USER_PREFIX}1", access=(f"{ACCESS_PREFIX}eng",))
         assert not found.gateway.router.may_call(person, "a.echo") and not found.gateway.router.may_see(
             person, "a.echo"
         )
@@ -56,7 +56,7 @@ async def test_at_most_one_part_verifies_credentials(tmp_path: Path) -> None:
 
 def test_without_a_verifier_no_credential_is_known() -> None:
     alone = Credentials()
-    person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1", scopes=())
+    person = Principal(f"{USER_PREFIX}1", "alice", f"{USER_PREFIX}1", access=())
     assert (*alone.tools_of("eng"), *alone.names(), alone.find_principal(person.id)) == (None,)
     assert alone.describe(person, None)["kind"] == "user"
 
@@ -64,7 +64,7 @@ def test_without_a_verifier_no_credential_is_known() -> None:
 async def test_verifier_that_accepts_any_token_stops_the_start(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         found.gateway.check_refusals()  # nothing to check
-        person = Principal(f"{PERSON_PREFIX}1", "alice", f"{PERSON_PREFIX}1")
+        person = Principal(f"{USER_PREFIX}1", "alice", f"{USER_PREFIX}1")
         verifier: Any = SimpleNamespace(
             setting="toolway.door",
             hint="",

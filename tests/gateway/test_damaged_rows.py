@@ -40,7 +40,7 @@ async def test_damaged_idempotency_key_affects_no_other_key(tmp_path: Path, colu
     store.close()
 
 
-@pytest.mark.parametrize("damaged", [7, {}, {"id": 7}, {"hash": None}, {"scopes": "all"}, {"expires": "never"}])
+@pytest.mark.parametrize("damaged", [7, {}, {"id": 7}, {"hash": None}, {"access": "all"}, {"expires": "never"}])
 async def test_damaged_api_key_grants_nothing(tmp_path: Path, damaged: Any) -> None:
     """The file also says whose logins have ended, so an entry that is left out might grant something: no key counts."""
     file = tmp_path / "keys.json"

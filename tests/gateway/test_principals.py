@@ -135,8 +135,8 @@ def test_missing_key_file_means_no_keys(keyring: FileApiKeyStore, tmp_path: Path
 
 
 def test_key_is_limited_to_its_scopes():
-    of = {scopes: Principal("id", "n", "c", scopes=scopes) for scopes in (None, (), ("x",), ("server/a",))}
-    allowed = {scopes: [e for e in ("x", "server/a", "server/b", "y") if p.can_access(e)] for scopes, p in of.items()}
+    of = {access: Principal("id", "n", "c", access=access) for access in (None, (), ("x",), ("server/a",))}
+    allowed = {access: [e for e in ("x", "server/a", "server/b", "y") if p.can_access(e)] for access, p in of.items()}
     assert allowed == {
         None: ["x", "server/a", "server/b", "y"],
         (): [],

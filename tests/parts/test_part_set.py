@@ -68,7 +68,7 @@ async def test_rights_are_denied_before_the_gateway_exists() -> None:
         assert not parts.rights.may_call(LOCAL_ADMIN, "a.echo", None) and not parts.rights.may_see(
             LOCAL_ADMIN, "a.echo"
         )
-        assert parts.rights.find_person("user:1") is None
+        assert parts.rights.find_user("user:1") is None
         Gateway(hub, b"k" * 32, None, parts=parts)
         assert parts.rights.may_call(LOCAL_ADMIN, "a.echo", None)
 

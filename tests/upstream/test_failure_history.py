@@ -126,7 +126,7 @@ def test_call_does_not_start_server_that_needs_attention(code: str) -> None:
     one.record_end(Disconnect("not now", code), 0.0, 102.0)
     assert one.ignores_calls and one.next_chance() == one.retry_at
     one.record_end(Disconnect("its login server is down", "E-AUTH-SERVER"), 0.0, 102.0)
-    assert not one.needs_person
+    assert not one.needs_user
 
 
 @pytest.mark.user_trial("2")

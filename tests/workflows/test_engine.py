@@ -265,7 +265,7 @@ class RevokedOnce:
     def caller_id(self, caller: str) -> str:
         return ""
 
-    def person_of(self, caller: str) -> str:
+    def user_of(self, caller: str) -> str:
         return caller
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> AccessDenied | None:

@@ -168,7 +168,7 @@ class Agent:
             prompt: The task.
             key: The same key always gives the same run.
             variables: Values to store with the run.
-            caller: Name of the person or program that starts the run.
+            caller: Name of the user or program that starts the run.
 
         Raises:
             AgentError: The model cannot be used, or its price is unknown and the budget is in USD.

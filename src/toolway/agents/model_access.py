@@ -1,7 +1,7 @@
 """Which addresses a model may be asked at, and the HTTP clients that reach no other address.
 
 A provider's API key goes to the provider's own address, which may be set in the environment next to the key
-(`OPENAI_BASE_URL`), and to addresses that the operator listed: in `toolway.modelUrls`, by `--base-url`, or in a program
+(`OPENAI_BASE_URL`), and to addresses that you listed: in `toolway.modelUrls`, by `--base-url`, or in a program
 by `Agent(base_url=…)`. A workflow or an agent of a file that names another address is not asked at all.
 
 Every client resolves the host itself and checks its addresses (`toolway.network`).

@@ -1,8 +1,8 @@
 """Notes of checkpoints: each audit log's newest signatures, kept away from the log.
 
 A log that lacks the record of its newest note was cut off, is an older copy, or was removed. If it is in a file, it is
-then not opened. If an operator begins it again (`restart.py`), its first record names that note, and the notes are put
-aside:
+then not opened. If an administrator begins it again (`restart.py`), its first record names that note, and the notes
+are put aside:
 
     audit-signing.checkpoints-1f0c9a2b      of the log that is written now
     audit-signing.checkpoints-1f0c9a2b.1    of the log before it; these files are kept
@@ -45,7 +45,7 @@ class CheckpointNotes:
         """Return the note files for the log at `location`: for its path, and for a link's target.
 
         Both are needed. With the first alone, a log that is read by another path has no notes. With the second alone, a
-        person who can write to the folder of the log would replace the log and its notes by a link.
+        user who can write to the folder of the log would replace the log and its notes by a link.
         """
         assert self._key_file is not None
         names = {os.path.abspath(location), os.path.realpath(location)} if self._in_files else {location}

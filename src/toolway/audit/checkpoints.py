@@ -8,8 +8,8 @@ Each is stored as a record of the log (`log.checkpoint`), noted in a file next t
 (`checkpoint_notes.py`), and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is
 an older copy.
 
-A log that is empty although a record of it was noted was removed. Only an operator can begin it again, with `toolway
-audit restart`.
+A log that is empty although a record of it was noted was removed. Only an administrator can begin it again, with
+`toolway audit restart`.
 """
 
 from __future__ import annotations

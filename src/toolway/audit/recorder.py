@@ -1,7 +1,7 @@
 """Conversion of calls and events into audit records.
 
 A record of a call names the caller, the tool, the time and the outcome. It does not contain the payload. Arguments are
-stored as a digest, or redacted if the operator enables that. Results and error messages, which servers write, are never
+stored as a digest, or redacted if you enable that. Results and error messages, which servers write, are never
 stored.
 
 A call that changes something, or has an idempotency key, gets two records: the intent, on disk before the call is sent,

@@ -39,7 +39,7 @@ LOG_CLOSED: Final = "log.close"
 LOG_PRUNED: Final = "log.pruned"  # all records up to `through`, with hash `hash`, were removed because of their age
 LOG_TRUNCATED: Final = "log.torn"  # the last record was written partially, and was moved away
 LOG_CHECKPOINT: Final = "log.checkpoint"  # signature of the record `through`, with hash `head`
-LOG_RESTARTED: Final = "log.restart"  # an operator began the log again; `after` is the last signed record before
+LOG_RESTARTED: Final = "log.restart"  # an administrator began the log again; `after` is the last signed record before
 LOG_RESUMED: Final = "log.resumed"  # the log could not be written for a while
 
 _encode = msgspec.json.Encoder().encode

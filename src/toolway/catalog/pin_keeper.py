@@ -370,7 +370,7 @@ class PinKeeper:
     def _reread(self, who: str = "") -> None:
         """Read the pin file, use the pins that differ from those in memory, and review the lists of these servers.
 
-        Emits an event for each approved pin among them; `who` is the person in it.
+        Emits an event for each approved pin among them; `who` is the user in it.
         """
         assert self._file is not None
         self._modified = self._file.modified()

@@ -88,14 +88,14 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.catalog.pins import PinMode
     from toolway.cluster.replication.shared_pins import SharedPins
-    from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
+    from toolway.cluster.workers.siblings import Reload, SiblingWorkers, WorkerKeyStore
     from toolway.part_api.database import Database
     from toolway.part_api.part import Part
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
 MARK_DRAINING_TIMEOUT_S: Final = 2.0  # seconds to mark this node as draining in the database
-#: Requests of one worker to another (`workers/group.py`).
+#: Requests of one worker to another (`workers/siblings.py`).
 WORKER_ACTIONS: Final = frozenset({"report", "keys", "reload"})
 HANDOVER_TIMEOUT_S: Final = 35.0  # seconds at shutdown to hand over owned instances: a call in flight has 30
 
@@ -277,7 +277,7 @@ class ClusterNode:
             return
         tenant = self.options.tenant
         if not force and not document[SERVER_MAP_KEYS[0]] and await self.config_store.load_settings(tenant) is not None:
-            # An operator who starts a node with an empty file hardly wants to stop all servers of the cluster.
+            # Whoever starts a node with an empty file hardly wants to stop all servers of the cluster.
             log.warning("%s has no servers; keeping the cluster configuration", file.file)
         elif await self.config_store.import_document(tenant, document, digest, force=force):
             self.change_feed.publish("registry", {})
@@ -503,15 +503,15 @@ class GatewayAttachment(ClusterHooks):
         )
         self._admin = self._create_admin()
         self.sessions: SharedSessions | None = None  # set by `attach`
-        self.workers: WorkerGroup | None = None  # set by `attach_workers`
+        self.workers: SiblingWorkers | None = None  # set by `attach_workers`
 
     def attach_workers(self, hub: HubCore, reload: Reload, keys: WorkerKeyStore | None) -> None:
         """Connect this worker process to the other workers of the machine. Call it after `attach`."""
-        from toolway.cluster.workers.group import WorkerGroup
+        from toolway.cluster.workers.siblings import SiblingWorkers
 
         assert self._gateway is not None and self._options.worker is not None
         requests = NodeRequests(self._context, self._options.tenant)
-        self.workers = WorkerGroup(self._options.worker, self._context, requests, hub, self._gateway, reload, keys)
+        self.workers = SiblingWorkers(self._options.worker, self._context, requests, hub, self._gateway, reload, keys)
 
     def attach(self, gateway: Gateway) -> None:
         """Set the gateway, which must have been created with this object as its `cluster`."""

@@ -253,7 +253,7 @@ class NodeAuthenticator:
         if not isinstance(found, list) or len(found) != 2 or found[1] != self._id:
             return None
         sender = str(found[0])
-        return Principal(f"node:{sender}", f"node {sender}", f"node:{sender}", scopes=(), is_node=True)
+        return Principal(f"node:{sender}", f"node {sender}", f"node:{sender}", access=(), is_node=True)
 
 
 class NodeProofs:

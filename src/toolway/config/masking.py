@@ -50,7 +50,7 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
 def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
     """Return a function that masks secrets in an entry that a user reviews before it is used.
 
-    The person must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
+    You must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
     also occurs in the command: an entry could hide an argument by repeating it in `env`.
     """
     found = set(find_environment_secrets())

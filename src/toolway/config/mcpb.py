@@ -144,7 +144,7 @@ def admission_policy(
     return AdmissionPolicy(
         commands=BUNDLE_RUNNERS,
         variables=frozenset(written),
-        named_by_person=frozenset(
+        named_by_user=frozenset(
             key for key, text in written.items() if text in {f"${{user_config.{name}}}" for name in given}
         ),
         volumes=tuple(text.rstrip("/") for text in map(str, texts) if text.startswith("/") and text.strip("/")),

@@ -130,7 +130,7 @@ def admission_policy(option: InstallOption, answers: Mapping[str, str]) -> Admis
         commands=runner_commands(option.registry),
         package=option.package,
         variables=frozenset(entry.get("env", {})),
-        named_by_person=frozenset(
+        named_by_user=frozenset(
             ask.name for ask in option.inputs if ask.is_env_value and (ask.secret or ask.name in answers)
         ),
         volumes=tuple(text.rstrip("/") for text in answers.values() if text.startswith("/") and text.strip("/")),

@@ -233,7 +233,7 @@ class GatewaySettings(msgspec.Struct, frozen=True):
 
         variables = frozenset(self.allowed_env)
         volumes = tuple(folder.rstrip("/") for folder in self.allowed_volumes)
-        return AdmissionPolicy(self.allowed_commands, variables, named_by_person=variables, volumes=volumes)
+        return AdmissionPolicy(self.allowed_commands, variables, named_by_user=variables, volumes=volumes)
 
 
 # -- gateway and toolsets ---------------------------------------------------------------------------------------------

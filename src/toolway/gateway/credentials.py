@@ -68,7 +68,7 @@ class CredentialVerifier(Protocol):
         ...
 
     def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
-        """Return the error for a valid credential that lacks these scopes."""
+        """Return the error for a valid credential that lacks these OAuth scopes."""
         ...
 
     def document(self, request: HttpRequest) -> bytes | None:
@@ -134,17 +134,17 @@ class Credentials:
 
     def describe(self, principal: Principal, expires_at: float | None) -> Json:
         """Return what `/who` shows about the sender: id, name, rights, and login."""
-        kind = "user" if principal.is_person else "key" if principal.caller_id else "local"
-        scopes = principal.scopes
+        kind = "user" if principal.is_user else "key" if principal.caller_id else "local"
+        access = principal.access
         facts: Json = {
             "id": principal.id,
             "name": principal.name,
             "kind": kind,
             "admin": principal.admin,
-            "access": None if scopes is None else [scope.removeprefix(ACCESS_PREFIX) for scope in scopes],
+            "access": None if access is None else [each.removeprefix(ACCESS_PREFIX) for each in access],
             "expires": expires_at,
         }
         # Of the token of this request: another token of the same user may have other groups.
-        if self.verifier is not None and principal.is_person:
+        if self.verifier is not None and principal.is_user:
             facts |= self.verifier.describe(principal)
         return facts

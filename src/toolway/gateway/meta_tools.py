@@ -1,7 +1,7 @@
 """Meta-tools that a part adds: an endpoint lists them instead of the tools that they find and call.
 
 One part may provide them. Before it is sent, a call through a meta-tool becomes a call to the tool that it names, so
-every control applies to that tool: scopes, policy, limits, approvals, argument check, and audit log.
+every control applies to that tool: access, policy, limits, approvals, argument check, and audit log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Access rules from a part, on top of groups and scopes: which items a principal may see and call.
+"""Access rules from a part, on top of groups and the access of keys: which items a principal may see and call.
 
 One part may decide. An endpoint's view asks `PrincipalAccess` which items to show, and the dispatcher asks the same
 object whether a call may be sent, so lists and calls agree.

@@ -31,12 +31,12 @@ from toolway.types import Json
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
-ACCESS_PREFIX: Final = "access:"  # scope of a user: a group of the identity provider; no API key can have it
+ACCESS_PREFIX: Final = "access:"  # access of a user: a group of the identity provider; no API key can have it
 KEY_PREFIX: Final = "key:"  # caller ids of API keys
-PERSON_PREFIX: Final = "user:"  # ids of users that an identity provider logs in
-METRICS_SCOPE: Final = "/metrics"  # what an API key may be limited to; no toolset can have this name
+USER_PREFIX: Final = "user:"  # ids of users that an identity provider logs in
+METRICS_ACCESS: Final = "/metrics"  # what an API key may be limited to; no toolset can have this name
 SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no toolset can have this name
-_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a toolset, or one server: no pattern
+_ACCESS_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a toolset, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, even if the user wrote it
 MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
 #: Rate of a key that is made without one. No agent makes so many calls for long, a program that runs wild does.
@@ -53,12 +53,12 @@ class Principal(msgspec.Struct, frozen=True):
     name: str
     caller_id: str  # caller id that selects the credentials of calls; "" for the local administrator
     admin: bool = False
-    scopes: tuple[str, ...] | None = None  # toolsets, `server/name`, or `access:` of a user; None = everything
+    access: tuple[str, ...] | None = None  # toolsets, `server/name`, or `access:` of a user; None = everything
     rate: Rate | None = None  # rate limit; None = unlimited
     search: bool = False  # /mcp and all toolsets list the meta-tools of tool search
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
     expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
-    granted: tuple[str, ...] = ()  # scopes of a user's token, out of the scopes that some tools require
+    granted: tuple[str, ...] = ()  # OAuth scopes of a user's token, out of the OAuth scopes that some tools require
     attributes: tuple[tuple[str, str], ...] = ()  # of this API key, which parts add: name and JSON
     # Of a user, for policies:
     subject: str = ""  # at the identity provider
@@ -70,11 +70,11 @@ class Principal(msgspec.Struct, frozen=True):
         """Return True if this principal may use an MCP endpoint.
 
         `endpoint` is the name of a toolset, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
-        `/mcp/search`, with the tools in its scopes. A user may use all toolsets, with the tools in the user's access.
+        `/mcp/search`, with the tools it has access to, and a user all toolsets.
         """
-        if self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes:
+        if self.access is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.access:
             return True
-        return self.is_person and not endpoint.startswith("server/")
+        return self.is_user and not endpoint.startswith("server/")
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -83,13 +83,13 @@ class Principal(msgspec.Struct, frozen=True):
         A user has group names instead of a name, because users choose their own names. `admin` is only for
         administrators.
         """
-        names = self.groups if self.is_person else (self.name,)
+        names = self.groups if self.is_user else (self.name,)
         return (*(each for each in names if each != "admin"), *(("admin",) if self.admin else ()))
 
     @property
-    def is_person(self) -> bool:
+    def is_user(self) -> bool:
         """True if an identity provider logged this principal in."""
-        return self.id.startswith(PERSON_PREFIX)
+        return self.id.startswith(USER_PREFIX)
 
 
 LOCAL_ADMIN: Final = Principal("local", "local", "", admin=True)
@@ -98,20 +98,20 @@ LOCAL_ADMIN: Final = Principal("local", "local", "", admin=True)
 class ApiKey(msgspec.Struct, frozen=True):
     """An API key as stored: its hash, never the key itself.
 
-    An entry with `ended_person` is not a key. It means that a user's tokens issued before `created` are rejected. It
+    An entry with `ended_user` is not a key. It means that a user's tokens issued before `created` are rejected. It
     is stored with the keys, so all workers and nodes learn of both at the same time.
     """
 
     id: str
     name: str
     hash: str
-    scopes: tuple[str, ...] | None = None
+    access: tuple[str, ...] | None  # without a default: a stored key without it is invalid, not unlimited
     admin: bool = False
     created: float = 0.0
     rate: Rate | None = None
     search: bool = False  # /mcp and all toolsets list the meta-tools of tool search
     expires: float | None = None  # seconds since 1970 from which it is rejected; None: it never expires
-    ended_person: str = ""  # principal id
+    ended_user: str = ""  # principal id
     made_by: str = ""  # caller id of the key or user that made it, or made its maker; "": the token of this machine
     attributes: dict[str, Any] = msgspec.field(default_factory=dict)  # which parts add; stored next to the other fields
 
@@ -121,7 +121,7 @@ class ApiKey(msgspec.Struct, frozen=True):
             self.name,
             f"{KEY_PREFIX}{self.id}",
             self.admin,
-            self.scopes,
+            self.access,
             self.rate,
             self.search,
             expires_at=self.expires,
@@ -154,7 +154,7 @@ _KEY_FIELDS: Final = frozenset(ApiKey.__struct_fields__) - {"attributes"}
 def show_key(key: ApiKey) -> Json:
     """Return an API key as administrators see it, without its hash."""
     rate = str(key.rate) if key.rate is not None else None
-    fields = {"id": key.id, "name": key.name, "access": key.scopes, "admin": key.admin, "created": key.created}
+    fields = {"id": key.id, "name": key.name, "access": key.access, "admin": key.admin, "created": key.created}
     limits = {
         name: each.show(key.attributes[name]) if name in key.attributes else each.empty
         for name, each in registry.key_attributes().items()
@@ -202,10 +202,10 @@ class ApiKeyStore(ABC):
 
     def principal_for(self, id: str) -> Principal | None:
         """Return the principal of the API key with this id, or None if it does not exist."""
-        found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
+        found = (key for key in self._keys.values() if key.id == id and not key.ended_user)
         return next((key.to_principal() for key in found if key.is_valid()), None)
 
-    def person_of(self, caller_id: str) -> str:
+    def user_of(self, caller_id: str) -> str:
         """Return one caller id for all keys that belong to the same user.
 
         A key made with another key, or by a user who logged in, belongs to its maker, and so do the keys made with
@@ -228,7 +228,7 @@ class ApiKeyStore(ABC):
 
     def list_keys(self) -> Sequence[ApiKey]:
         """Return all API keys, including expired ones."""
-        return [key for key in self._keys.values() if not key.ended_person]
+        return [key for key in self._keys.values() if not key.ended_user]
 
     def ended_logins(self) -> Mapping[str, float]:
         """Return when an administrator ended users' logins, in seconds since 1970, by principal id."""
@@ -237,7 +237,7 @@ class ApiKeyStore(ABC):
     async def create_key(
         self,
         name: str,
-        scopes: Iterable[str] | None,
+        access: Iterable[str] | None,
         admin: bool,
         now: float,
         rate: Rate | None = None,
@@ -248,13 +248,13 @@ class ApiKeyStore(ABC):
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
-        `made_by` is the user (`person_of`) behind the principal who asks for the key. `attributes` are limits that
+        `made_by` is the user (`user_of`) behind the principal who asks for the key. `attributes` are limits that
         parts add (`KeyAttribute`).
 
         Raises `OSError` if the file cannot be written, and `ServerUnavailable` if the cluster database does not
         respond.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, made_by, **attributes)
+        token, key = generate_key(name, access, admin, now, rate, search, expires, made_by, **attributes)
         await self.add_key(key)
         return token, key
 
@@ -263,8 +263,8 @@ class ApiKeyStore(ABC):
         """Store a new API key. Raises the same errors as `create_key`."""
 
     @abstractmethod
-    async def end_logins(self, person: str, now: float) -> None:
-        """Reject all access tokens issued to a user before `now`. `person` is a principal id.
+    async def end_logins(self, user: str, now: float) -> None:
+        """Reject all access tokens issued to a user before `now`. `user` is a principal id.
 
         Raises `OSError` if the file cannot be written, and `ServerUnavailable` if the cluster database does not
         respond.
@@ -293,9 +293,9 @@ class ApiKeyStore(ABC):
                 for callback in self._revocation_callbacks:
                     callback(key.id)
         for hashed, key in self._keys.items():
-            if key.ended_person and hashed not in previous:
+            if key.ended_user and hashed not in previous:
                 for callback in self._revocation_callbacks:
-                    callback(key.ended_person)
+                    callback(key.ended_user)
 
 
 class FileApiKeyStore(ApiKeyStore):
@@ -313,15 +313,15 @@ class FileApiKeyStore(ApiKeyStore):
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
 
-    async def end_logins(self, person: str, now: float) -> None:
+    async def end_logins(self, user: str, now: float) -> None:
         with self._locked():
-            kept = [key for key in self._keys.values() if not key.ended_person or key.created > now - ENDED_LOGINS_S]
-            self._save([*kept, generate_ended_login(person, now)])
+            kept = [key for key in self._keys.values() if not key.ended_user or key.created > now - ENDED_LOGINS_S]
+            self._save([*kept, generate_ended_login(user, now)])
 
     def create_key_sync(
         self,
         name: str,
-        scopes: Iterable[str] | None,
+        access: Iterable[str] | None,
         admin: bool,
         now: float,
         rate: Rate | None = None,
@@ -334,7 +334,7 @@ class FileApiKeyStore(ApiKeyStore):
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, made_by, **attributes)
+        token, key = generate_key(name, access, admin, now, rate, search, expires, made_by, **attributes)
         self._add_key_sync(key)
         return token, key
 
@@ -400,23 +400,23 @@ class FileApiKeyStore(ApiKeyStore):
         self.reload()
 
 
-def generate_ended_login(person: str, now: float) -> ApiKey:
+def generate_ended_login(user: str, now: float) -> ApiKey:
     """Return the stored entry that says a user's logins were ended at `now`."""
     id_ = secrets.token_hex(4)
-    return ApiKey(id_, "", f"ended:{person}:{id_}", scopes=(), created=now, ended_person=person)
+    return ApiKey(id_, "", f"ended:{user}:{id_}", access=(), created=now, ended_user=user)
 
 
 def _latest_ends(keys: Iterable[ApiKey]) -> Mapping[str, float]:
     ends: dict[str, float] = {}
     for key in keys:
-        if key.ended_person:
-            ends[key.ended_person] = max(key.created, ends.get(key.ended_person, 0.0))
+        if key.ended_user:
+            ends[key.ended_user] = max(key.created, ends.get(key.ended_user, 0.0))
     return ends
 
 
 def generate_key(
     name: str,
-    scopes: Iterable[str] | None,
+    access: Iterable[str] | None,
     admin: bool,
     now: float,
     rate: Rate | None,
@@ -427,8 +427,8 @@ def generate_key(
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
-    Raises `ConfigError` if the name contains unprintable characters, if a scope is not a name, if an administrator's
-    key has scopes, or if the key would already have expired.
+    Raises `ConfigError` if the name contains unprintable characters, if `access` has a pattern, if an administrator's
+    key is limited, or if the key would already have expired.
     """
     if expires is not None and not now < expires <= MAX_EXPIRY:
         raise ConfigError(
@@ -444,25 +444,25 @@ def generate_key(
             hint=f"use 1 to {MAX_KEY_NAME_CHARS} printable characters on one line",
             code="E-KEYS-NEW",
         )
-    if admin and scopes is not None:
+    if admin and access is not None:
         raise ConfigError(
             "an administrator's key cannot be limited",
             detail="/admin can call every tool and create more keys, so a limit would change nothing",
             hint="create two keys: one with --only, one with --admin",
             code="E-KEYS-NEW",
         )
-    scope_names = tuple(scopes) if scopes is not None else None
-    for scope in scope_names or ():
-        if not is_valid_scope(scope):
+    names = tuple(access) if access is not None else None
+    for each in names or ():
+        if not is_valid_access(each):
             raise ConfigError(
                 "an API key cannot be limited to this",
-                detail=ascii(scope[:MAX_KEY_NAME_CHARS]),
-                hint=f"use a toolset, server/NAME, or {METRICS_SCOPE}; for several servers, define a toolset",
+                detail=ascii(each[:MAX_KEY_NAME_CHARS]),
+                hint=f"use a toolset, server/NAME, or {METRICS_ACCESS}; for several servers, define a toolset",
                 code="E-KEYS-NEW",
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     hashed = _hash_token(token)
-    key = ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
+    key = ApiKey(secrets.token_hex(4), name, hashed, names, admin, now, rate, search, expires)
     return token, msgspec.structs.replace(key, made_by=made_by, attributes=_read_attributes(attributes))
 
 
@@ -498,9 +498,9 @@ def _read_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def is_valid_scope(scope: str) -> bool:
-    """Return True if an API key may have this scope: a toolset, `server/name` or `/metrics`, but no pattern."""
-    return scope == METRICS_SCOPE or _SCOPE.fullmatch(scope) is not None
+def is_valid_access(name: str) -> bool:
+    """Return True if an API key may be limited to this: a toolset, `server/name` or `/metrics`, but no pattern."""
+    return name == METRICS_ACCESS or _ACCESS_NAME.fullmatch(name) is not None
 
 
 def is_valid_key_name(name: str) -> bool:

@@ -54,10 +54,10 @@ from toolway.gateway.permissions import Permissions, PrincipalAccess
 from toolway.gateway.principals import (
     ACCESS_PREFIX,
     LOCAL_ADMIN,
-    PERSON_PREFIX,
     SEARCH_ENDPOINT,
+    USER_PREFIX,
     Principal,
-    is_valid_scope,
+    is_valid_access,
 )
 from toolway.gateway.tool_filter import (
     ALL_TOOLS,
@@ -84,7 +84,7 @@ NODE_LINK_PROTOCOL: Final = "toolway-link"
 NODE_PROOF_PATH: Final = "/node/proof"  # works without a token: the challenge in the query is sealed
 MAX_REQUESTS_PER_PRINCIPAL: Final = 4096  # concurrent requests of one principal
 MAX_LIGHT_BYTES: Final = jsonrpc.LARGE_BYTES  # a message of at most this size is cheap to parse
-MAX_VIEWS: Final = 1000  # scopes of API keys vary without bound; beyond this all views are rebuilt on demand
+MAX_VIEWS: Final = 1000  # the access of API keys varies without bound; beyond this all views are rebuilt on demand
 NOT_EXECUTED: Final[Json] = {  # error data
     "executed": "no",
     "certainty": Certainty.NOT_SENT.code,
@@ -157,7 +157,7 @@ class Router:
         self._meta_tools = meta_tools
         self._logins = LoginEndpoint(hub.servers, self._can_see)
         self._denial_log = DenialLog(hub.emit)
-        #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has its own lists;
+        #: by endpoint, access, search setting, permission of a principal, and the caller, if it has its own lists;
         #: with the filter of the endpoint
         self._views: dict[
             tuple[str, tuple[str, ...] | None, bool, PrincipalAccess | None, str], tuple[ToolFilter, EndpointView]
@@ -406,8 +406,8 @@ class Router:
         """
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
-        is_person = principal_id.startswith(PERSON_PREFIX)
-        self._logins.log_out_everywhere(principal_id if is_person else f"key:{principal_id}")
+        is_user = principal_id.startswith(USER_PREFIX)
+        self._logins.log_out_everywhere(principal_id if is_user else f"key:{principal_id}")
 
     def end_browser_session(self, digest: str) -> None:
         """Abort all active requests of a dashboard session, such as its stream of events."""
@@ -484,12 +484,12 @@ class Router:
     def _needs_scopes(self, principal: Principal) -> bool:
         """Return True if this principal's token may lack OAuth scopes that some tools need."""
         verifier = self._credentials.verifier
-        return verifier is not None and principal.is_person and verifier.has_tool_scopes
+        return verifier is not None and principal.is_user and verifier.has_tool_scopes
 
     async def _call_with_scopes(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
     ) -> None:
-        """Answer a user's call if the token's scopes suffice for the tool.
+        """Answer a user's call if the token's OAuth scopes suffice for the tool.
 
         The view is prepared first, because otherwise the first call after a change would be rejected with a different
         error.
@@ -519,7 +519,7 @@ class Router:
         return True
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
-        """Return the scopes that a principal's token lacks for calling a tool, named `server.tool`."""
+        """Return the OAuth scopes that a principal's token lacks for calling a tool, named `server.tool`."""
         return self._credentials.missing_scopes(principal, tool)
 
     async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
@@ -584,7 +584,7 @@ class Router:
         if tool_filter is None:
             return None
         if not principal.can_access(endpoint) and not (
-            principal.is_person and single_server is not None and self._can_see(principal, single_server)
+            principal.is_user and single_server is not None and self._can_see(principal, single_server)
         ):
             return None
         permission = self._permission_for(principal)
@@ -592,12 +592,12 @@ class Router:
             return None  # as if there was no such server
         own_lists = self._lists.own_lists(principal.caller_id)
         own_caller = principal.caller_id if own_lists is not None else ""
-        key = (endpoint, principal.scopes, principal.search and single_server is None, permission, own_caller)
+        key = (endpoint, principal.access, principal.search and single_server is None, permission, own_caller)
         cached = self._views.get(key)
         if cached is None or (cached[0] is not tool_filter and cached[0] != tool_filter):
             if len(self._views) >= MAX_VIEWS:
                 self._views = {}
-            permitted = self._permitted_tools(principal.scopes)
+            permitted = self._permitted_tools(principal.access)
             cached = (
                 tool_filter,
                 EndpointView(
@@ -616,11 +616,11 @@ class Router:
         return cached[1]
 
     def may_call(self, principal: Principal, tool: str, arguments: Json | None = None) -> bool:
-        """Return True if scopes and policy let a principal call `server.tool` with these arguments."""
+        """Return True if access and policy let a principal call `server.tool` with these arguments."""
         if self.missing_scopes(principal, tool):
             return False
         permission = self._permission_for(principal)
-        if principal.scopes is None and permission is None:
+        if principal.access is None and permission is None:
             return True
         ref = self._find_permitted(principal, tool)
         if ref is None:
@@ -628,9 +628,9 @@ class Router:
         return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
 
     def may_see(self, principal: Principal, tool: str) -> bool:
-        """Return True if scopes and policy let a principal see `server.tool` on any endpoint."""
+        """Return True if access and policy let a principal see `server.tool` on any endpoint."""
         permission = self._permission_for(principal)
-        if principal.scopes is None and permission is None:
+        if principal.access is None and permission is None:
             return True
         ref = self._find_permitted(principal, tool)
         if ref is None or permission is None:
@@ -639,9 +639,9 @@ class Router:
         return item is not None and permission.shows("tools", item)
 
     def _find_permitted(self, principal: Principal, tool: str) -> ToolRef | None:
-        """Return the tool with this name if a principal's scopes permit it on any endpoint, or else None."""
+        """Return the tool with this name if a principal's access permits it on any endpoint, or else None."""
         ref = self._catalog.parse_name(tool)
-        if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
+        if ref is None or (principal.access is not None and str(ref) not in self._permitted_tools(principal.access)):
             return None
         return ref
 
@@ -685,10 +685,10 @@ class Router:
         """Apply changed toolsets to all cached views, including those that clients are using."""
         self.views_version += 1
         for key, (_, view) in list(self._views.items()):
-            endpoint, scopes, search, _, _ = key
+            endpoint, access, search, _, _ = key
             tool_filter, _ = self._filter_for(endpoint)
             shown = tool_filter if tool_filter is not None else NO_TOOLS
-            view.set_filter(replace(shown, search=True) if search else shown, self._permitted_tools(scopes))
+            view.set_filter(replace(shown, search=True) if search else shown, self._permitted_tools(access))
             if tool_filter is not None:
                 self._views[key] = (tool_filter, view)
             else:
@@ -711,25 +711,25 @@ class Router:
     def _can_see(self, principal: Principal, server: str) -> bool:
         """Return True if a principal may see any tool of a server."""
         permission = self._permission_for(principal)
-        return self._permitted_tools(principal.scopes).may_include(server) and (
+        return self._permitted_tools(principal.access).may_include(server) and (
             permission is None or permission.may_include(server)
         )
 
-    def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
-        """Return the filter for all tools that a principal's scopes permit, on any endpoint.
+    def _permitted_tools(self, access: tuple[str, ...] | None) -> ToolFilter:
+        """Return the filter for all tools that a principal's access permits, on any endpoint.
 
         It is the union of the toolsets and servers to which an API key is limited; None permits all tools. A user's
-        scopes are groups from the identity provider.
+        access names groups from the identity provider.
         """
-        if scopes is None:
+        if access is None:
             return ALL_TOOLS
-        if scopes and all(scope.startswith(ACCESS_PREFIX) for scope in scopes):
-            return filter_for_access(self._credentials.tools_of(scope.removeprefix(ACCESS_PREFIX)) for scope in scopes)
+        if access and all(each.startswith(ACCESS_PREFIX) for each in access):
+            return filter_for_access(self._credentials.tools_of(each.removeprefix(ACCESS_PREFIX)) for each in access)
         names = [
-            scope.removeprefix("server/") for scope in scopes if scope.startswith("server/") and is_valid_scope(scope)
+            each.removeprefix("server/") for each in access if each.startswith("server/") and is_valid_access(each)
         ]
         servers = [filter_for_server(name) for name in names]
-        toolsets = [found for scope in scopes if (found := self._toolsets().get(scope)) is not None]
+        toolsets = [found for each in access if (found := self._toolsets().get(each)) is not None]
         return ToolFilter.union([*servers, *toolsets])
 
 

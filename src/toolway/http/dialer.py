@@ -119,7 +119,7 @@ class Dialer:
         if proxy is None:
             return await resolve_host(origin.host, origin.port, self._network_policy, self._lookup_timeout)
         check_ip_literal(origin.host, self._network_policy)  # the proxy resolves names
-        # The operator chose the proxy by the environment.
+        # You chose the proxy by the environment.
         proxy_policy = replace(ALLOW_ALL, lookup=self._network_policy.lookup)
         return await resolve_host(proxy.host, proxy.port, proxy_policy, self._lookup_timeout)
 

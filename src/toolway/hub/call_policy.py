@@ -20,7 +20,7 @@ from toolway.types import Call, CallResult, Effect, ToolRef
 # -------------------- effects
 # Effect classes of calls: may a call run again?
 #
-# Sources in order of precedence: the operator's setting, the HTTP method of an API, the tool's own annotations. Without
+# Sources in order of precedence: your setting, the HTTP method of an API, the tool's own annotations. Without
 # any of these, UNSAFE. Never the tool's name or description.
 
 
@@ -120,7 +120,7 @@ class ToolPolicy:
         self.tool_to_check = tool if tool is not None and server.validate_arguments and not tool.stale else None
         own_limits = (("", server.rate_limit), (name, settings.rate_limit))
         self.rate_limits = tuple((tool_name, limit) for tool_name, limit in own_limits if limit is not None)
-        # The server's own hint is not enough: the operator must declare the effect or trust the server.
+        # The server's own hint is not enough: you must declare the effect or trust the server.
         self.is_known_read = settings.effect is Effect.READ or server.trusted
         self.default_effect = self.effect_for()
 

@@ -22,7 +22,7 @@
 
 All gates come before all answerers: whatever answers instead of a server, a caller gets the answer only if it may make
 the call now. A new stage that answers belongs to `Answerers`, and cannot come before a gate. The gateway's own gates
-(scopes, policies, rates, budgets) are passed before a call enters the chain.
+(access, policies, rates, budgets) are passed before a call enters the chain.
 
 Each middleware is a function of `(call, next)`, so it can be read, tested and removed alone. One that does not apply
 to a call returns the coroutine of `next` directly: a wrapping coroutine would cost every call.

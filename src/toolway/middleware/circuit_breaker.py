@@ -9,9 +9,9 @@ A server that is restarted loses all its connections in one moment, and refuses 
 attempts that were in flight at a loss, only one counts. A breaker that opens because the server cannot be reached stays
 open for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
 
-An operator may open a breaker in any state. An opening on another node opens a closed breaker here. No I/O: time and
-random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger its
-events.
+An administrator may open a breaker in any state. An opening on another node opens a closed breaker here. No I/O: time
+and random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger
+its events.
 
 The middleware has one breaker per server connection and one per tool. A server's breaker is tested with a protocol read
 of ours, never with a caller's call. A tool's breaker admits one call at a time.

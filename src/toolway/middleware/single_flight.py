@@ -1,6 +1,6 @@
 """Single-flight middleware: a caller's identical concurrent reads run only once.
 
-Only for a tool that the operator declared READ, or a trusted server: a server's own hint is not enough to share one
+Only for a tool that you declared READ, or a trusted server: a server's own hint is not enough to share one
 call's result with another call.
 """
 

@@ -2,8 +2,8 @@
 
     resolved = await resolve_host("docs.example", 443, server.network_policy)   # raises AddressError
 
-`address_classes.py` detects non-public addresses in every encoding. `policy.py` holds the exceptions that the operator
-allows. `resolver.py` resolves a host to checked addresses. `httpx_transport.py` does so for httpx2. Every connection to
+`address_classes.py` detects non-public addresses in every encoding. `policy.py` holds the exceptions that the settings
+allow. `resolver.py` resolves a host to checked addresses. `httpx_transport.py` does so for httpx2. Every connection to
 a host named by a config file, a server or a document uses this package, at every redirect.
 """
 

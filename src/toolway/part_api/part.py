@@ -117,7 +117,7 @@ class CallerRights(NamedTuple):
 
     may_call: Callable[[Principal, str, Json | None], bool]  # a tool, with these arguments; None: with none
     may_see: Callable[[Principal, str], bool]  # a tool in a list
-    find_person: Callable[[str], Principal | None]  # a user's principal as of the last login, by id
+    find_user: Callable[[str], Principal | None]  # a user's principal as of the last login, by id
 
 
 class GatewayPlace(NamedTuple):

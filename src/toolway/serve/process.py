@@ -357,7 +357,7 @@ class GatewayProcess:
             self._parts.on_servers_changed()
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
-                from toolway.cluster.workers.group import WorkerKeyStore
+                from toolway.cluster.workers.siblings import WorkerKeyStore
 
                 keys = self._api_keys if isinstance(self._api_keys, WorkerKeyStore) else None
                 self._cluster_node.gateway_hooks.attach_workers(self.hub, self._reload_file, keys)
@@ -563,7 +563,7 @@ def _open_key_store(state_dir: StateDir, cluster_node: ClusterNode | None) -> Ap
     if cluster_node is None:
         return state_dir.open_key_store()
     if cluster_node.options.worker is not None:
-        from toolway.cluster.workers.group import WorkerKeyStore
+        from toolway.cluster.workers.siblings import WorkerKeyStore
 
         return WorkerKeyStore(state_dir.keys_file, state_dir.read_token())
     with suppress(ConfigError, OSError):

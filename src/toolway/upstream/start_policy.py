@@ -97,7 +97,7 @@ class FailureHistory:
         wait, gave_up = self.backoff.next_delay(now, ready_for)
         if disconnect.code.startswith("E-CONFIG-"):  # each start fails until the configuration is changed
             wait, gave_up = self.backoff.failed_retry_interval, True
-        elif self._has_url and not self.needs_person:  # a connection costs little
+        elif self._has_url and not self.needs_user:  # a connection costs little
             wait = min(wait, self._max_url_delay)
         self.retry_at = now + wait
         self._gave_up = gave_up
@@ -123,10 +123,10 @@ class FailureHistory:
         A call could start a crashing process, but the restart limit exists to stop exactly that.
         """
         is_crash_loop = self._gave_up and not self._has_url and not self.start_failures
-        return self.needs_person or is_crash_loop
+        return self.needs_user or is_crash_loop
 
     @property
-    def needs_person(self) -> bool:
+    def needs_user(self) -> bool:
         """Return True if starting will fail until a user logs in or the configuration changes."""
         code = self.last_failure.code if self.last_failure is not None else ""
         return code.startswith(("E-CONFIG-", "E-AUTH-")) and code != "E-AUTH-SERVER"

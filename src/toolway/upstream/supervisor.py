@@ -58,7 +58,7 @@ class Supervisor:
         self.waiters = SessionWaiters()
         self.start_requested = LightEvent()
         self.stop_requested = LightEvent()
-        self.restart_requested = LightEvent()  # an operator requested a restart
+        self.restart_requested = LightEvent()  # someone requested a restart
         self.retry_failed_start = False  # the start in progress may lack a login that exists now
         self.check_requested = LightEvent()  # a call could not reach the server
         self.first_start_done = LightEvent()  # the first start has succeeded or failed

@@ -154,7 +154,7 @@ class AskStep(Step, frozen=True, kw_only=True):
     title: str
     approval: bool
     form: Json | None = None  # JSON Schema of the answer
-    who: tuple[str, ...] = ()  # names or roles that may answer; empty: every operator
+    who: tuple[str, ...] = ()  # names or roles that may answer; empty: every administrator
     not_by_starter: bool = False
     within: float | None = None  # seconds
 

@@ -74,7 +74,7 @@ class RunQuestions:
             (question["path"] if record.id == run else f"{record.id}#{question['path']}", record.id, question)
             for record in asking
             for question in record.asks
-            if may_answer(question, caller, self._roles(caller), self._workflows.person_of)
+            if may_answer(question, caller, self._roles(caller), self._workflows.user_of)
         ]
 
     async def _answer(self, id: str, question: Json, response: Json, caller: str) -> bool:

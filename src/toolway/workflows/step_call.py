@@ -29,8 +29,8 @@ class RunAccess(Protocol):
         """
         ...
 
-    def person_of(self, caller: str) -> str:
-        """Return one caller id for all keys of the person behind a caller."""
+    def user_of(self, caller: str) -> str:
+        """Return one caller id for all keys of the user behind a caller."""
         ...
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:

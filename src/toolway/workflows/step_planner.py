@@ -59,7 +59,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     child: Any = None  # the workflow, if the action starts a child run or reads its state
     span: Any = None  # the `StepSpan` of its trace, if it is not the usual one
     budget: Budget | None = None  # limits of the agents in a child run
-    began: float | None = None  # of an attempt that is repeated while it waits for an operator
+    began: float | None = None  # of an attempt that is repeated while it waits for an administrator
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -654,7 +654,7 @@ class StepPlanner:
     def _settle(self, entry: Entry) -> Entry:
         """Return the journal entry of a call with an unknown outcome, with the outcome that a user has stated.
 
-        If no person has stated it, return the entry unchanged.
+        If no user has stated it, return the entry unchanged.
         """
         for message in self._messages:
             if message.kind == "settle" and message.path == entry.path:
@@ -698,7 +698,7 @@ class StepPlanner:
         return self._call(step, path, entry.attempt + 1, entry.args)
 
     def _hold(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Repeat a call that was not sent, every ten seconds and as the same attempt: an operator has to approve it.
+        """Repeat a call that was not sent, every ten seconds and as the same attempt: an administrator must approve it.
 
         Or the process of its server has ended so often that it is started again only later (its restart limit). Return
         None after a day: then the attempt has failed.

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.anyio
 
 async def test_key_is_valid_until_revoked_and_changes_are_recorded(engine: AsyncEngine) -> None:
     keys, changes = ApiKeyTable(engine, an_integrity()), ChangeReader(engine)
-    first = await keys.add("acme", "k1", {"id": "k1", "scopes": ["github"]})
-    await keys.add("acme", "k2", {"id": "k2", "scopes": None})
+    first = await keys.add("acme", "k1", {"id": "k1", "access": ["github"]})
+    await keys.add("acme", "k2", {"id": "k2", "access": None})
     await keys.add("other", "k1", {"id": "k1"})
     known = await keys.load_all("acme")
-    assert known.valid == [{"id": "k1", "scopes": ["github"]}, {"id": "k2", "scopes": None}]
+    assert known.valid == [{"id": "k1", "access": ["github"]}, {"id": "k2", "access": None}]
     assert known.revoked == frozenset()
     seen, changed = await changes.fetch_since(first)
     assert changed == {("keys", "acme"), ("keys", "other")}

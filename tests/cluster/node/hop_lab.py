@@ -108,10 +108,10 @@ class Cluster:
         assert fence is not None
         return Ownership(place, owner.id, fence)
 
-    async def key(self, name: str, *, scopes: Iterable[str] | None = None, admin: bool = False) -> str:
+    async def key(self, name: str, *, access: Iterable[str] | None = None, admin: bool = False) -> str:
         """A new API key, which all gateways know."""
         keyring = self.nodes[0].replica.api_keys
-        token, _ = await keyring.create_key(name, scopes, admin, 0.0)
+        token, _ = await keyring.create_key(name, access, admin, 0.0)
         async with asyncio.timeout(60):
             while not all(node.replica.api_keys.authenticate(token) for node in self.nodes):
                 await asyncio.sleep(0.02)

@@ -74,7 +74,7 @@ async def test_parallel_calls_through_both_gateways_are_not_mixed_up(nodes: Clus
 
 
 async def test_scoped_key_has_the_same_access_at_any_gateway(nodes: Cluster) -> None:
-    token = await nodes.key("narrow", scopes=["server/web"])
+    token = await nodes.key("narrow", access=["server/web"])
     for node in nodes.nodes:
         async with node.raw("server/web", token) as raw:
             assert content_of(await raw.call("echo", {"text": "hi"}))["text"] == "hi"

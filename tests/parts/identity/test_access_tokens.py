@@ -276,7 +276,7 @@ def test_equal_principals_are_one_object():
 def test_groups_become_scopes(groups: object, scopes: tuple[str, ...]):
     issuer = Issuer()
     principal = provider(issuer).authenticate(issuer.token(groups=groups)).principal
-    assert principal.scopes == scopes and not principal.admin
+    assert principal.access == scopes and not principal.admin
 
 
 def test_administrators_are_members_of_admin_group():
@@ -284,7 +284,7 @@ def test_administrators_are_members_of_admin_group():
     login = provider(issuer, replace(SETTINGS, admins=("platform",)))
     found = login.authenticate(issuer.token(groups=["platform"])).principal
     assert (found.id, found.caller_id) == (principal_id(ISSUER, "alice"),) * 2
-    assert found.admin and found.scopes is None and (found.subject, found.groups) == ("alice", ("platform",))
+    assert found.admin and found.access is None and (found.subject, found.groups) == ("alice", ("platform",))
     assert not login.authenticate(issuer.token(groups=["admin"])).principal.admin
 
 
@@ -304,6 +304,6 @@ def test_changed_access_applies_to_next_request():
     login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, lambda: changes.append(None), now=lambda: issuer.now)
     asyncio.run(login.keys.refresh())
     token = issuer.token(groups=["eng", "ops"])
-    assert login.authenticate(token).principal.scopes == ("access:eng",)
+    assert login.authenticate(token).principal.access == ("access:eng",)
     login.set_access({"ops": ("b.*",)})
-    assert changes and login.authenticate(token).principal.scopes == ("access:ops",)
+    assert changes and login.authenticate(token).principal.access == ("access:ops",)

@@ -64,7 +64,7 @@ async def test_ended_login_is_rejected_at_once_despite_cached_head(tmp_path: Pat
         assert (await ask(found, era, issuer.token(iat=None))).status == 401  # it does not say when it was issued
         assert text_of(await ask(found, era, bob)) == "x"
         login = login_at(found.gateway)
-        assert login.find_person(ALICE) is None
+        assert login.find_user(ALICE) is None
         login._now = lambda: time.time() + 300
         later = issuer.token(iat=int(issuer.now) + 200, exp=int(issuer.now) + 900)
         assert text_of(await ask(found, era, later)) == "x"  # a new login
@@ -110,7 +110,7 @@ async def test_ended_logins_survive_restart_and_expire_after_a_month(tmp_path: P
     again = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     assert again.ended_logins() == {"user:a": 2000.0}
     assert again.list_keys() == [key] and again.authenticate(token) is not None
-    entry = next(each for each in again._keys.values() if each.ended_person)
+    entry = next(each for each in again._keys.values() if each.ended_user)
     assert again.principal_for(entry.id) is None and again.authenticate(entry.hash) is None
     await again.end_logins("user:b", 3000.0 + ENDED_LOGINS_S)
     assert again.ended_logins() == {"user:b": 3000.0 + ENDED_LOGINS_S} and again.list_keys() == [key]

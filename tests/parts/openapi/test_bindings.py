@@ -138,7 +138,7 @@ def test_cookie_is_escaped_and_typed_credentials_always_sent():
 
 
 def test_credential_declared_as_parameter_is_sent():
-    parameter = Parameter("key", "api key", "query", operator_supplied=True)
+    parameter = Parameter("key", "api key", "query", user_supplied=True)
     operation = Operation("op", "GET", "/x", (parameter,))
     stamp, _ = bindings.select_credentials(operation, SCHEMES, [ApiCredential("k", "scheme", "query")])
     assert stamp.query == "api%20key=k"

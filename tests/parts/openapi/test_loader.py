@@ -170,13 +170,13 @@ def test_names_do_not_depend_on_filters() -> None:
     )
 
 
-def test_operator_supplied_parameter_is_not_an_argument() -> None:
+def test_user_supplied_parameter_is_not_an_argument() -> None:
     raws = [parameter("token", "query", required=True), parameter("X-Key", "header"), parameter("q", "query")]
     scheme = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "x-key"}}}
     data = json.dumps(
         {"openapi": "3.1.0", "paths": {"/a": {"get": {"parameters": raws}}}, "components": scheme}
     ).encode()
-    (of,) = load_document(data, source="doc", operator_supplied=frozenset({"token"})).operations
+    (of,) = load_document(data, source="doc", user_supplied=frozenset({"token"})).operations
     assert set(of.tool["inputSchema"]["properties"]) == {"q"} and "required" not in of.tool["inputSchema"]
     assert encode_operation(of, {"q": "1"}).target == "/a?q=1"
     for name in ("token", "X-Key"):

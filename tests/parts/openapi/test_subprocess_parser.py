@@ -48,7 +48,7 @@ async def test_subprocess_parses_the_same_document(spawner: Spawner):
     for choose in (ALL_OPERATIONS, OperationSelection(exclude=OperationFilter(methods=("post",)))):
         given = frozenset({"word"})
         found = await parse_in_subprocess(data, "here", choose, given, spawner, os.environ)
-        assert found == load_document(data, source="here", selection=choose, operator_supplied=given)
+        assert found == load_document(data, source="here", selection=choose, user_supplied=given)
         assert found.operations
 
 

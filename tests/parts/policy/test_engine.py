@@ -149,7 +149,7 @@ def test_principal_names_cannot_collide() -> None:
     key = Principal("k1", "ci", "key:k1")
     assert caller_of(key).id == "key:ci" and caller_of(LOCAL_ADMIN).id == "local"
     people = [Principal(f"user:{n}", "x", "", subject=each) for n, each in enumerate(("alice", "local", "key:ci"))]
-    assert [caller_of(each).id for each in people] == ["alice", "person:local", "person:key:ci"]
+    assert [caller_of(each).id for each in people] == ["alice", "user:local", "user:key:ci"]
 
 
 def test_hour_mfa_client_and_hints() -> None:

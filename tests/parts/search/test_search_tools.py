@@ -259,7 +259,7 @@ async def test_nothing_outside_a_keys_scopes_is_in_any_answer() -> None:
         for number in range(300):
             patterns = tuple(f"{random.choice(list(servers))}.{random.choice(('*', 'read_*'))}" for _ in range(3))
             toolsets["own"] = ToolFilter(patterns)
-            principal = Principal(f"k{number}", "a key", "key:k", scopes=("own",), search=True)
+            principal = Principal(f"k{number}", "a key", "key:k", access=("own",), search=True)
             gateway.router.refresh_views()
             view = gateway.router.view_for(principal, random.choice(("", "own", "search")))
             assert view is not None

@@ -18,7 +18,7 @@ def access_of(folder: Path, login: IdentityProvider | None) -> GatewayRunAccess:
     keys = FileApiKeyStore(folder / "keys.json", "t" * 20)
 
     def may_call(principal: Principal, tool: str, arguments: Json | None = None) -> bool:
-        return principal.scopes is None or "access:eng" in principal.scopes
+        return principal.access is None or "access:eng" in principal.access
 
     return GatewayRunAccess(
         keys, may_call, lambda principal, tool: True, login.find_principal if login is not None else lambda id_: None

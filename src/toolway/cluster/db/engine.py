@@ -57,7 +57,7 @@ _TCP_OPTIONS: Final = {
     "keepalives_interval": 1,
     "keepalives_count": 2,
 }
-#: Stronger settings are the operator's choice and are kept.
+#: Stronger settings are your choice and are kept.
 _REQUIRE_SYNC_COMMIT: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"

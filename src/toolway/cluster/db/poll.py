@@ -104,7 +104,7 @@ def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
     )
 
 
-# -- an operator's counts ---------------------------------------------------------------------------------------------
+# -- what /admin shows -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,10 @@ class DbApiKeyStore(ApiKeyStore):
         self._change_feed = feed
         feed.on_change(API_KEYS_CHANGE, self._load, self._on_message)
 
-    async def end_logins(self, person: str, now: float) -> None:
-        await self.add_key(generate_ended_login(person, now))
+    async def end_logins(self, user: str, now: float) -> None:
+        await self.add_key(generate_ended_login(user, now))
         limit = now - ENDED_LOGINS_S
-        old = [key.id for key in self._keys.values() if key.ended_person and key.created <= limit]
+        old = [key.id for key in self._keys.values() if key.ended_user and key.created <= limit]
         for id in old[:MAX_FORGOTTEN]:
             await self.revoke_key(id)
 

@@ -128,11 +128,11 @@ class SharedBreakers:
     def _publish_opened(self, feed: ChangeFeed, server: str, tool: str, wait: float) -> None:
         if tool or not self._has_owner(server):
             feed.publish(
-                BREAKER_MESSAGE_KIND, {"server": server, "tool": tool, "wait": round(wait, 3), "person": False}
+                BREAKER_MESSAGE_KIND, {"server": server, "tool": tool, "wait": round(wait, 3), "manual": False}
             )
 
     def _publish_manual_change(self, feed: ChangeFeed, server: str, tool: str, wait: float) -> None:
-        feed.publish(BREAKER_MESSAGE_KIND, {"server": server, "tool": tool, "wait": round(wait, 3), "person": True})
+        feed.publish(BREAKER_MESSAGE_KIND, {"server": server, "tool": tool, "wait": round(wait, 3), "manual": True})
 
     def handle_message(self, message: Json) -> None:
         """Apply a circuit-breaker change that another node published. Invalid messages are ignored."""
@@ -142,4 +142,4 @@ class SharedBreakers:
         if server not in self._servers() or not isinstance(wait, int | float) or not wait >= 0:
             return
         now = asyncio.get_running_loop().time()
-        self._breakers.apply_remote(server, tool, wait, now, manual=message.get("person") is True)
+        self._breakers.apply_remote(server, tool, wait, now, manual=message.get("manual") is True)

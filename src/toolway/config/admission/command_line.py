@@ -255,7 +255,7 @@ def _check_rest(
     if program in RUNNERS:
         named = {folder for flag, value in pairwise(line) if (folder := _mounted_folder(flag, value))}
         if is_whole_line and any(word[:1] != "-" for word in line[1 + len(RUNNERS[program].subcommand) :]):
-            return None  # the operator wrote it, with its package
+            return None  # you wrote it, with its package
         return check_runner(words, volumes={*volumes, *named}, variables=variables)
     if is_whole_line:
         return None

@@ -1,7 +1,7 @@
 """Rules for a server entry from an untrusted sender: every command, key or address not listed is rejected.
 
-A URL is accepted if it leads to a public address, or to one that the operator allowed. A command line, its variables
-and its folders must be listed by the operator, or have the form in which documents describe packages.
+A URL is accepted if it leads to a public address, or to one that you allowed. A command line, its variables
+and its folders must be listed by you, or have the form in which documents describe packages.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ ADMISSION_CODE: Final = "E-ADMISSION"
 class AdmissionPolicy(msgspec.Struct, frozen=True):
     """What a server entry from an untrusted author may use: commands, variables, folders, secrets.
 
-    For `/admin` the operator lists them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
+    For `/admin` you list them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
     document declares, and from the values that the user gave.
     """
 
     commands: tuple[str, ...] = ()  # command lines, or their first words
     variables: frozenset[str] = frozenset()  # names of environment variables
-    named_by_person: frozenset[str] = frozenset()  # the ones that a user listed or gave a value
+    named_by_user: frozenset[str] = frozenset()  # the ones that a user listed or gave a value
     volumes: tuple[str, ...] = ()  # folders that a container may mount
     secrets: frozenset[str] = frozenset()  # names in the secret store
     package: str = ""  # the only package that a runner may run; empty: any
@@ -168,7 +168,7 @@ def _weakens(key: str, reason: str) -> Rejection:
     )
 
 
-#: Settings by which an operator restricts a server, with their keys in a config file.
+#: Settings by which you restrict a server, with their keys in a config file.
 _RESTRICTIONS: Final = {
     "sandbox": "sandbox",
     "grants": "sandbox",
@@ -240,7 +240,7 @@ def _check_env(server: Server, policy: AdmissionPolicy) -> Rejection | None:
             and all(part == policy.folder or _is_below(part, policy.folder) for part in value.split(os.pathsep))
         )
     }
-    return check_variables(env, policy.variables, policy.named_by_person)
+    return check_variables(env, policy.variables, policy.named_by_user)
 
 
 def _is_below(path: str, folder: str) -> bool:

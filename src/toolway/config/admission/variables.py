@@ -26,7 +26,7 @@ _NEVER: Final = re.compile(
     re.IGNORECASE,
 )
 #: Names that often do the same. A user may set them, a document may not.
-_BY_A_PERSON: Final = re.compile(r".*_(?:PATH|HOME|OPTIONS|OPTS|FLAGS|BIN|EXECUTABLE|COMMAND|CMD|SHELL)", re.IGNORECASE)
+_BY_A_USER: Final = re.compile(r".*_(?:PATH|HOME|OPTIONS|OPTS|FLAGS|BIN|EXECUTABLE|COMMAND|CMD|SHELL)", re.IGNORECASE)
 _HARMLESS: Final = frozenset(
     {"NODE_ENV", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE"}
 )
@@ -40,12 +40,10 @@ def is_never_allowed(name: str) -> bool:
     return _NAME.fullmatch(name) is None or (name not in _HARMLESS and _NEVER.fullmatch(name) is not None)
 
 
-def check_variables(
-    env: Mapping[str, str], declared: Collection[str], by_a_person: Collection[str]
-) -> Rejection | None:
+def check_variables(env: Mapping[str, str], declared: Collection[str], by_a_user: Collection[str]) -> Rejection | None:
     """Return why a variable of an entry is rejected; None if all are accepted.
 
-    `declared` are the names that may be set, `by_a_person` the ones among them that a user named or gave a value.
+    `declared` are the names that may be set, `by_a_user` the ones among them that a user named or gave a value.
     """
     for name in env:
         if is_never_allowed(name):
@@ -54,6 +52,6 @@ def check_variables(
             )
         if name not in declared:
             return Rejection(f"the environment variable {name} is not listed", f'"allowedEnv": ["{name}"]')
-        if name not in by_a_person and _BY_A_PERSON.fullmatch(name) is not None:
+        if name not in by_a_user and _BY_A_USER.fullmatch(name) is not None:
             return Rejection(f"the environment variable {name} can change what a program loads")
     return None

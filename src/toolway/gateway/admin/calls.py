@@ -44,17 +44,17 @@ class CallsAdmin:
         calls: HubCalls,
         activity: ActivityRecorder,
         api_keys: ApiKeyStore | None,
-        people: Callable[[], Mapping[str, str]] = dict,
+        users: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._calls = calls
         self._activity = activity
         self._api_keys = api_keys
-        self._people = people
+        self._users = users
         #: returns False if the gateway's policy denies a call of a principal
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
         #: returns the hint for a principal whose call of a tool (`server.tool`) the policy denies
         self.denial_hint: Callable[[Principal, str], str] = lambda principal, tool: ""
-        #: returns the scopes that a tool (`server.tool`) requires and a user's token lacks
+        #: returns the OAuth scopes that a tool (`server.tool`) requires and a user's token lacks
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         #: runs a call of a tool within rate and limits of its principal; raises `RpcFailure` if it is not sent
         self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
@@ -66,8 +66,8 @@ class CallsAdmin:
         """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
         taken = {"local", *(key.name for key in keys)}
-        people = {id_: name if name not in taken else id_ for id_, name in self._people().items()}
-        return {**people, **{key.to_principal().caller_id: key.name for key in keys}}
+        users = {id_: name if name not in taken else id_ for id_, name in self._users().items()}
+        return {**users, **{key.to_principal().caller_id: key.name for key in keys}}
 
     def find_key(self, name: str) -> str | None:
         """Return the caller id of the only API key with this name, or None.

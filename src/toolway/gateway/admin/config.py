@@ -35,7 +35,7 @@ EDITABLE_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "timeout": (str, int, float),
     "startTimeout": (str, int, float),
     "idleTimeout": (str, int, float),
-    "deniedTools": list,  # it can only grow: what an operator hid stays hidden
+    "deniedTools": list,  # it can only grow: what you hid stays hidden
 }
 MAX_SUMMARIES: Final = 20  # versions whose changes are summarized: each is parsed for it
 MAX_SUMMARY_PARTS: Final = 8  # of one version

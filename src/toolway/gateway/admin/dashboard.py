@@ -169,7 +169,7 @@ class DashboardEndpoint:
                     "enter an API key of an administrator",
                 )
             principal = found
-        if not principal.admin or principal.is_person:  # a session ends with its API key, and a user has none
+        if not principal.admin or principal.is_user:  # a session ends with its API key, and a user has none
             raise RequestDenied(403, "administrator access required", "use this machine's local token")
         return principal
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
-from toolway.gateway.principals import METRICS_SCOPE, Principal
+from toolway.gateway.principals import METRICS_ACCESS, Principal
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
 from toolway.middleware.circuit_breaker import BreakerState
@@ -49,8 +49,8 @@ class MetricsEndpoint:
         if exchange.request.method not in ("GET", "HEAD"):
             status, body, fields = json_error(405, "method not allowed: use GET")
             exchange.reply(status, body, (*fields, ("allow", "GET, HEAD")))
-        elif not principal.admin and METRICS_SCOPE not in (principal.scopes or ()):
-            hint = f"create a key for it: toolway keys create prometheus --only {METRICS_SCOPE}"
+        elif not principal.admin and METRICS_ACCESS not in (principal.access or ()):
+            hint = f"create a key for it: toolway keys create prometheus --only {METRICS_ACCESS}"
             message = "metrics require an administrator or a key made with --only /metrics"
             exchange.reply(*json_error(403, message, hint=hint))
         else:

@@ -540,7 +540,7 @@ class KeysAdmin:
             _read_rate(body),
             body.get("search") is True,
             _read_expiry(body),
-            made_by=self._api_keys.person_of(principal.caller_id),
+            made_by=self._api_keys.user_of(principal.caller_id),
             **given,
         )
         self._emit(AccessEvent("", "key_created", principal_id=key.id))

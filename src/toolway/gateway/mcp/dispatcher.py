@@ -108,7 +108,7 @@ class RequestDispatcher:
         self._catalog = hub.lists.catalog
         self._servers = hub.servers
         self.drops_nulls = drops_nulls  # of arguments that a client did not mean to give
-        #: scopes that the token of a principal lacks for a call of `server.tool`
+        #: OAuth scopes that the token of a principal lacks for a call of `server.tool`
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         self.rate_limiter = rate_limiter
         self.limits = limits

@@ -100,7 +100,7 @@ class CallApprovals:
         self._rules = ApproveRules({})
         self._expressions: Expressions | None = None
         self._checks: list[CallCheck] = []  # of parts
-        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all of a user's keys
+        self.user_of: Callable[[str], str] = lambda caller: caller  # one id for all of a user's keys
         self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
 
     @property
@@ -401,7 +401,7 @@ class CallApprovals:
                 "this approval link is for another request", hint="see what is waiting: toolway approvals ls"
             )
         request = await self.get_request(id_)
-        if request.caller and self.person_of(request.caller) == self.person_of(who) and state == "approved":
+        if request.caller and self.user_of(request.caller) == self.user_of(who) and state == "approved":
             raise ConfigError(
                 "a caller cannot approve its own call",
                 detail=f"call {id_} was made with the same key or login, or with a key that one of them created",

@@ -43,7 +43,7 @@ class ApprovalsRuntime(PartRuntime):
     def with_gate(context: PartContext, gate: CallApprovals) -> ApprovalsRuntime:
         """Let this gate decide about every call through the gateway."""
         if context.api_keys is not None:
-            gate.person_of = context.api_keys.person_of
+            gate.user_of = context.api_keys.user_of
         context.set_gate(gate)
         return ApprovalsRuntime(context.hub, gate)
 

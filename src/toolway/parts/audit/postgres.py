@@ -91,7 +91,7 @@ class PostgresSink:
             if not self._fetch_one(_EXISTS)[0]:
                 raise SinkBroken("table toolway_audit does not exist")
             return None
-        # `local` would do on one machine. Stronger settings are the operator's choice and are kept.
+        # `local` would do on one machine. Stronger settings are your choice and are kept.
         if self._fetch_one("SHOW synchronous_commit")[0] in ("off", "local"):
             db.execute("SET synchronous_commit = on")
         if self._fetch_one("SHOW fsync")[0] == "off":

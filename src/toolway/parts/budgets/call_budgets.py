@@ -110,7 +110,7 @@ class CallBudgets:
         if known is not None and (known[0] is principal or known[0] == principal):
             return known[1]
         own = [BudgetAccount(f"key {principal.id}", "*", budget) for budget in limits_of(principal).budgets]
-        groups = [scope.removeprefix(ACCESS_PREFIX) for scope in principal.scopes or ()]
+        groups = [each.removeprefix(ACCESS_PREFIX) for each in principal.access or ()]
         shared = self.rules.find(groups, target)
         found = (*own, *(BudgetAccount(f"group {group}", pattern, budget) for group, pattern, budget in shared))
         if len(self._found) >= MAX_CACHED:

@@ -13,7 +13,7 @@ from toolway.errors import ConfigError, NotFound
 from toolway.events import AccessEvent
 from toolway.gateway.admin.routes import AdminRequest, Route
 from toolway.gateway.admin.schema import BOOLEAN, INTEGER, NUMBER, STRING, STRINGS, array_of, object_of
-from toolway.gateway.principals import PERSON_PREFIX
+from toolway.gateway.principals import USER_PREFIX
 from toolway.parts.identity.runtime import IdentityRuntime
 from toolway.types import Json
 
@@ -57,14 +57,14 @@ def list_sessions(runtime: IdentityRuntime, request: AdminRequest) -> Json:
         "provider": dict(login.describe_state()),
         "sessions": [
             {
-                "id": person.principal.id,
-                "name": person.principal.name,
-                "admin": person.principal.admin,
-                "seen": person.seen_at,
-                "expires": person.identity.expires_at,
-                **login.describe(person.principal),
+                "id": user.principal.id,
+                "name": user.principal.name,
+                "admin": user.principal.admin,
+                "seen": user.seen_at,
+                "expires": user.identity.expires_at,
+                **login.describe(user.principal),
             }
-            for person in login.people()
+            for user in login.users()
         ],
     }
 
@@ -83,16 +83,16 @@ async def end_session(runtime: IdentityRuntime, request: AdminRequest) -> Json:
             hint="set toolway.gateway.login in the config file; for API keys: toolway keys ls",
             code="E-LOGIN-NONE",
         )
-    people = login.people()
-    found = [each for each in people if who in (each.principal.id, each.identity.subject)]
-    found = found or [each for each in people if who == each.principal.name]
+    users = login.users()
+    found = [each for each in users if who in (each.principal.id, each.identity.subject)]
+    found = found or [each for each in users if who == each.principal.name]
     if len(found) > 1:
         raise NotFound(
             f"several users are named {who!r}",
             detail=", ".join(each.identity.subject for each in found[:10]),
             hint="use the subject or the id instead; list them with: toolway users ls",
         )
-    id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
+    id_ = found[0].principal.id if found else who if who.startswith(USER_PREFIX) else login.principal_id(who)
     await api_keys.end_logins(id_, time.time())
     runtime.context.hub.emit(AccessEvent("", "logins_ended", who[:200], principal_id=id_))
     return {"ended": id_, "known": bool(found)}

@@ -30,10 +30,10 @@ def users_ls(context: CommandContext) -> CommandResult:
 
 def users_logout(
     context: CommandContext,
-    person: Annotated[str, typer.Argument(metavar="USER", help="Subject, id, or name.", show_default=False)],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Subject, id, or name.", show_default=False)],
 ) -> CommandResult:
     """Reject every token issued to this user until now. They can log in again after a minute."""
-    return run_users_logout(context.output, context.target_options, person)
+    return run_users_logout(context.output, context.target_options, user)
 
 
 async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCode:
@@ -65,14 +65,14 @@ async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCod
     return ExitCode.OK
 
 
-async def run_users_logout(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
+async def run_users_logout(output: Output, target_options: TargetOptions, user: str) -> ExitCode:
     """Log a user out on every node of the gateway."""
     gateway = await _require_gateway(output, target_options)
-    ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
+    ended = await gateway.request_admin("DELETE", f"sessions/{quote(user, safe='')}")
     if output.as_json:
         output.print_json(ended)
         return ExitCode.OK
-    output.info(f"logged out {person}: existing tokens no longer work")
+    output.info(f"logged out {user}: existing tokens no longer work")
     if not ended.get("known"):
         output.info("no recent login by that name, so we treated it as a subject", "yellow")
     return ExitCode.OK

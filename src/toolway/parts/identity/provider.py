@@ -20,7 +20,7 @@ from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
 from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
 from toolway.gateway.credentials import RESOURCE_METADATA_PATH
-from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, TOKEN_PREFIX, Principal
+from toolway.gateway.principals import ACCESS_PREFIX, TOKEN_PREFIX, USER_PREFIX, Principal
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.network import NetworkPolicy
 from toolway.parts.identity.access_tokens import (
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 MAX_TOKENS: Final = 10_000  # verified tokens that are remembered; the oldest is verified again
 MAX_TOOLS: Final = 10_000  # tools whose required scopes are remembered
-MAX_PEOPLE: Final = 10_000  # users whose last groups are remembered
+MAX_USERS: Final = 10_000  # users whose last groups are remembered
 RUN_RIGHTS_S: Final = 24 * 3600.0  # seconds after a user's last token in which the user's workflow runs continue
 _log = logging.getLogger("toolway.gateway")
 
 
-class Person(NamedTuple):
+class SeenUser(NamedTuple):
     """A user's last known login: the principal, and details of the last token."""
 
     principal: Principal
@@ -103,7 +103,7 @@ class IdentityProvider:
         self.assertions: AssertionGrants | None = None  # token endpoint for identity assertions, if there is one
         self.keeps_tokens: Callable[[], bool] = lambda: False  # a server is called on behalf of users
         self._subject_tokens: dict[str, SubjectToken] = {}  # by principal id
-        self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
+        self._users: dict[str, SeenUser] = {}  # by principal id; the one that was seen first is first
         self._running: asyncio.Task[None] | None = None
         self.keys = ProviderKeys(settings, fetch, self._on_keys_withdrawn, self._on_key_problem, now)
         self.resource_host = _host_header(settings.resource_url)
@@ -193,7 +193,7 @@ class IdentityProvider:
         endpoint.
         """
         known = self._subject_tokens.pop(id_, None)
-        if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
+        if known is None and len(self._subject_tokens) >= MAX_USERS:
             del self._subject_tokens[next(iter(self._subject_tokens))]
         is_longer = known is None or self.is_token_ended(id_, known.issued_at) or known.expires_at <= new.expires_at
         self._subject_tokens[id_] = new if is_longer or known is None else known
@@ -210,8 +210,8 @@ class IdentityProvider:
 
     def is_login_ended(self, caller: str) -> bool:
         """Return True if the user `caller` has no valid login, because they logged out or are unknown here."""
-        person = self._people.get(caller)
-        return person is None or self.is_token_ended(caller, person.identity.issued_at)
+        user = self._users.get(caller)
+        return user is None or self.is_token_ended(caller, user.identity.issued_at)
 
     def opens_gateway(self, token: str) -> bool:
         """Return True if this gateway might accept a token as a login, in which case no server may get it.
@@ -306,12 +306,12 @@ class IdentityProvider:
         identity.
         """
         principal, now = self._principal_of(identity), self._now()
-        known = self._people.pop(principal.id, None)
+        known = self._users.pop(principal.id, None)
         if known is not None and known.principal == principal:
             principal = known.principal
-        if known is None and len(self._people) >= MAX_PEOPLE:
-            del self._people[next(iter(self._people))]
-        self._people[principal.id] = Person(principal, identity, now)
+        if known is None and len(self._users) >= MAX_USERS:
+            del self._users[next(iter(self._users))]
+        self._users[principal.id] = SeenUser(principal, identity, now)
         return principal
 
     def _report(self, identity: TokenIdentity, principal: Principal) -> None:
@@ -330,7 +330,7 @@ class IdentityProvider:
             identity.name,
             id_,
             admin=is_admin,
-            scopes=None if is_admin else access,
+            access=None if is_admin else access,
             granted=tuple(sorted(self._step_up_scopes & identity.scopes)),
             subject=identity.subject,
             groups=tuple(sorted(identity.groups)),
@@ -365,7 +365,7 @@ class IdentityProvider:
 
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
         """Return the OAuth scopes that a user's token lacks to call `server.tool`."""
-        if not self._tool_scopes or not principal.is_person:
+        if not self._tool_scopes or not principal.is_user:
             return ()
         required = self._required.get(tool)
         if required is None:
@@ -397,21 +397,21 @@ class IdentityProvider:
             "problem": self.keys.problem,
         }
 
-    def find_person(self, id_: str) -> Person | None:
+    def find_user(self, id_: str) -> SeenUser | None:
         """Return a user's last login by principal id, or None if it was too long ago or is unknown here."""
-        person = self._people.get(id_)
-        if person is None or self._now() >= person.seen_at + RUN_RIGHTS_S:
+        user = self._users.get(id_)
+        if user is None or self._now() >= user.seen_at + RUN_RIGHTS_S:
             return None
-        return None if self.is_token_ended(id_, person.identity.issued_at) else person
+        return None if self.is_token_ended(id_, user.identity.issued_at) else user
 
     def find_principal(self, id_: str) -> Principal | None:
         """Return a user's principal as of the last login, or None if that was too long ago or is unknown here."""
-        person = self.find_person(id_)
-        return person.principal if person is not None else None
+        user = self.find_user(id_)
+        return user.principal if user is not None else None
 
-    def people(self) -> list[Person]:
+    def users(self) -> list[SeenUser]:
         """Return the last login of every user known here, newest first."""
-        return [each for id_ in reversed(self._people) if (each := self.find_person(id_)) is not None]
+        return [each for id_ in reversed(self._users) if (each := self.find_user(id_)) is not None]
 
     def principal_id(self, subject: str) -> str:
         """Return the principal id of the user whom the provider calls `subject`."""
@@ -419,7 +419,7 @@ class IdentityProvider:
 
     def names(self) -> Mapping[str, str]:
         """Return the names of the users who logged in, by caller id."""
-        return {id_: person.principal.name for id_, person in self._people.items()}
+        return {id_: user.principal.name for id_, user in self._users.items()}
 
     # -- requests without a principal ---------------------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ def principal_id(issuer: str, subject: str) -> str:
 
     The id also serves as the caller id.
     """
-    return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
+    return USER_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
 
 
 def create_fetch(

@@ -100,7 +100,7 @@ def _parse_in_process(
     data: bytes, source: str, choose: models.OperationSelection, preset_parameters: frozenset[str]
 ) -> ApiDocument:
     document: ApiDocument = import_module(_PARSER_MODULE).load_document(
-        data, source=source, selection=choose, operator_supplied=preset_parameters
+        data, source=source, selection=choose, user_supplied=preset_parameters
     )
     return document
 
@@ -359,7 +359,7 @@ def _is_key_parameter(operation: Operation, scheme: SecurityScheme | None) -> bo
         return False
     key_parameter = (scheme.location, scheme.parameter.lower())
     return any(
-        each.operator_supplied and (each.location, each.name.lower()) == key_parameter for each in operation.parameters
+        each.user_supplied and (each.location, each.name.lower()) == key_parameter for each in operation.parameters
     )
 
 

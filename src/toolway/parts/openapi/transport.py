@@ -372,7 +372,7 @@ def next_page_arguments(
     parameters = {
         each.name: _QueryParameter(each.argument, _argument_schema(operation, each.argument))
         for each in operation.parameters
-        if each.location == "query" and not each.operator_supplied
+        if each.location == "query" and not each.user_supplied
     }
     if not parameters:
         return None

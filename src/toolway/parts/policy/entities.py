@@ -16,7 +16,7 @@ from toolway.parts.policy.argument_types import ArgumentTypes, argument_types
 from toolway.types import Json
 
 KEY_PREFIX: Final = "key:"  # names of API keys in policies: User::"key:NAME"
-PERSON_ESCAPE: Final = "person:"  # before a user's subject that could be taken for a key or the local user
+USER_ESCAPE: Final = "user:"  # before a user's subject that could be taken for a key or the local user
 LOCAL_NAME: Final = "local"  # the local token, and the client of `toolway serve --stdio`
 ACTIONS: Final = {"Tool": "call", "Prompt": "get", "Resource": "read"}
 HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
@@ -56,10 +56,10 @@ class ItemFacts(NamedTuple):
 
 def caller_of(principal: Principal) -> Caller:
     """Return what policies may read about a principal. Users are identified by their subject."""
-    if principal.is_person:
+    if principal.is_user:
         subject = principal.subject or principal.id
-        is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
-        name = f"{PERSON_ESCAPE}{subject}" if is_ambiguous else subject
+        is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, USER_ESCAPE))
+        name = f"{USER_ESCAPE}{subject}" if is_ambiguous else subject
         return Caller(name, "user", principal.admin, frozenset(principal.groups), principal.client, principal.mfa)
     if principal.id == LOCAL_ADMIN.id:
         return Caller(LOCAL_NAME, "local", principal.admin)

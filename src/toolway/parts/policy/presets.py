@@ -100,11 +100,11 @@ def access_text(access: Mapping[str, Sequence[str]]) -> str:
         included, excluded = _expressions(group, patterns)
         principal = "principal" if group == "*" else f"principal in Group::{_quote(group)}"
         scope = f'({principal}, action in [Action::"call", Action::"get"], resource)'
-        person = ' && principal.kind == "user"' if group == "*" else ""
-        parts.append(f"\n@id({_quote(f'access {group}')})\npermit {scope}\nwhen {{ {included}{person} }};\n")
+        user = ' && principal.kind == "user"' if group == "*" else ""
+        parts.append(f"\n@id({_quote(f'access {group}')})\npermit {scope}\nwhen {{ {included}{user} }};\n")
         if excluded != "false":
             name = _quote(f"access {group}: excluded")
-            parts.append(f"\n@id({name})\nforbid {scope}\nwhen {{ {excluded}{person} }};\n")
+            parts.append(f"\n@id({name})\nforbid {scope}\nwhen {{ {excluded}{user} }};\n")
     return "".join(parts)
 
 

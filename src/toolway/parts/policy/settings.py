@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class PolicySettings(msgspec.Struct, frozen=True):
     """The file with a gateway's access policies."""
 
-    policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
+    policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access alone decides
 
 
 def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> PolicySettings:

@@ -1,7 +1,7 @@
 """Embedding over HTTP with the API of OpenAI: POST {"model": …, "input": […]} to …/embeddings.
 
-The names and descriptions of tools, and the queries of users, are sent to that service. So it is used only if an
-operator configures it. The network policy applies, redirects are not followed. After three failures in a row, no
+The names and descriptions of tools, and the queries of users, are sent to that service. So it is used only if you
+configure it. The network policy applies, redirects are not followed. After three failures in a row, no
 request is sent for a while.
 """
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolway.errors import AccessDenied, ToolwayError
-from toolway.gateway.principals import KEY_PREFIX, LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
+from toolway.gateway.principals import KEY_PREFIX, LOCAL_ADMIN, USER_PREFIX, ApiKeyStore, Principal
 from toolway.types import Json
 
 
 class GatewayRunAccess:
     """Access rights of a gateway's workflow runs: whatever their starter may call now.
 
-    `find_person` returns a user's principal from the last login at this gateway. Without one, that user's runs cannot
+    `find_user` returns a user's principal from the last login at this gateway. Without one, that user's runs cannot
     call anything.
     """
 
@@ -21,22 +21,22 @@ class GatewayRunAccess:
         api_keys: ApiKeyStore | None,
         may_call: Callable[[Principal, str, Json | None], bool],
         may_see: Callable[[Principal, str], bool],
-        find_person: Callable[[str], Principal | None] = lambda id_: None,
+        find_user: Callable[[str], Principal | None] = lambda id_: None,
     ) -> None:
         self._api_keys = api_keys
         self._may_call = may_call
         self._may_see = may_see
-        self._find_person = find_person
+        self._find_person = find_user
 
     def caller_id(self, caller: str) -> str:
-        return caller if caller.startswith((KEY_PREFIX, PERSON_PREFIX)) else ""
+        return caller if caller.startswith((KEY_PREFIX, USER_PREFIX)) else ""
 
-    def person_of(self, caller: str) -> str:
-        return self._api_keys.person_of(caller) if self._api_keys is not None else caller
+    def user_of(self, caller: str) -> str:
+        return self._api_keys.user_of(caller) if self._api_keys is not None else caller
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
         principal = self._find_principal(caller)
-        if principal is None and caller.startswith(PERSON_PREFIX):
+        if principal is None and caller.startswith(USER_PREFIX):
             return AccessDenied(
                 "the user who started the run is not logged in",
                 detail=f"{caller}: this gateway has seen no valid token from this user in the last 24 hours",
@@ -52,7 +52,7 @@ class GatewayRunAccess:
             )
         if not tool or self._may_call(principal, tool, arguments):
             return None
-        starter = "user who" if principal.is_person else "API key that"
+        starter = "user who" if principal.is_user else "API key that"
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
             detail=f"{principal.name}: its access or the gateway's policy does not include the tool",
@@ -71,7 +71,7 @@ class GatewayRunAccess:
         return principal.roles if principal is not None else ()
 
     def _find_principal(self, caller: str) -> Principal | None:
-        if caller.startswith(PERSON_PREFIX):
+        if caller.startswith(USER_PREFIX):
             return self._find_person(caller)
         if self._api_keys is None or not caller.startswith(KEY_PREFIX):
             return LOCAL_ADMIN

@@ -57,17 +57,17 @@ def check_form(
         raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], hint=hint, code=code)
 
 
-def may_answer(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> bool:
+def may_answer(question: Json, by: str, roles: tuple[str, ...], user_of: Callable[[str], str]) -> bool:
     """Return True if a user with the name `by` and these roles may answer this question of a run."""
     try:
-        check_person(question, by, roles, person_of)
+        check_user(question, by, roles, user_of)
     except WorkflowError:
         return False
     return True
 
 
-def check_person(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> None:
-    """Raise `WorkflowError` if a user may not answer a question. `person_of` finds the user behind a caller id."""
+def check_user(question: Json, by: str, roles: tuple[str, ...], user_of: Callable[[str], str]) -> None:
+    """Raise `WorkflowError` if a user may not answer a question. `user_of` finds the user behind a caller id."""
     who = question.get("who") or []
     if who and by not in who and not set(roles) & set(who):
         raise WorkflowError(
@@ -75,7 +75,7 @@ def check_person(question: Json, by: str, roles: tuple[str, ...], person_of: Cal
             detail=f"allowed: {', '.join(who)}",
             code="E-WORKFLOW-ASKS",
         )
-    if question.get("not_by") is not None and person_of(by) == person_of(question["not_by"]):
+    if question.get("not_by") is not None and user_of(by) == user_of(question["not_by"]):
         raise WorkflowError(
             f"the starter of a run may not answer {question['path']}",
             hint="ask someone else to answer it",

@@ -61,7 +61,7 @@ class RunExecutor(ScheduledRuns):
         super().__init__(hub, clock)
         self._access = access
         if access is not None:
-            self.person_of = access.person_of
+            self.user_of = access.user_of
         self._closing = False
 
     async def _drive(self, active: ActiveRun) -> None:

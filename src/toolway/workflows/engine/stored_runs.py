@@ -20,7 +20,7 @@ from toolway.hub.hub import Hub
 from toolway.types import Json
 from toolway.workflows.definition import AGENT_WORKFLOW, AgentRuns, Definition
 from toolway.workflows.engine.active_run import ActiveRun
-from toolway.workflows.engine.checks import WorkflowError, check_form, check_inputs, check_parameters, check_person
+from toolway.workflows.engine.checks import WorkflowError, check_form, check_inputs, check_parameters, check_user
 from toolway.workflows.journal import (
     FINAL_STATES,
     RESUMABLE_STATES,
@@ -90,7 +90,7 @@ class StoredRuns:
     def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
         self._hub = hub
         self._clock = clock
-        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a user
+        self.user_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a user
         self._journal: RunJournal | None = None
         self._code: dict[str, PythonWorkflow] = {}
         self._definitions: dict[str, Definition] = {}
@@ -114,7 +114,7 @@ class StoredRuns:
             inputs: Inputs of the run.
             key: The same workflow, caller and key always give the same run.
             variables: Additional names for expressions.
-            caller: Name of the person or program that starts the run.
+            caller: Name of the user or program that starts the run.
 
         Returns:
             The run; an earlier one if the key was used before.
@@ -223,7 +223,7 @@ class StoredRuns:
         Raises `WorkflowError` if the question does not exist, or if this user may not answer it.
         """
         question = await self._find_question(id, path, ("approve", "ask"))
-        check_person(question, by, roles, self.person_of)
+        check_user(question, by, roles, self.user_of)
         if question["kind"] == "ask" and question.get("form") is not None:
             check_form(question["form"], body.get("data"))
         await self._send(id, RunMessage(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))

@@ -117,13 +117,13 @@ async def test_creator_of_a_key_is_known_at_all_gateways(engine: AsyncEngine) ->
     async with _gateways(engine, None) as (a, b):
         _, boss = await a.keyring.create_key("boss", None, True, 5.0)
         root = f"key:{boss.id}"
-        _, second = await a.keyring.create_key("second", None, True, 5.0, made_by=a.keyring.person_of(root))
+        _, second = await a.keyring.create_key("second", None, True, 5.0, made_by=a.keyring.user_of(root))
         token, third = await a.keyring.create_key(
-            "third", None, True, 5.0, made_by=a.keyring.person_of(f"key:{second.id}")
+            "third", None, True, 5.0, made_by=a.keyring.user_of(f"key:{second.id}")
         )
         await _until(lambda: b.keyring.authenticate(token) is not None)
         for each in (a, b):
-            assert [each.keyring.person_of(f"key:{key.id}") for key in (boss, second, third)] == [root] * 3
+            assert [each.keyring.user_of(f"key:{key.id}") for key in (boss, second, third)] == [root] * 3
 
 
 async def test_without_nats_key_changes_take_about_a_second(engine: AsyncEngine) -> None:
@@ -192,10 +192,12 @@ async def test_tenants_have_separate_keys(engine: AsyncEngine) -> None:
 
 async def test_unreadable_key_grants_nothing_and_hides_no_other(engine: AsyncEngine) -> None:
     keys = ApiKeyTable(engine, an_integrity())
-    await keys.add("t", "bad", {"id": "bad", "hash": 7, "scopes": "all"})
+    await keys.add("t", "bad", {"id": "bad", "hash": 7, "access": "all"})
     async with _gateways(engine, None, ("t",)) as (a,):
         token, _ = await a.keyring.create_key("ci", None, False, 5.0)
-        await keys.add("t", "later", {"id": "later", "name": "x", "hash": "h", "of a later version": True})
+        await keys.add(
+            "t", "later", {"id": "later", "name": "x", "hash": "h", "access": None, "of a later version": True}
+        )
         a.following.resync()
         await _until(lambda: {key.id for key in a.keyring.list_keys()} > {"later"})
         assert a.keyring.authenticate(token) is not None and "bad" not in {key.id for key in a.keyring.list_keys()}

@@ -84,7 +84,7 @@ async def test_breaker_opened_at_one_gateway_opens_at_all(engine: AsyncEngine) -
         {"server": "nobody", "tool": "", "wait": 5},
         {"server": "http", "tool": 7, "wait": 5},
         {"server": "http", "tool": "x" * 1000, "wait": 5},
-        {"server": "http", "tool": "", "wait": -1, "person": True},
+        {"server": "http", "tool": "", "wait": -1, "manual": True},
         {"server": "http", "tool": "", "wait": float("nan")},
     ],
 )

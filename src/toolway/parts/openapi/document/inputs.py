@@ -67,14 +67,14 @@ class ParameterReader:
         schemas: SchemaConverter,
         refs: RefResolver,
         arguments: ArgumentNames,
-        operator_supplied: frozenset[tuple[str, str]],
+        user_supplied: frozenset[tuple[str, str]],
     ) -> None:
         self._schemas = schemas
         self._refs = refs
         self._arguments = arguments
-        self._operator_supplied = operator_supplied  # (location, name); an empty location means any
+        self._user_supplied = user_supplied  # (location, name); an empty location means any
         self._supplied_headers = frozenset(
-            _fold_header(name) for location, name in operator_supplied if location in ("", "header")
+            _fold_header(name) for location, name in user_supplied if location in ("", "header")
         )
 
     def read_parameters(self, raw_parameters: list[Json], path: str) -> list[tuple[Parameter, ConvertedSchema]]:
@@ -120,7 +120,7 @@ class ParameterReader:
             allow_reserved=raw.get("allowReserved") is True and location == "query",
             allow_empty=raw.get("allowEmptyValue") is True and location == "query",
             content_type=content_type,
-            operator_supplied=not self._operator_supplied.isdisjoint({("", name), ("", key), (location, key)})
+            user_supplied=not self._user_supplied.isdisjoint({("", name), ("", key), (location, key)})
             or (location == "header" and _fold_header(name) in self._supplied_headers),
         )
         return parameter, self._add_description(

@@ -36,15 +36,15 @@ def load_document(
     *,
     source: str,
     selection: OperationSelection = ALL_OPERATIONS,
-    operator_supplied: frozenset[str] = frozenset(),
+    user_supplied: frozenset[str] = frozenset(),
 ) -> ApiDocument:
     """Load an OpenAPI document in JSON or YAML: Swagger 2.0 or OpenAPI 3.
 
-    `source` is the document's location, for messages. Parameters in `operator_supplied` do not become tool arguments.
+    `source` is the document's location, for messages. Parameters in `user_supplied` do not become tool arguments.
     Raises `InvalidDocument` if the document is unreadable, too large, or in another format.
     """
     tree, warnings = parse_document(data, source)
-    return _Loader(tree, _detect_dialect(tree, source), selection, operator_supplied).build_document(warnings)
+    return _Loader(tree, _detect_dialect(tree, source), selection, user_supplied).build_document(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,7 @@ class _RawOperation:
 class _Loader:
     """Builds the `ApiDocument` for one parsed OpenAPI document."""
 
-    def __init__(
-        self, tree: Json, dialect: str, selection: OperationSelection, operator_supplied: frozenset[str]
-    ) -> None:
+    def __init__(self, tree: Json, dialect: str, selection: OperationSelection, user_supplied: frozenset[str]) -> None:
         self._tree = tree
         self._dialect = dialect
         self._selection = selection
@@ -82,14 +80,12 @@ class _Loader:
         self._bodies = inputs.BodyReader(self._inputs, self._forms, self._refs)
         self._schemes = read_security_schemes(tree, dialect, self._refs)
         self._security = read_security_requirements(tree.get("security"))
-        self._operator_supplied = frozenset(("", name) for name in operator_supplied) | frozenset(
+        self._user_supplied = frozenset(("", name) for name in user_supplied) | frozenset(
             (each.location, each.parameter.lower() if each.location == "header" else each.parameter)
             for each in self._schemes.values()
             if each.kind == "apiKey"
         )
-        self._reserved_query_names = frozenset(
-            name for place, name in self._operator_supplied if place in ("", "query")
-        )
+        self._reserved_query_names = frozenset(name for place, name in self._user_supplied if place in ("", "query"))
         self._skipped: list[SkippedOperation] = []
 
     def build_document(self, warnings: list[str]) -> ApiDocument:
@@ -164,7 +160,7 @@ class _Loader:
             found.item.get("parameters"), found.raw.get("parameters"), self._refs, self._dialect
         )
         arguments = tool_builder.ArgumentNames()
-        reader = inputs.ParameterReader(self._inputs, self._refs, arguments, self._operator_supplied)
+        reader = inputs.ParameterReader(self._inputs, self._refs, arguments, self._user_supplied)
         parameter_schemas = reader.read_parameters(raw_parameters, found.path)
         body, body_schemas = None, []
         raw_body = self._raw_body(found, raw_parameters)

@@ -25,7 +25,7 @@ class Parameter:
     allow_reserved: bool = False  # :/?#[]@!$&'()*+,;= stay unescaped, as far as that is safe
     allow_empty: bool = False  # an empty value is written as a bare name
     content_type: str = ""  # set if the value is serialized in this format, such as JSON
-    operator_supplied: bool = False  # the operator supplies it: it is not a tool argument and never encoded
+    user_supplied: bool = False  # you supply it: it is not a tool argument and never encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SkippedOperation:
 
     method: str
     path: str
-    reason: str  # for the operator, who can correct it
+    reason: str  # for you, who can correct it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class ApiDocument:
     servers: tuple[BaseUrl, ...]
     operations: tuple[Operation, ...]
     skipped: tuple[SkippedOperation, ...] = ()
-    filtered_out: int = 0  # operations that the operator did not select
+    filtered_out: int = 0  # operations that you did not select
     security_schemes: dict[str, SecurityScheme] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -173,7 +173,7 @@ class OperationFilter:
 
 @dataclass(frozen=True, slots=True)
 class OperationSelection:
-    """The operator's include and exclude filters, which decide which API operations become tools.
+    """Your include and exclude filters, which decide which API operations become tools.
 
     An operation is selected if it matches every kind of pattern in `include`, and none in `exclude`.
     """

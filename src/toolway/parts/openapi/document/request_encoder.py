@@ -61,7 +61,7 @@ def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_pa
     headers: list[tuple[str, str]] = []
     for parameter in operation.parameters:
         value = arguments.get(parameter.argument)
-        if value is None or parameter.operator_supplied:
+        if value is None or parameter.user_supplied:
             continue
         if parameter.location == "path":
             path[parameter.name] = _encode_path_value(parameter, value, operation)
@@ -81,7 +81,7 @@ def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_pa
 
 def _check_names(operation: Operation, arguments: Mapping[str, Any]) -> None:
     body = operation.body
-    tool_parameters = [parameter for parameter in operation.parameters if not parameter.operator_supplied]
+    tool_parameters = [parameter for parameter in operation.parameters if not parameter.user_supplied]
     known = {parameter.argument for parameter in tool_parameters}
     missing = [each.argument for each in tool_parameters if each.required and arguments.get(each.argument) is None]
     if body is not None:

@@ -28,14 +28,12 @@ def main() -> None:
     from toolway.parts.openapi.document.models import InvalidDocument, OperationSelection
 
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    location, selection, operator_supplied = msgspec.json.decode(
+    location, selection, user_supplied = msgspec.json.decode(
         source.readline(), type=tuple[str, OperationSelection, frozenset[str]]
     )
     encode = msgspec.json.Encoder().encode  # MessagePack has no numbers beyond 64 bits, but schemas have
     try:
-        document = load_document(
-            source.read(), source=location, selection=selection, operator_supplied=operator_supplied
-        )
+        document = load_document(source.read(), source=location, selection=selection, user_supplied=user_supplied)
     except InvalidDocument as exc:
         _send_frame(sink, encode({"reason": exc.reason, "fix": exc.hint}))
         return

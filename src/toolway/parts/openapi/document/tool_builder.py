@@ -46,7 +46,7 @@ def build_input_schema(
     required: list[str] = []
     roots: list[tuple[ConvertedSchema, SchemaConverter]] = []
     for parameter, converted in parameters:
-        if parameter.operator_supplied:
+        if parameter.user_supplied:
             continue
         fields[parameter.argument] = converted.schema
         roots.append((converted, inputs))

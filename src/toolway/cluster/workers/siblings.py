@@ -57,7 +57,7 @@ Reload = Callable[[], Awaitable[Json]]
 log = logging.getLogger("toolway.cluster")
 
 
-class WorkerGroup:
+class SiblingWorkers:
     """All workers (gateway processes) of this machine, from one worker's point of view.
 
     `reload` reads the configuration of this worker again.
@@ -287,8 +287,8 @@ class WorkerKeyStore(FileApiKeyStore):
         await super().add_key(key)
         await self._announce()
 
-    async def end_logins(self, person: str, now: float) -> None:
-        await super().end_logins(person, now)
+    async def end_logins(self, user: str, now: float) -> None:
+        await super().end_logins(user, now)
         await self._announce()
 
     async def revoke_key(self, id: str) -> bool:
