@@ -90,7 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lunch\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[toolway.parts]\nlunch = lunch_part:Lunch\n")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(registry, "_foreign", None)
+    monkeypatch.setattr(registry, "_foreign", {})
     monkeypatch.setattr(registry, "_loaded", {})
     yield site
     for name in ("lunch_part", "lunch_cli"):

@@ -1,8 +1,8 @@
 """Audit log of a hub: created from its settings, opened with the hub and closed after it.
 
 `AUDIT_SINKS` names the storage of each kind of log in files. To add a sink: write a module with a class that implements
-`AuditSink` and a function that creates it, name that in `Part.audit_sinks` of a part, and add its kind to
-`AUDIT_LOG_KINDS` in `config/settings.py`, which the check of config files uses.
+`AuditSink` and a function that creates it, and name that in `Part.audit_sinks` of a part, or in another distribution by
+the entry point group `toolway.audit_sinks`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from toolway._closest import did_you_mean
 from toolway.audit.checkpoint_notes import CheckpointNotes
 from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs, load_audit_key
@@ -21,6 +22,7 @@ from toolway.audit.recorder import AuditRecorder
 from toolway.audit.sink import AuditSink, SinkBroken, SinkInUse
 from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.audit.writer import AuditWriter
+from toolway.config.field_reader import CONFIG_KEY_CODE
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
 from toolway.config.settings import AuditSettings
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
-#: Kind of log → `module:function` that creates its sink. Parts add more: `Part.audit_sinks`.
+#: Kind of log → `module:function` that creates its sink. Parts and other distributions add more.
 AUDIT_SINKS: Final[dict[str, str]] = {
     "sqlite": "toolway.audit.file_sinks:create_sqlite_sink",
     "jsonl": "toolway.audit.file_sinks:create_jsonl_sink",
@@ -45,20 +47,36 @@ AUDIT_SINKS: Final[dict[str, str]] = {
 
 
 def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSink:
-    """Create the storage of the audit log (SQLite, JSON lines or PostgreSQL) from the settings.
+    """Create the storage of the audit log (SQLite, JSON lines, PostgreSQL or a foreign one) from the settings.
 
-    Raises `ConfigError` if it needs a package that is not installed.
+    Raises `ConfigError` if it needs a package that is not installed, or cannot be loaded.
     """
-    path = AUDIT_SINKS.get(settings.to) or registry.audit_sinks()[settings.to]
+    path = AUDIT_SINKS.get(settings.to) or registry.find_audit_sink(settings.to)
     module, _, function = path.partition(":")
-    factory: SinkFactory = getattr(import_module(module), function)
+    try:
+        factory: SinkFactory = getattr(import_module(module), function)
+    except Exception as exc:
+        raise _not_loaded_error(settings.to, path, exc) from exc
     return factory(settings, read_only)
+
+
+def _not_loaded_error(kind: str, path: str, exc: Exception) -> ConfigError:
+    if not path:
+        kinds = (*AUDIT_SINKS, *registry.audit_kinds())
+        hint = did_you_mean(kind, kinds) or f"use one of {', '.join(kinds)}, or install the package that brings it"
+        return ConfigError(f"unknown kind of audit log: {kind!r}", hint=hint, code=CONFIG_KEY_CODE)
+    return ConfigError(
+        f"the audit log of kind {kind!r} cannot be loaded",
+        detail=f"{path}: {type(exc).__name__}: {exc}",
+        hint="reinstall its package",
+        code="E-AUDIT-OPEN",
+    )
 
 
 def create_journal(settings: AuditSettings) -> Journal | None:
     """Create the journal of an audit log in files: it stores each record until the record is in the log.
 
-    None for a log in PostgreSQL, whose records must not depend on this machine.
+    None for a log in a database, whose records must not depend on this machine.
 
     Raises `OSError` if the key of the log is missing.
     """
@@ -169,7 +187,7 @@ class AuditLog:
 
 def open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
     """Return the error for an audit log that could not be opened because of `exc`."""
-    location = settings.file or f"the log {settings.name!r} in PostgreSQL"
+    location = settings.place
     if isinstance(exc, ConfigError):
         return exc
     if isinstance(exc, MissingLog):

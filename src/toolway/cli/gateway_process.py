@@ -62,7 +62,10 @@ def run_workers(
         output.print_problems(loaded.issues)
         audit = loaded.gateway.audit
         if audit is not None and audit.to != "postgresql":
-            raise reject_combination(f"an audit log in a file ({audit.to})", "such a log has one writer")
+            raise reject_combination(
+                f"an audit log in a file ({audit.to})" if not audit.address else f"an audit log in {audit.to}",
+                "such a log has one writer",
+            )
         configure_logging(
             "json" if output.as_json else loaded.gateway.telemetry.log,
             verbose=output.verbose,

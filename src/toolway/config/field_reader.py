@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from toolway._closest import did_you_mean
 from toolway.config.dotenv import DotenvVariables
 from toolway.config.editing.mistakes import value_hint
 from toolway.config.schema import ConfigIssue
@@ -113,20 +114,27 @@ class FieldReader:
             raise field_error(key, f"at most {maximum}", value)
         return value
 
-    def get_choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+    def get_choice(
+        self, key: str, options: tuple[str, ...], default: str, *, more: Callable[[], Iterable[str]] = tuple
+    ) -> str:
+        """Return the text under `key`, which must be one of `options`, or of what `more` returns for any other text.
+
+        Raises `ConfigError` if it is not.
+        """
         value = self.get_text(key)
         if value is None:
             return default
         if isinstance(value, SecretTemplate) and value.variables:
             raise unset_variables_error(dict.fromkeys(value.variables, key))
-        if value not in options:
-            raise ConfigError(
-                f"{key} must be one of {', '.join(options)}",
-                detail=f"found {quote_plain_word(value)}",
-                hint=f"it was renamed: use {OLD_VALUES[key, value]!r}" if (key, value) in OLD_VALUES else "",
-                code=CONFIG_KEY_CODE,
-            )
-        return value
+        if value in options or value in (options := tuple(dict.fromkeys((*options, *more())))):
+            return value
+        renamed = OLD_VALUES.get((key, value))
+        raise ConfigError(
+            f"{key} must be one of {', '.join(options)}",
+            detail=f"found {quote_plain_word(value)}",
+            hint=f"it was renamed: use {renamed!r}" if renamed else did_you_mean(value[:80].lower(), options),
+            code=CONFIG_KEY_CODE,
+        )
 
     def get_duration(self, key: str, default: float, *, allow_zero: bool = False) -> float:
         """Return the duration under `key` in seconds; `default` if the key is missing.

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from toolway.types import Json
 
 DEFAULT_GATEWAY_PORT: Final = 8765
-AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
+AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")  # our own
 SECONDS_PER_DAY: Final = 86_400.0
 RELOAD_RULES: Final = ("approved", "all")
 LogFormat = Literal["text", "json"]
@@ -80,7 +80,7 @@ _RESERVED_NAMES: Final = ("server", "search")
 class AuditSettings:
     """Settings of the audit log of calls: storage, retention, and logged content."""
 
-    to: str = "sqlite"  # sqlite, jsonl or postgresql
+    to: str = "sqlite"  # sqlite, jsonl, postgresql, or a kind that an installed package adds
     file: str = ""  # file for sqlite and jsonl; default: a file in the gateway's state folder
     address: str = field(default="", repr=False)  # URL of the PostgreSQL database: postgresql://user@host/database
     name: str = "gateway"  # name of the log in PostgreSQL; each gateway that writes to the same table needs its own
@@ -113,7 +113,7 @@ class AuditSettings:
     def with_folder(self, folder: str | os.PathLike[str]) -> AuditSettings:
         """Return the settings with each missing path (log file, digest key, signing key) set to a file in `folder`."""
         folder_path = os.fspath(folder)
-        file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
+        file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self._is_in_file else ""
         return replace(
             self,
             file=file,
@@ -127,7 +127,17 @@ class AuditSettings:
         The digest key is derived from the key of the tenant: equal values have equal digests in the logs of all nodes.
         """
         digest_key = hmac.digest(tenant_key, b"toolway audit", "sha256").hex().encode()
-        return replace(self, shared_name=self.to == "postgresql", digest_key=digest_key)
+        return replace(self, shared_name=not self._is_in_file, digest_key=digest_key)
+
+    @property
+    def place(self) -> str:
+        """The name of the log in messages. It has no secret: an address may contain a password."""
+        return self.file or f"the log {self.name!r} in {'PostgreSQL' if self.to == 'postgresql' else self.to}"
+
+    @property
+    def _is_in_file(self) -> bool:
+        """True if the log is on this machine. A log of an installed package is, unless it has an address."""
+        return self.to in ("sqlite", "jsonl") or not self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +595,7 @@ def parse_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | Non
 
 def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
     settings = AuditSettings(
-        to=fields.get_choice("to", AUDIT_LOG_KINDS, "sqlite"),
+        to=fields.get_choice("to", AUDIT_LOG_KINDS, "sqlite", more=registry.audit_kinds),
         file=os.path.expanduser(fields.get_plain_text("file")),
         address=fields.get_plain_text("address"),
         name=fields.get_plain_text("name") or "gateway",

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from toolway.audit.sink import AuditSink, ChainHead, SinkBroken, SinkInUse, StoredRecord
     from toolway.cli.exit_codes import ExitCode
     from toolway.cli.framework import CommandResult
     from toolway.cli.options import CommandContext
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from toolway.upstream.transport import Transport, TransportServices
 
 _EXPORTS: Final = {
+    "toolway.audit.sink": ("AuditSink", "ChainHead", "SinkBroken", "SinkInUse", "StoredRecord"),
     "toolway.cli.exit_codes": ("ExitCode",),
     "toolway.cli.framework": ("CommandResult",),
     "toolway.cli.options": ("CommandContext",),
@@ -135,12 +137,14 @@ __all__ = [
     "AccessFilter",
     "AdminRequest",
     "AuditSettings",
+    "AuditSink",
     "BoundLimit",
     "CallCheck",
     "CallLimit",
     "CallRefused",
     "CallerRights",
     "Certainty",
+    "ChainHead",
     "Check",
     "CheckedGateway",
     "Command",
@@ -176,8 +180,11 @@ __all__ = [
     "RpcResult",
     "Server",
     "ServerTransport",
+    "SinkBroken",
+    "SinkInUse",
     "StartGuard",
     "StoreUnavailable",
+    "StoredRecord",
     "SubjectReport",
     "Table",
     "Transaction",

@@ -1,7 +1,8 @@
 """The registry of parts: each one's name and module, imported on demand.
 
-Other distributions add parts with the entry point group `toolway.parts`, and transports with `toolway.transports`.
-Finding them means reading the metadata of every installed distribution, so Toolway only does it for unknown names.
+Other distributions add parts, transports and audit sinks with the entry point groups `toolway.parts`,
+`toolway.transports` and `toolway.audit_sinks`. Finding them means reading the metadata of every installed distribution,
+so Toolway only does it for unknown names.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ BUILT_IN: Final[Mapping[str, str]] = {
 GUARDING: Final = ("lock",)
 ENTRY_POINTS: Final = "toolway.parts"
 TRANSPORT_ENTRY_POINTS: Final = "toolway.transports"
+AUDIT_ENTRY_POINTS: Final = "toolway.audit_sinks"
 _loaded: Final[dict[str, Part]] = {}
 _transports: Final[dict[str, ServerTransport]] = {}
-_foreign: dict[str, str] | None = None  # of other distributions; None if they are not known yet
-_foreign_transports: dict[str, str] | None = None
+_foreign: Final[dict[str, Mapping[str, str]]] = {}  # entry points of other distributions, by group
 
 
 def built_in() -> Iterator[Part]:
@@ -79,13 +80,13 @@ def _distributions(names: list[str], group: str) -> Mapping[str, str]:
 def all_parts() -> Iterator[Part]:
     """Yield all parts: the built-in ones, then third-party parts sorted by name."""
     yield from built_in()
-    for name, path in sorted(_find_foreign().items()):
+    for name, path in sorted(_find_foreign(ENTRY_POINTS).items()):
         yield _load(name, path)
 
 
 def names() -> set[str]:
     """Return the names of all installed parts, without importing them."""
-    return {*BUILT_IN, *_find_foreign()}
+    return {*BUILT_IN, *_find_foreign(ENTRY_POINTS)}
 
 
 def by_setting(key: str) -> Part | None:
@@ -125,6 +126,22 @@ def former_commands() -> Mapping[str, str]:
 def audit_sinks() -> Mapping[str, str]:
     """Return the audit log storages that the parts in use add, as `toolway.audit.to` → `module:function`."""
     return {kind: path for part in in_use() for kind, path in part.audit_sinks.items()}
+
+
+def find_audit_sink(kind: str) -> str:
+    """Return the `module:function` that a part or another distribution brings for a kind of audit log; "" if none."""
+    return audit_sinks().get(kind) or _find_foreign(AUDIT_ENTRY_POINTS).get(kind, "")
+
+
+def audit_kinds() -> list[str]:
+    """Return the kinds of audit logs that parts and other distributions bring."""
+    return [*audit_sinks(), *sorted(_find_foreign(AUDIT_ENTRY_POINTS))]
+
+
+def foreign_audit_sinks(kind: str) -> Mapping[str, str]:
+    """Return this kind of audit log, if another distribution brings it, with that one's name and version."""
+    is_foreign = kind and kind not in audit_sinks() and kind in _find_foreign(AUDIT_ENTRY_POINTS)
+    return _distributions([kind] if is_foreign else [], AUDIT_ENTRY_POINTS)
 
 
 def guarding() -> Iterator[Part]:
@@ -183,7 +200,7 @@ def transport_names() -> list[str]:
 
 def has_transport(name: str) -> bool:
     """Return True if a part or another distribution has a transport with this name. The latter is not imported."""
-    return own_transport(name) is not None or name in _find_foreign_transports()
+    return own_transport(name) is not None or name in _find_foreign(TRANSPORT_ENTRY_POINTS)
 
 
 def transport(name: str) -> ServerTransport | None:
@@ -193,7 +210,7 @@ def transport(name: str) -> ServerTransport | None:
     cannot be loaded.
     """
     found = own_transport(name) or _transports.get(name)
-    if found is None and (path := _find_foreign_transports().get(name)):
+    if found is None and (path := _find_foreign(TRANSPORT_ENTRY_POINTS).get(name)):
         try:
             found = _transports[name] = _create(path)
         except Exception as exc:
@@ -215,18 +232,10 @@ def _create(path: str) -> Any:
     return getattr(importlib.import_module(module), attribute)()
 
 
-def _find_foreign() -> Mapping[str, str]:
-    global _foreign
-    if _foreign is None:
-        _foreign = {each.name: each.value for each in _entry_points(ENTRY_POINTS)}
-    return _foreign
-
-
-def _find_foreign_transports() -> Mapping[str, str]:
-    global _foreign_transports
-    if _foreign_transports is None:
-        _foreign_transports = {each.name: each.value for each in _entry_points(TRANSPORT_ENTRY_POINTS)}
-    return _foreign_transports
+def _find_foreign(group: str) -> Mapping[str, str]:
+    if group not in _foreign:
+        _foreign[group] = {each.name: each.value for each in _entry_points(group)}
+    return _foreign[group]
 
 
 def _entry_points(group: str) -> list[EntryPoint]:

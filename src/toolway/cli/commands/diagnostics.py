@@ -37,6 +37,7 @@ from toolway.cli.targets import (
 from toolway.config.editing.document import read_file_bytes
 from toolway.config.exposure import find_rules
 from toolway.config.scopes import ApprovalGate, load_config
+from toolway.config.settings import AUDIT_LOG_KINDS
 from toolway.doctor.client_checks import plan_all_clients, plan_client_files
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.file_checks import CheckPlan, plan_own_files
@@ -268,7 +269,7 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
 
 
 def _check_parts(context: CommandContext) -> list[SubjectReport]:
-    """Let the parts of a gateway check what is theirs, and name parts and transports of other distributions."""
+    """Let the parts of a gateway check what is theirs, and name what comes from other distributions."""
     try:
         loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
@@ -284,6 +285,12 @@ def _check_parts(context: CommandContext) -> list[SubjectReport]:
             "transport", "ok", f"the transport {name} comes from another distribution: {distribution}", detail
         )
         found.append(SubjectReport("machine", f"transport {name}", (check,), location=str(loaded.file)))
+    audit = loaded.gateway.audit
+    kind = audit.to if audit is not None and audit.to not in AUDIT_LOG_KINDS else ""
+    for name, distribution in registry.foreign_audit_sinks(kind).items():
+        detail = "it runs in the gateway's process, and gets every record of the audit log"
+        check = Check("audit", "ok", f"the audit log {name} comes from another distribution: {distribution}", detail)
+        found.append(SubjectReport("machine", f"audit log {name}", (check,), location=str(loaded.file)))
     return found
 
 

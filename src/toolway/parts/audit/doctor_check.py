@@ -34,7 +34,7 @@ def check_file(gateway: GatewaySettings) -> Iterator[Check]:
     if gateway.audit is None or folder is None:
         return  # no gateway could be started here at all
     settings = gateway.audit.with_folder(folder)
-    if settings.to != "postgresql":
+    if settings.file:
         problem = _check_log_location(Path(settings.file))
         if problem is not None:
             yield problem

@@ -66,7 +66,7 @@ def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
 
     Raises `ConfigError` if the log does not exist or cannot be read.
     """
-    if settings.to != "postgresql" and not Path(settings.file).exists():
+    if settings.file and not Path(settings.file).exists():
         raise ConfigError(
             f"audit log not found: {settings.file}",
             detail="the log is written only if the config file enables it",

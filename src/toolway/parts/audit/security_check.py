@@ -70,7 +70,7 @@ def collect_audit(gateway: CheckedGateway) -> AuditFacts:
         enabled=True,
         checkpoints=settings.checkpoints,
         is_running=gateway.is_running,
-        place=settings.file or f"the log {settings.name!r} in PostgreSQL",
+        place=settings.place,
     )
     if gateway.is_node and not settings.digest_key and not settings.signer:
         return replace(facts, key_source="the key of the cluster is not known here: TOOLWAY_CLUSTER_KEY_FILE")
@@ -109,7 +109,7 @@ def _read_logs(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
 
     If there are several logs, return the facts for the one with the worst finding.
     """
-    if settings.to != "postgresql" and not Path(settings.file).exists():
+    if settings.file and not Path(settings.file).exists():
         noted = create_notes(settings).read(settings.file)
         return replace(facts, altered=str(missing_end(noted[-1], ChainHead()))) if noted else facts
     try:
