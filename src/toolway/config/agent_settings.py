@@ -1,6 +1,6 @@
-"""Settings of an agent: model, tools, approvals and budget. They are stored with each run, so it can continue.
+"""An agent's settings: model, tools, approvals, and budget. They are stored with each run, so it can continue.
 
-They are here and not in `toolway.agents`, because configurations and workflow files describe agents too.
+They are not in `toolway.agents` because configurations and workflow files describe agents too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def parse(cls, text: str, requests: int | None = DEFAULT_REQUESTS) -> Budget:
-        """Parse a budget such as `0.50usd,40calls,10m`. `requests` is the limit of model requests if the text has none.
+        """Parse a budget such as `0.50usd,40calls,10m`.
 
-        Raises `ConfigError` if a part is invalid.
+        `requests` is the limit on model requests if the text has none. Raises `ConfigError` if a part is invalid.
         """
         values: dict[str, Any] = {"requests": requests}
         for part in filter(None, (each.strip().lower() for each in text.split(","))):
@@ -64,9 +64,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_usage(cls, usage: Mapping[str, Any]) -> Budget:
-        """Return the amounts that a run has used, from the `usage` of its result.
+        """Return how much a run has used, from the `usage` in its result.
 
-        Estimates for uncounted requests are included.
+        This includes estimates for requests that were not counted.
         """
         names = ("input_tokens", "output_tokens", "uncounted_tokens")
         return cls(
@@ -77,7 +77,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def within(self, limit: Budget) -> Budget:
-        """Return a budget that has, for each unit (USD, tokens …), the smaller limit of this budget and `limit`."""
+        """Return a budget that has the smaller limit of this budget and `limit` for each unit (USD, tokens, …)."""
         return self._combine(
             limit, lambda own, other: own if other is None else other if own is None else min(own, other)
         )
@@ -92,9 +92,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_used_up(self) -> bool:
-        """Return True if any limit in this remaining budget is used up: USD, tokens, requests or seconds.
+        """Return True if this remaining budget has a used-up limit: USD, tokens, requests, or seconds.
 
-        Tool calls do not count: without them an agent can still answer.
+        Tool calls do not count, because an agent can still answer without them.
         """
         return any(value is not None and value <= 0 for value in (self.usd, self.tokens, self.requests, self.seconds))
 
@@ -104,7 +104,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of an agent run: model, tools, approvals, budget. They are stored as the input of the run."""
+    """Settings of an agent run: model, tools, approvals, and budget. They are stored as the run's input."""
 
     model: str  # "openai:gpt-5", "anthropic:…", "google:…"
     tools: tuple[str, ...] = ("*",)  # patterns of `server.tool`; empty: no tools
@@ -122,24 +122,24 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, ConfiguredAgent] = {}  # agents that this one may call as tools; they use its budget too
 
     def selects(self, tool: str) -> bool:
-        """Return True if the agent may use this tool: one of the patterns in the agent's setting `tools` matches it."""
+        """Return True if one of the patterns in the agent's setting `tools` matches this tool."""
         return matches_any(tool, self.tools)
 
     def all_tools(self) -> set[str]:
-        """Return the patterns of the tools that the agent, and the agents that it calls, may use."""
+        """Return the patterns of the tools that this agent, and the agents it calls, may use."""
         return set(self.tools).union(*(each.settings.all_tools() for each in self.agents.values()))
 
     def needs_approval(self, tool: str, effect: Effect) -> bool:
-        """Return True if a call of this tool needs approval."""
+        """Return True if a call to this tool needs approval."""
         if isinstance(self.approve, str):
             return self.approve == "all" or (self.approve == "unsafe" and effect is Effect.UNSAFE)
         return matches_any(tool, self.approve)
 
 
 def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
-    """Return the agent settings in an object of a workflow file or a configuration.
+    """Return the agent settings in an object from a workflow file or a configuration.
 
-    `budget` may be a text such as `0.50usd,40calls`. Raises `ConfigError` if a key is unknown, is missing or has a
+    `budget` may be a string such as `0.50usd,40calls`. Raises `ConfigError` if a key is unknown or missing, or has a
     wrong value.
     """
     found = dict(value)
@@ -168,14 +168,14 @@ def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent with a description, which is a tool of the gateway or of another agent."""
+    """An agent with a description. It is a tool of the gateway, or of another agent."""
 
     settings: AgentSettings
     description: str = ""
 
 
 def _read_inner_agents(value: Any) -> Json:
-    """Return the agents that an agent defines under its key `agents`, by name: their settings and descriptions.
+    """Return the settings and descriptions of the agents in an agent's key `agents`, by name.
 
     Raises `ConfigError` if one is invalid.
     """
@@ -198,9 +198,9 @@ def _read_inner_agents(value: Any) -> Json:
 
 
 def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, ConfiguredAgent]:
-    """Return the agents in the key `toolway.agents` of a configuration, by name. `expand` replaces variables.
+    """Return the agents in a configuration's `toolway.agents`, by name. `expand` replaces variables.
 
-    Raises `ConfigError` if an entry is not valid.
+    Raises `ConfigError` if an entry is invalid.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(
@@ -263,7 +263,7 @@ def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def matches_any(tool: str, patterns: Iterable[str]) -> bool:
-    """Return True if the name of a tool matches one of the patterns.
+    """Return True if a tool's name matches one of the patterns.
 
     A pattern without a dot is the name of a server.
     """
@@ -274,6 +274,6 @@ def matches_any(tool: str, patterns: Iterable[str]) -> bool:
 
 
 def may_match(server: str, pattern: str) -> bool:
-    """Return True if a pattern such as `github.*` may match some tool of this server."""
+    """Return True if a pattern such as `github.*` may match one of this server's tools."""
     head = pattern.partition(".")[0]
     return matches_any(f"{server}.x", [head if "*" in head else f"{head}.*"])

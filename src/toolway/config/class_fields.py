@@ -1,4 +1,4 @@
-"""Fields of settings: of a `msgspec.Struct`, which is cheap to import, and of a dataclass, which can do more."""
+"""The fields of settings classes: a `msgspec.Struct`, which is cheap to import, or a dataclass, which can do more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Return a class's field names; none if it is not a settings class."""
+    """Return a class's field names, or none if it is not a settings class."""
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
     return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()

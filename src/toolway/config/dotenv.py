@@ -42,7 +42,7 @@ _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """Variables of a `.env` file or `envFile`, and the numbers of the lines that are not assignments."""
+    """The variables in a `.env` file or `envFile`, and the numbers of the lines that are not assignments."""
 
     values: dict[str, str] = field(default_factory=dict, repr=False)
     bad_lines: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ def _unescape(value: re.Match[str]) -> str:
 def read_env_file(path: str) -> EnvFile:
     """Read a file with environment variables, at most 64 KiB. Its secrets are masked in output from now on.
 
-    Raises `ConfigError` if the file is missing, unreadable, too large or no text. The error contains no value.
+    Raises `ConfigError` if the file is missing, unreadable, too large, or not text. The error does not contain values.
     """
     try:
         with open(os.open(path, os.O_RDONLY | O_NONBLOCK), "rb") as file:
@@ -114,7 +114,7 @@ def read_env_file(path: str) -> EnvFile:
 
 
 def read_dotenv_beside(file: str) -> Mapping[str, str]:
-    """Return the variables of the `.env` file next to a config file; an empty mapping if that file cannot be used."""
+    """Return the variables in the `.env` file next to a config file, or none if it cannot be used."""
     path = os.path.join(os.path.dirname(file), DOTENV_NAME)
     try:
         return read_env_file(path).values if os.path.isfile(path) else {}
@@ -132,10 +132,10 @@ def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
 
 
 class DotenvVariables(Mapping[str, str]):
-    """Environment variables, completed by a `.env` file. A variable of the environment has priority.
+    """Environment variables, plus those in a `.env` file. A variable in the environment has priority.
 
-    `toolway trust` does not review the `.env` of a project. So if `is_project`, its variables are not used in the
-    `PROGRAM_KEYS`, which decide what runs or where data is sent.
+    `toolway trust` does not review a project's `.env` file. So if `is_project` is True, its variables are not used for
+    the `PROGRAM_KEYS`, which decide what runs or where data is sent.
     """
 
     def __init__(self, environment: Mapping[str, str], values: Mapping[str, str], *, is_project: bool) -> None:
@@ -145,7 +145,7 @@ class DotenvVariables(Mapping[str, str]):
 
     @property
     def file_values(self) -> Mapping[str, str]:
-        """Return only the variables of the `.env` file, without the environment."""
+        """Return only the variables in the `.env` file, without the environment."""
         return self._values
 
     def for_key(self, key: str) -> Mapping[str, str]:

@@ -1,4 +1,7 @@
-"""Transport of an entry, if a part or another distribution brings it: found by a key, the type, or a URL scheme."""
+"""Finds an entry's transport if a part or another distribution provides it.
+
+It is found by a key, the type, or a URL scheme.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ _CORE_SCHEMES: Final = frozenset({"http", "https", "ws", "wss"})
 
 
 def find_own_transport(entry: Mapping[str, Any]) -> ServerTransport | None:
-    """Return the transport of a built-in part that has a key in this entry; None if there is none."""
+    """Return the transport of a built-in part that has a key in this entry, or None if no part has one."""
     found = (registry.own_transport(key) for key, value in entry.items() if value is not None)
     return next((each for each in found if each is not None), None)
 
 
 def find_kind(entry: Mapping[str, Any]) -> str:
-    """Return the name of the transport that a part or another distribution brings for this entry; "" if none does.
+    """Return the name of the transport that a part or another distribution provides for this entry, or "".
 
-    The metadata of other distributions is read only if nothing else says how the server is reached. Nothing of theirs
-    is imported.
+    The metadata of other distributions are read only if nothing else says how to reach the server. Their code is not
+    imported.
     """
     if (own := find_own_transport(entry)) is not None:
         return own.kind
@@ -50,7 +53,7 @@ def find_kind(entry: Mapping[str, Any]) -> str:
 
 
 def find_type(text: str) -> str:
-    """Return the type of an entry as the core, or a transport that is installed, names it; "" if it is unknown."""
+    """Return an entry's type as the core or an installed transport calls it, or "" if it is unknown."""
     plain = text.lower().replace("-", "").replace("_", "")
     if plain in CORE_TYPES:
         return plain
@@ -58,10 +61,10 @@ def find_type(text: str) -> str:
 
 
 def parse_settings(fields: FieldReader, kind: str, type_: str) -> tuple[TransportSettings | None, str | None]:
-    """Return the settings of the transport `kind` in an entry, and the URL of the server if they name it.
+    """Return the settings of the transport `kind` in an entry, and the server's URL if they contain it.
 
-    Each is None if it is missing. Raises `ConfigError` if a setting is invalid, or if `type_`, the type of the entry,
-    requires or forbids them.
+    Each is None if it is missing. Raises `ConfigError` if a setting is invalid, or if the entry's type (`type_`)
+    requires or forbids the settings.
     """
     transport = registry.transport(kind) if kind else None
     given = fields.remaining.pop(kind, None) if kind else None

@@ -1,8 +1,8 @@
-"""Decides whether a gateway is public, and which defaults follow.
+"""Decides whether a gateway is public, and which defaults follow from that.
 
-A gateway that only its owner uses may be lenient: a changed definition is noted, a package runs without a lock. One
-that serves other users is strict. `public_reason` alone decides which kind a gateway is. A gateway on loopback is
-public too if its settings give it a name: then a proxy passes requests on.
+A gateway that only its owner uses may be lenient: a changed definition is only noted, and packages run without a lock.
+One that serves other users is strict. `public_reason` alone decides which kind a gateway is. A gateway on loopback is
+public too if its settings give it a host name, because then a proxy passes requests on to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class GatewayRules:
-    """What a gateway requires of its servers: its settings, and defaults for the rest."""
+    """What a gateway requires of its servers: what its settings say, and defaults for the rest."""
 
     public_reason: str  # why the gateway is public, as readable text; "" if only its machine uses it
     pin_mode: Literal["warn", "hold", "review"]  # of changed definitions
@@ -31,10 +31,10 @@ class GatewayRules:
 
 
 def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: bool = False) -> GatewayRules:
-    """Return the rules of a gateway with these settings.
+    """Return the rules for a gateway with these settings.
 
-    `listens_on` is its address if that differs from the settings. The nodes of a cluster share one configuration, but
-    each has its own address: all of them are public, so all of them behave the same.
+    `listens_on` is its address if that differs from the settings. A cluster's nodes share one configuration, but each
+    has its own address. They all count as public, so they all behave the same.
     """
     reason = public_reason(settings, listens_on, in_cluster=in_cluster)
     default_pins = "hold" if reason else "warn"
@@ -52,7 +52,7 @@ def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: b
 
 
 def public_reason(settings: GatewaySettings, listens_on: str = "", *, in_cluster: bool = False) -> str:
-    """Return why a gateway is public, as readable text; "" if only users of its machine can reach it."""
+    """Return why a gateway is public, as readable text, or "" if only users on its machine can reach it."""
     address = listens_on or settings.host
     if not is_loopback_host(address):
         return f"it listens on {address}"
@@ -68,7 +68,7 @@ def public_reason(settings: GatewaySettings, listens_on: str = "", *, in_cluster
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return True if only this machine reaches the host name or IP address. 0.0.0.0 means all addresses."""
+    """Return True if only this machine can reach the host name or IP address. 0.0.0.0 means all addresses."""
     name = host.lower().removeprefix("[").removesuffix("]")
     if name in LOOPBACK_NAMES:
         return True

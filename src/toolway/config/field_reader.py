@@ -1,6 +1,6 @@
-"""Typed access to the keys of one object of a configuration file, with variables expanded.
+"""Typed access to the keys in one object of a configuration file, with variables expanded.
 
-Messages name the key and the JSON type of a wrong value, never the value: it may be a secret.
+Messages give the key and the JSON type of a wrong value, but never the value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class FieldReader:
-    """Reader for one object of a config file: each `get_…` removes, checks and returns a key.
+    """Reads one object in a config file: each `get_…` removes, checks, and returns a key.
 
-    A wrong value raises `ConfigError`. Keys not read yet are in `remaining`, warnings in `issues`.
+    A wrong value raises `ConfigError`. Keys that were not read yet are in `remaining`, and warnings in `issues`.
     """
 
     def __init__(self, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
@@ -69,7 +69,10 @@ class FieldReader:
         return self.expand_text(key, value)
 
     def get_plain_text(self, key: str) -> str:
-        """Return a text that cannot refer to a secret; "" if it is missing. Raises `ConfigError` if it does."""
+        """Return a string that must not refer to a secret, or "" if it is missing.
+
+        Raises `ConfigError` if it refers to a secret.
+        """
         value = self.get_text(key) or ""
         if has_secret(value):
             raise ConfigError(
@@ -137,10 +140,10 @@ class FieldReader:
         )
 
     def get_duration(self, key: str, default: float, *, allow_zero: bool = False) -> float:
-        """Return the duration under `key` in seconds; `default` if the key is missing.
+        """Return the duration under `key` in seconds, or `default` if the key is missing.
 
-        A number is in milliseconds, as in other MCP hosts; text has a unit (`"20s"`). Raises `ConfigError` if the value
-        is not a duration, or is 0 without `allow_zero`.
+        A number is in milliseconds, as in other MCP hosts. A string has a unit (`"20s"`). Raises `ConfigError` if the
+        value is not a duration, or is 0 without `allow_zero`.
         """
         value = self._pop(key)
         if value is None:
@@ -151,9 +154,9 @@ class FieldReader:
         return found
 
     def expand_text(self, key: str, text: str) -> str:
-        """Return a config text with its variables expanded. An unset variable causes a warning.
+        """Return a config string with its variables expanded. An unset variable causes a warning.
 
-        References to secrets and to unset variables stay in the text until the server is started.
+        References to secrets and to unset variables stay in the string until the server is started.
         """
         parts: list[str | SecretRef] = []
         for part in split_secret_refs(text):
@@ -189,7 +192,7 @@ class FieldReader:
     def reject_unknown(self, block_name: str, known_keys: str) -> None:
         """Raise `ConfigError` if the object has a key that was not read.
 
-        A misspelt key that is ignored could grant access or switch off a log.
+        If a misspelled key were ignored, it could grant access or switch off a log.
         """
         if self.remaining:
             unknown = ", ".join(sorted(self.remaining))[:200]
@@ -202,7 +205,10 @@ class FieldReader:
 
 
 def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
-    """Return the error for variables that are not set. `unset` maps each of them to the config key that uses it."""
+    """Return the error for variables that are not set.
+
+    `unset` maps each variable to the config key that uses it.
+    """
     names, first = ", ".join(unset), next(iter(unset))
     several = len(unset) > 1
     return ConfigError(
@@ -215,7 +221,7 @@ def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
 
 
 def renamed_hint(path: str) -> str:
-    """Return the hint with the new name of a renamed config key; "" for any other key.
+    """Return the hint with a renamed config key's new name, or "" for any other key.
 
     `path` is spelled as in `OLD_KEYS`, such as `limits.frame`.
     """
@@ -223,7 +229,7 @@ def renamed_hint(path: str) -> str:
 
 
 def parse_optional_block(block_name: str, block: Any, default: T, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
-    """Parse a config block that is an object, true (return `default`) or false (return None).
+    """Parse a config block that is an object, true (return `default`), or false (return None).
 
     A missing block counts as false. Raises `ConfigError` if the block has any other type, or if `parse` raises it.
     """
@@ -237,9 +243,9 @@ def parse_optional_block(block_name: str, block: Any, default: T, parse: Callabl
 
 
 def parse_duration(key: str, value: Any) -> float:
-    """Convert `20000` (milliseconds), `"20s"`, `"500ms"`, `"2m"` or `"1h"` to seconds.
+    """Convert `20000` (milliseconds), `"20s"`, `"500ms"`, `"2m"`, or `"1h"` to seconds.
 
-    Raises `ConfigError` if `value` is no such number or text.
+    Raises `ConfigError` if `value` is not a number or string like these.
     """
     if isinstance(value, str):
         found = _DURATION.fullmatch(value)
@@ -258,7 +264,10 @@ def parse_duration(key: str, value: Any) -> float:
 
 
 def require_object(key: str, value: Any) -> Mapping[str, Any]:
-    """Return the object under a key; an empty one if it is missing. Raises `ConfigError` if it is something else."""
+    """Return the object under a key, or an empty one if it is missing.
+
+    Raises `ConfigError` if the value is not an object.
+    """
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -276,7 +285,7 @@ def shorten_key(key: str) -> str:
 
 
 def quote_plain_word(value: str) -> str:
-    """Return `value` in quotes for an error message if it is one plain word, else a placeholder.
+    """Return `value` in quotes for an error message if it is one plain word, or else a placeholder.
 
     Any other text may be a misplaced secret.
     """
@@ -294,7 +303,7 @@ def json_type_name(value: Any) -> str:
 
 
 def _scalar_to_text(key: str, value: Any) -> str:
-    """Convert a text, number or boolean of a config file to text: `"args": ["--port", 8080]`.
+    """Convert a string, number, or boolean in a config file to a string: `"args": ["--port", 8080]`.
 
     Raises `ConfigError` for a value of any other type.
     """

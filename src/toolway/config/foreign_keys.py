@@ -79,10 +79,10 @@ _DESCRIPTIVE_KEYS: Final = frozenset(
 
 
 def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
-    """Add a warning to `fields.issues` for each key of a server entry that has no effect.
+    """Add a warning to `fields.issues` for each key in a server entry that has no effect.
 
-    These are the keys that no parser has read. Keys in `known` cause no warning here, because their own parsers check
-    them. Keys under `extras`, which `toolway clients import` kept for other hosts, are checked too.
+    These are the keys that no parser has read. Keys in `known` do not cause warnings here, because their own parsers
+    check them. Keys under `extras`, which `toolway clients import` kept for other hosts, are checked too.
     """
     known = tuple(known)
     keys = [key for key in fields.remaining if key not in known and key != "extras" and not is_descriptive_key(key)]
@@ -96,7 +96,7 @@ def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
 def warn_unread_root_keys(root: Mapping[str, Any], read: Iterable[str]) -> list[ConfigIssue]:
     """Return a warning for each key next to the server map that has no effect.
 
-    Unknown keys are in one warning, because the file may be the settings file of a program.
+    Unknown keys share one warning, because the file may be a program's settings file.
     """
     read = tuple(read)
     keys = [key for key in root if key not in read and not is_descriptive_key(key)]
@@ -140,5 +140,5 @@ def is_descriptive_key(key: str) -> bool:
 
 
 def _is_effective(key: str) -> bool:
-    """Return True if a key that `clients import` kept in `extras` has an effect in its own host."""
+    """Return True if a key that `clients import` kept in `extras` has an effect in the host that it came from."""
     return key not in ("type", "transport") and not is_descriptive_key(key)

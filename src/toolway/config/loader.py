@@ -1,4 +1,4 @@
-"""Loader of files with an `mcpServers` map: returns their servers and issues as a `LoadedConfig`.
+"""Loads files with an `mcpServers` map, and returns their servers and issues as a `LoadedConfig`.
 
 An invalid entry never hides the valid ones. Only a file that cannot be read at all is an error.
 """
@@ -50,7 +50,7 @@ _ENTRY_KEYS: Final = frozenset({"command", "type", "transport", *URL_KEYS})
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Servers, issues and gateway settings of one configuration file, or of all scopes merged.
+    """The servers, issues, and gateway settings in one configuration file, or in all scopes merged.
 
     A server with an issue of severity `error` is left out of `servers`.
     """
@@ -69,12 +69,15 @@ class LoadedConfig:
     approved_workflows: tuple[CapturedWorkflow, ...] | None = field(default=None, repr=False)
 
     def capture_workflows(self) -> tuple[CapturedWorkflow, ...]:
-        """Return the workflows that may be used; reads their files if they needed no approval."""
+        """Return the workflows that may be used.
+
+        If they needed no approval, this reads their files.
+        """
         return capture_workflows(self.gateway.workflows) if self.approved_workflows is None else self.approved_workflows
 
 
 def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:
-    """Load the servers and settings of a configuration file. An invalid entry becomes an issue.
+    """Load the servers and settings in a configuration file. An invalid entry becomes an issue.
 
     Raises `ConfigError` if the file cannot be read or parsed, has no server map, or has invalid gateway settings.
     """
@@ -83,7 +86,7 @@ def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None 
 
 
 def load_text(text: str, file: str, variables: Mapping[str, str]) -> LoadedConfig:
-    """Load the servers and settings of a configuration file from its text, as `load_file` does."""
+    """Load the servers and settings in the text of a configuration file, as `load_file` does."""
     with_file, issues = add_dotenv(file, variables)
     loaded = parse_config(text, file, with_file)
     issues += find_missing_env_files(loaded)
@@ -99,9 +102,9 @@ def dotenv_path(file: str) -> str:
 def add_dotenv(
     file: str, environment: Mapping[str, str], *, is_project: bool = False
 ) -> tuple[Mapping[str, str], list[ConfigIssue]]:
-    """Return the environment with the variables of the `.env` file next to a config file, and that file's issues.
+    """Return the environment plus the variables in the `.env` file next to a config file, and that file's issues.
 
-    Call it only for a config file that is trusted. If `is_project`, a `.env` that is a link out of the project is not
+    Call this only for a trusted config file. If `is_project` is True, a `.env` that is a link out of the project is not
     read.
     """
     path = dotenv_path(file)
@@ -129,7 +132,7 @@ def is_inside(path: str, folder: str) -> bool:
 def reject_outside_project(path: Path, root: Path) -> None:
     """Raise `ConfigError` if a project file is a symbolic link to a file outside the project folder `root`.
 
-    A repository may contain a link to any file: to one that is trusted for another project, or to one that we would
+    A repository may contain a link to any file: one that is trusted for another project, or one that we would
     overwrite.
     """
     if is_inside(os.fspath(path), os.fspath(root)):
@@ -144,7 +147,10 @@ def reject_outside_project(path: Path, root: Path) -> None:
 
 
 def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:
-    """Return a warning for each server with an `envFile` that does not exist: it will not start."""
+    """Return a warning for each server whose `envFile` does not exist.
+
+    Such a server will not start.
+    """
     found = []
     for name, server in loaded.servers.items():
         path = server.env_file
@@ -157,7 +163,7 @@ def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:
 
 
 def read_config_bytes(file: str) -> bytes:
-    """Return the content of a configuration file.
+    """Return a configuration file's content.
 
     Raises `ConfigError` if the file cannot be read, or is larger than `MAX_CONFIG_BYTES` (4 MiB).
     """
@@ -173,7 +179,7 @@ def read_config_bytes(file: str) -> bytes:
 
 
 def decode_config(data: bytes, file: str) -> str:
-    """Decode the content of a configuration file. Raises `ConfigError` if it is not UTF-8."""
+    """Decode a configuration file's content. Raises `ConfigError` if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
@@ -181,7 +187,7 @@ def decode_config(data: bytes, file: str) -> str:
 
 
 def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None = None) -> LoadedConfig:
-    """Parse the text of a configuration file. An invalid server entry becomes an issue.
+    """Parse a configuration file's text. An invalid server entry becomes an issue.
 
     Raises `ConfigError` if the text is not JSON, has no server map, or has invalid gateway settings.
     """
@@ -205,7 +211,10 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
 
 
 def _with_guard_facts(servers: dict[str, Server], file: str) -> dict[str, Server]:
-    """Return the servers, each with what start guards read about it from their files next to the config file."""
+    """Return the servers with what start guards know about each.
+
+    The guards read this from their files next to the config file.
+    """
     if not file or all(server.command is None for server in servers.values()):
         return servers
     for part, guard in registry.start_guards().items():
@@ -215,7 +224,7 @@ def _with_guard_facts(servers: dict[str, Server], file: str) -> dict[str, Server
 
 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:
-    """Return the key path of the server map in a config file, as `("mcpServers",)`, and the map.
+    """Return the key path of a config file's server map, such as `("mcpServers",)`, and the map.
 
     Without such a key, the root object is the map and the path is empty. A list of entries with a `name` is converted
     to a map. Raises `ConfigError` if neither is a map or list of server entries.
@@ -239,10 +248,10 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
 
 
 def find_server_map_key(config: Mapping[str, Any]) -> str | None:
-    """Return the key, such as `mcpServers`, that holds the servers in a Python mapping; None if it has none.
+    """Return the key, such as `mcpServers`, that holds the servers in a Python mapping, or None if it has none.
 
-    Then the mapping itself maps names to servers, and a server may have the name `servers`: its value has the keys of
-    a server entry, or is not a map.
+    In that case, the mapping itself maps names to servers. A server may even be called `servers`: its value has the
+    keys of a server entry, or is not a map.
     """
     for key in SERVER_MAP_KEYS:
         value = config.get(key)
@@ -258,7 +267,8 @@ def _is_entry_list(values: list[Any]) -> bool:
 def name_entries(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Convert a list of server entries, each with a `name`, to a map by name.
 
-    An entry without a name is `server-1`, by its place in the list. A name that is taken gets the place appended.
+    An entry without a name is called `server-1`, after its place in the list. If a name is taken, the place is
+    appended.
     """
     found: dict[str, Any] = {}
     for number, entry in enumerate(entries, 1):
@@ -270,9 +280,9 @@ def name_entries(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def find_toolway_block(document: jsonc.JsonDocument) -> Any:
-    """Return the `toolway` block of a config file, with the groups that other hosts keep next to the servers.
+    """Return a config file's `toolway` block, with the groups that other hosts keep next to the servers.
 
-    None if there is neither.
+    Return None if the file has neither.
     """
     root = document.value
     if not isinstance(root, dict):
@@ -288,7 +298,7 @@ def find_toolway_block(document: jsonc.JsonDocument) -> Any:
 
 
 class _ConfigParser:
-    """Parser of one configuration file. It collects the issues of all entries in `issues`."""
+    """Parses one configuration file. `issues` collects the issues of all entries."""
 
     def __init__(
         self, document: jsonc.JsonDocument, file: str, root: jsonc.JsonPath, variables: Mapping[str, str]
@@ -306,9 +316,10 @@ class _ConfigParser:
                 self._duplicates.setdefault(duplicate.path[len(root)], duplicate)
 
     def assign_names(self, entries: Mapping[str, Any]) -> dict[str, str]:
-        """Return the server name for each key of the server map.
+        """Return the name of the server for each key in the server map.
 
-        An invalid name is normalized. If the normalized name is taken, the entry is left out with an issue.
+        An invalid name is normalized. If the normalized name is already taken, the entry is left out, and an issue is
+        added.
         """
         taken = {name for name in entries if _is_valid_name(name)}
         names = {}
@@ -339,7 +350,7 @@ class _ConfigParser:
     def apply_default_timeout(
         self, servers: dict[str, Server], entries: Mapping[str, Any], names: Mapping[str, str]
     ) -> dict[str, Server]:
-        """Apply `toolway.timeout` to the servers without their own `timeout`."""
+        """Apply `toolway.timeout` to the servers that have no `timeout`."""
         block = self._block
         if not isinstance(block, dict) or block.get("timeout") is None:
             return servers
@@ -382,7 +393,7 @@ class _ConfigParser:
     def parse_network_policy(self) -> NetworkPolicy:
         """Return the network policy in the `toolway` block.
 
-        If it is invalid, an issue is added and only public addresses are allowed.
+        If it is invalid, an issue is added, and only public addresses are allowed.
         """
         try:
             return parse_network_policy(self._block, self._variables)
@@ -394,8 +405,8 @@ class _ConfigParser:
     def parse_gateway_settings(self) -> GatewaySettings:
         """Return the gateway settings in the `toolway` block.
 
-        Raises `ConfigError` if a setting is invalid or occurs twice: settings applied in part could grant access to
-        anyone.
+        Raises `ConfigError` if a setting is invalid or occurs twice, because applying only some settings could grant
+        access to anyone.
         """
         for duplicate in self._document.duplicates.values():
             if duplicate.path[0] == TOOLWAY_BLOCK:

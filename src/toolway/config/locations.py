@@ -1,4 +1,4 @@
-"""Paths of Toolway's own files: user, project and local configuration, and gateway state."""
+"""The paths of Toolway's own files: user, project, and local configuration, and gateway state."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _private_files: set[str] = set()
 
 
 class ConfigPaths(msgspec.Struct, frozen=True):
-    """Paths of Toolway's configuration files for one working directory, by scope.
+    """The paths of Toolway's configuration files for one working directory, by scope.
 
-    `project` contains only existing files. The files `user` and `local` may be missing.
+    `project` contains only existing files. The `user` and `local` files may be missing.
     """
 
     root: Path  # root folder of the project
@@ -71,7 +71,7 @@ def no_config_error(paths: ConfigPaths) -> ConfigError:
 def _find_project_root(directory: Path, home: Path) -> Path:
     """Return the nearest folder, from `directory` upwards, with a project file or `.git`.
 
-    The search ends below the home folder. If it finds nothing, return `directory`.
+    The search stops below the home folder. If it finds nothing, return `directory`.
     """
     for folder in (directory, *directory.parents):
         if folder != directory and _is_same_path(folder, home):
@@ -91,25 +91,26 @@ def _is_same_path(one: Path, other: Path) -> bool:
 
 
 def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders with Toolway's tokens, keys, secrets and configuration, which no server needs."""
+    """Return the folders with Toolway's tokens, keys, secrets, and configuration, which servers never need."""
     found = (state_folder(environ), data_folder(environ), config_folder(environ), gateway_state_folder(environ))
     return tuple(folder for folder in found if folder is not None)
 
 
 def add_private_file(path: str | os.PathLike[str]) -> None:
-    """Remember a file with a secret of this process, such as the cluster key, to hide it from servers."""
+    """Remember a file with a secret that this process uses, such as the cluster key, to hide it from servers."""
     _private_files.add(os.path.abspath(path))
 
 
 def private_files() -> tuple[str, ...]:
-    """Return the files to hide from servers that were added by `add_private_file`."""
+    """Return the files that `add_private_file` was told to hide from servers."""
     return tuple(sorted(_private_files))
 
 
 def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the state folder of a gateway: `$TOOLWAY_STATE`, else the default folder.
+    """Return a gateway's state folder: `$TOOLWAY_STATE`, or else the default folder.
 
-    None if neither `XDG_STATE_HOME` nor `HOME` is set. The gateway uses the folder, and the commands that inspect it.
+    Return None if neither `XDG_STATE_HOME` nor `HOME` is set. The gateway uses this folder, and so do the commands that
+    inspect it.
     """
     if environ.get(STATE_FOLDER_VARIABLE):
         return Path(environ[STATE_FOLDER_VARIABLE])
@@ -124,18 +125,18 @@ _LONG_PATH: Final = "\\\\?\\"  # prefix of paths that may have more than 260 cha
 
 
 def profile_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders in which Windows lets only their user, the system and administrators read."""
+    """Return the folders that, on Windows, only their user, the system, and administrators can read."""
     return tuple(environ[name] for name in PROFILE_VARIABLES if environ.get(name))
 
 
 def is_outside(folder: str, profile: Iterable[str]) -> bool:
-    """Return True if a Windows folder is outside all folders of a profile; False if the profile is unknown."""
+    """Return True if a Windows folder is outside all folders of a profile, or False if the profile is unknown."""
     places = [_comparable_path(each) for each in profile]
     return bool(places) and not any(_comparable_path(folder).is_relative_to(each) for each in places)
 
 
 def _comparable_path(path: str) -> PureWindowsPath:
-    """Return a Windows path for comparison: without `..` and long-path prefix, in lower case."""
+    """Return a Windows path in a form for comparing: without `..` and long-path prefix, in lower case."""
     path = path.replace("/", "\\")
     if path.startswith(_LONG_PATH):
         path = path.removeprefix(_LONG_PATH)

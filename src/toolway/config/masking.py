@@ -1,4 +1,4 @@
-"""Masking of secrets in output: from server entries, the environment and secret references.
+"""Masks secrets in output: those in server entries, in the environment, and behind secret references.
 
 `build_masker` masks the values in any text, such as a server's stderr. `mask_value` returns an entry without them.
 """
@@ -34,10 +34,10 @@ _NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*
 
 
 def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Callable[[str], str]:
-    """Return a function that replaces all known secrets in a string by `***`.
+    """Return a function that replaces all known secrets in a string with `***`.
 
-    Known are the secrets of these servers and of the environment, and each secret that this process has resolved. The
-    `names` of servers are not secrets, even if a variable has such a value.
+    Known secrets are the ones in these server entries and in the environment, and each secret that this process has
+    resolved. Server names are not masked, even if a variable has the same value, so pass them as `names`.
     """
     found = {each for server in servers for each in _server_secrets(server)} | set(find_environment_secrets())
     secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS and each not in names}
@@ -50,8 +50,8 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
 def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
     """Return a function that masks secrets in an entry that a user reviews before it is used.
 
-    You must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
-    also occurs in the command: an entry could hide an argument by repeating it in `env`.
+    You must see what the entry runs. So a value in `env` is only masked if it is clearly a secret and does not
+    also occur in the command. Otherwise an entry could hide an argument by repeating it in `env`.
     """
     found = set(find_environment_secrets())
     for server in servers:
@@ -72,7 +72,7 @@ def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
 def name_secrets(servers: Mapping[str, Server], text: str) -> list[str]:
     """Return what masking hides in a text, such as `the secret API_TOKEN of server bank`.
 
-    For a user who must know what is sent, but must not read it.
+    This is for a user who must know what is sent, but must not read it.
     """
     found: dict[str, None] = {}
     for server, entry in servers.items():
@@ -96,7 +96,7 @@ def _replacer_of(secret: str) -> Callable[[str], str]:
 
 
 def find_named_values(server: Server) -> dict[str, str]:
-    """Return the masked values of `env` and `headers` of a server entry, with the name of each.
+    """Return the masked values in a server entry's `env` and `headers`, with the name of each.
 
     References that are not resolved are left out.
     """
@@ -110,7 +110,7 @@ def find_named_values(server: Server) -> dict[str, str]:
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
-    """Return a function that hides the secrets of the current server entries in a string.
+    """Return a function that hides the current server entries' secrets in a string.
 
     Its list of secrets is rebuilt when the servers change, not for every text.
     """
@@ -129,7 +129,7 @@ def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], 
 
 
 def _all_headers(server: Server) -> list[tuple[str, str]]:
-    """Return the headers of an entry, with those in the settings of its transport."""
+    """Return an entry's headers, including those in its transport's settings."""
     return [*server.headers.items(), *((name, value) for kind, name, value in _own_strings(server) if kind == "header")]
 
 
@@ -163,9 +163,10 @@ def _server_secrets(server: Server, *, with_headers: bool = True) -> Iterator[st
 
 
 def find_result_secrets(server: Server) -> Iterator[str]:
-    """Yield the secrets of a resolved server entry that must be removed from the results of the server.
+    """Yield the secrets in a resolved server entry that must be removed from the server's results.
 
-    They are fewer than those masked in logs: a result is data, and an ordinary value of `env` may be a word in it.
+    These are fewer than the ones masked in logs, because a result is data, and an ordinary value in `env` may be a word
+    in it.
     """
     for name, value in server.env.items():
         if is_secret_name(name) or looks_like_secret(name, value):
@@ -202,8 +203,8 @@ def find_secrets_in_args(args: Iterable[str]) -> Iterator[str]:
 def mask_value(value: Any, *path: str) -> Any:
     """Return a server entry, or its part at `path`, with each plain-text secret masked as `***`.
 
-    References to secrets and variables always stay, even inside a masked string: what a string runs, reads and sends
-    must be visible before a user approves it.
+    References to secrets and variables always stay, even inside a masked string, because a user must be able to see
+    what a string runs, reads, and sends before approving it.
     """
     if isinstance(value, Mapping):
         return {str(key): mask_value(inner, *path, str(key)) for key, inner in value.items()}
@@ -220,9 +221,9 @@ def mask_value(value: Any, *path: str) -> Any:
 
 
 def mask_entry(value: Any, *path: str) -> Any:
-    """Return a server entry, or its part at `path`, for display: as `mask_value`, and with the values of `env` masked.
+    """Return a server entry, or its part at `path`, for display: masked as by `mask_value`.
 
-    `env` values that are harmless, such as `production` or the path of a folder, stay.
+    The values in `env` are masked too. Harmless values in `env`, such as `production` or a folder's path, stay.
     """
     if isinstance(value, Mapping):
         return {str(key): mask_entry(inner, *path, str(key)) for key, inner in value.items()}
@@ -244,7 +245,7 @@ def _split_variables(value: str) -> list[str]:
 def _is_credential(path: tuple[str, ...], name: str) -> bool:
     """Return True if the config key at `path` holds a credential for a server.
 
-    These are all headers except harmless ones such as `Accept`, and what the transport of a part names.
+    This is true for all headers except harmless ones such as `Accept`, and for what a part's transport names.
     """
     if "headers" in path[:-1]:
         return name.lower() not in _HARMLESS_HEADERS
@@ -258,9 +259,9 @@ def _is_credential(path: tuple[str, ...], name: str) -> bool:
 
 
 def _has_plain_text(value: str) -> bool:
-    """Return True if `value` has text besides variables and the name of an authentication scheme.
+    """Return True if `value` has text other than variables and the name of an authentication scheme.
 
-    `Bearer ${TOKEN}` has no such text; `Bearer abc` has.
+    So it is False for `Bearer ${TOKEN}`, and True for `Bearer abc`.
     """
     return bool(_AUTH_SCHEME.sub("", _VARIABLE.sub("", value), count=1).strip())
 
@@ -273,7 +274,10 @@ def _mask_plain_parts(text: str) -> str:
 
 
 def _mask_texts(secrets: set[str], text: str) -> str:
-    """Return the text with each of the `secrets` masked. References such as `${keyring:x}` stay visible."""
+    """Return the text with each of the `secrets` masked.
+
+    References such as `${keyring:x}` stay visible.
+    """
     plain = {part for secret in secrets for part in split_references(secret) if isinstance(part, str) and part}
     if not plain:
         return text

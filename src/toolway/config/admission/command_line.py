@@ -32,7 +32,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class _Runner(NamedTuple):
-    """A program that downloads a package and runs it, and the words that may precede the package."""
+    """A program that downloads a package and runs it, and the words that may come before the package."""
 
     package: re.Pattern[str]
     example: str  # a package as it must be written
@@ -158,12 +158,12 @@ def split_line(line: str) -> tuple[str, ...]:
 
 
 def program_name(command: str) -> str:
-    """Return the name of a program without folder and suffix: `/usr/bin/npx` and `npx.cmd` are npx."""
+    """Return a program's name without folder and suffix: `/usr/bin/npx` and `npx.cmd` are both npx."""
     return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", PurePath(command.replace("\\", "/")).name.lower())
 
 
 def is_interpreter(command: str) -> bool:
-    """Return True for a program that runs scripts, with or without its version: python, python3.11, node-20."""
+    """Return True if a program runs scripts, with or without a version in its name: python, python3.11, node-20."""
     name = program_name(command)
     return any(_INTERPRETER.fullmatch(each) for each in (name, _VERSION_SUFFIX.sub("", name).rstrip("-")))
 
@@ -171,9 +171,9 @@ def is_interpreter(command: str) -> bool:
 def check_command_line(
     words: Sequence[str], lines: Iterable[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
 ) -> Rejection | None:
-    """Return why a command line is rejected; None if one of the allowed `lines` covers it.
+    """Return why a command line is rejected, or None if one of the allowed `lines` covers it.
 
-    `volumes` are the folders that a container may mount, `variables` the environment variables that it may get.
+    `volumes` are the folders that a container may mount, and `variables` the environment variables it may receive.
     """
     words = tuple(words)
     listed = sorted((split_line(line) for line in lines), key=len)
@@ -246,9 +246,9 @@ def _split_runner_words(
 def _check_rest(
     line: tuple[str, ...], words: tuple[str, ...], volumes: Collection[str], variables: Collection[str]
 ) -> Rejection | None:
-    """Return why the words after a listed command line are rejected; None if they are allowed.
+    """Return why the words after an allowed command line are rejected, or None if they are allowed.
 
-    `line` is the listed line, `words` the whole command line, which begins with it.
+    `line` is the allowed line, and `words` is the whole command line, which begins with it.
     """
     program = program_name(line[0])
     is_whole_line = len(line) > 1 and line == words
@@ -272,9 +272,9 @@ def _check_rest(
 
 
 def _mounted_folder(flag: str, value: str) -> str:
-    """Return the folder of this machine that a volume flag of `docker run` mounts.
+    """Return the folder on this machine that a volume flag of `docker run` mounts.
 
-    Empty if the value has another form.
+    Return "" if the value has another form.
     """
     if flag == "--mount":
         parts = dict(part.partition("=")[::2] for part in value.split(","))

@@ -1,7 +1,7 @@
-"""Rules for a server entry from an untrusted sender: every command, key or address not listed is rejected.
+"""Rules for server entries from untrusted senders: any command, key, or address that is not listed is rejected.
 
-A URL is accepted if it leads to a public address, or to one that you allowed. A command line, its variables
-and its folders must be listed by you, or have the form in which documents describe packages.
+A URL is accepted if it leads to a public address, or to one that you allowed. You must list a command
+line and its variables and folders, or they must have the form in which documents describe packages.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ADMISSION_CODE: Final = "E-ADMISSION"
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True):
-    """What a server entry from an untrusted author may use: commands, variables, folders, secrets.
+    """What a server entry from an untrusted author may use: commands, variables, folders, and secrets.
 
-    For `/admin` you list them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
-    document declares, and from the values that the user gave.
+    For `/admin`, you list them in `toolway.gateway`. For a `server.json` or a bundle, they follow from what
+    the document declares, and from the values that the user gave.
     """
 
     commands: tuple[str, ...] = ()  # command lines, or their first words
@@ -59,7 +59,7 @@ def as_untrusted(server: Server) -> Server:
 
 
 def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolicy = PUBLIC_ONLY) -> Rejection | None:
-    """Return why an admission policy rejects an untrusted server entry; None if it is allowed."""
+    """Return why an admission policy rejects an untrusted server entry, or None if it is allowed."""
     for reference in list_secret_refs(server):
         if reference.kind != "keyring" or reference.target not in policy.secrets:
             return Rejection("a secret reference would read files or run commands on this machine")
@@ -89,10 +89,10 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
 
 
 def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPolicy) -> Rejection | None:
-    """Return why an untrusted server entry is not safe to write to a config file; None if it is safe.
+    """Return why it is not safe to write an untrusted server entry to a config file, or None if it is safe.
 
-    `check_entry` has accepted the entry before. In a config file it would count as an entry of the administrator: its
-    references would be resolved, and its private addresses would be allowed.
+    `check_entry` has already accepted the entry. In a config file, it would be treated as the administrator's entry:
+    its references would be resolved, and its private addresses would be allowed.
     """
     from toolway.config.approval.accesses import iter_texts  # loads the parser of entries, which settings do not need
     from toolway.config.variables import split_references
@@ -112,8 +112,8 @@ def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPo
 def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
     """Return `server` with the restrictions of `configured`, the entry that it replaces.
 
-    A restriction that `server` does not set is copied, and the deny lists are joined. Return a rejection if `server`
-    sets another value.
+    A restriction that `server` does not set is copied, and the deny lists are joined. If `server` sets a different
+    value, return a rejection.
     """
     kept: dict[str, Any] = {"denied_tools": tuple(dict.fromkeys((*configured.denied_tools, *server.denied_tools)))}
     if configured.allowed_tools is not None:
@@ -144,9 +144,9 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
 
 
 def with_guard_facts_of(server: Server, configured: Iterable[Server]) -> Server:
-    """Return an added `server` with the restrictions of start guards, such as the lock file of the configured servers.
+    """Return an added `server` with the start guards' restrictions, such as the configured servers' lock file.
 
-    A guard that has facts about the server already does not change them.
+    Guards that already know about this server are not affected.
     """
     known = [each.guard_facts for each in configured]
     added = dict(server.guard_facts)
@@ -184,14 +184,14 @@ _RESTRICTIONS: Final = {
 
 
 def rejection_error(name: str, rejection: Rejection, hint: str) -> ConfigError:
-    """Return the error for a rejected server entry. `hint` says how the entry can be added."""
+    """Return the error for a rejected server entry. `hint` says how to add the entry anyway."""
     return ConfigError(f"server {name!r} rejected", detail=rejection.reason, hint=hint, code=ADMISSION_CODE)
 
 
 def _check_addresses(server: Server, addresses: NetworkPolicy) -> Rejection | None:
-    """Return why an IP address in the URLs of a server is rejected; None if all are accepted.
+    """Return why an IP address in a server's URLs is rejected, or None if all are accepted.
 
-    Host names are not resolved here: their addresses are checked when a connection is opened.
+    Host names are not resolved here. Their addresses are checked when a connection is opened.
     """
     from toolway.network.resolver import AddressDenied, check_ip_literal  # loads asyncio, which settings do not need
 
@@ -215,7 +215,7 @@ def _check_command(server: Server, policy: AdmissionPolicy) -> Rejection | None:
 
 
 def _runs_own_files(words: Sequence[str], folder: str) -> bool:
-    """Return True if a bundle's command line runs a program or a script of the bundle, without flags before it."""
+    """Return True if a bundle's command line runs a program or script in the bundle, without flags before it."""
     if _is_below(words[0], folder):
         return True
     if words[0] != program_name(words[0]):
@@ -252,7 +252,7 @@ def _is_plain(path: str) -> bool:
 
 
 def runner_commands(registry: str) -> tuple[str, ...]:
-    """Return the commands that run packages of a registry (npm, pypi, oci or nuget), such as npx for npm."""
+    """Return the commands that run a registry's packages (npm, pypi, oci, or nuget), such as npx for npm."""
     return _RUNNERS_BY_REGISTRY.get(registry, ())
 
 

@@ -1,7 +1,7 @@
 """Environment variables that the untrusted author of a server entry may set for the server.
 
-A variable must be named by a user, or declared by the document that describes the server. Variables that make a
-program load other code, use another package index or talk to another address are never allowed.
+A user must have named the variable, or the document that describes the server must declare it. Variables that make a
+program load other code, use another package index, or talk to another address are never allowed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def is_never_allowed(name: str) -> bool:
 
 
 def check_variables(env: Mapping[str, str], declared: Collection[str], by_a_user: Collection[str]) -> Rejection | None:
-    """Return why a variable of an entry is rejected; None if all are accepted.
+    """Return why one of an entry's variables is rejected, or None if all are accepted.
 
-    `declared` are the names that may be set, `by_a_user` the ones among them that a user named or gave a value.
+    `declared` are the names that may be set, and `by_a_user` the ones that a user named or gave a value.
     """
     for name in env:
         if is_never_allowed(name):

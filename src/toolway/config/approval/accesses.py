@@ -1,6 +1,6 @@
-"""Lists what a config file's entries run, read and send, for deciding whether to trust it.
+"""Lists what a config file's entries run, read, and send, for deciding whether to trust it.
 
-Only the text of the file is examined: no variable is expanded and no reference is resolved.
+This only examines the file's text: variables are not expanded, and references are not resolved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHOLE_ENVIRONMENT: Final = "all variables of your environment"
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One program that a config file runs, or data that it reads or sends, with the key that configures it."""
+    """A program that a config file runs, or data that it reads or sends, with the key that configures this."""
 
     kind: AccessKind
     what: str  # a command line, a path, or a reference as written
@@ -56,14 +56,14 @@ def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]
 
 
 def audit_signer(block: Any) -> str:
-    """Return the command of `toolway.audit.signer` in a `toolway` block; "" if there is none."""
+    """Return the command in a `toolway` block's `toolway.audit.signer`, or "" if it is not set."""
     audit = block.get("audit") if isinstance(block, Mapping) else None
     signer = audit.get("signer") if isinstance(audit, Mapping) else None
     return signer if isinstance(signer, str) else ""
 
 
 def agent_entries(block: Any) -> Mapping[str, Any]:
-    """Return the entries of `toolway.agents` in a `toolway` block, by name."""
+    """Return the entries in a `toolway` block's `toolway.agents`, by name."""
     found = block.get("agents") if isinstance(block, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
@@ -84,7 +84,7 @@ def agent_accesses(entry: Any, key: str) -> list[Access]:
 
 
 def model_url_accesses(urls: Any) -> list[Access]:
-    """Return an access for each address in `toolway.modelUrls`: it may get the API key of a model provider."""
+    """Return one access for each address in `toolway.modelUrls`, which may receive a model provider's API key."""
     listed = urls if isinstance(urls, list) else [urls] if urls else []
     return [Access("sends", "the API keys of model providers", "toolway.modelUrls", to=str(each)) for each in listed]
 
@@ -114,7 +114,7 @@ def entry_accesses(entry: Any, server: str = "") -> list[Access]:
 
 
 def runs_secret_command(value: Any) -> bool:
-    """Return True if a text in a config file, at any depth, has a reference `${command:…}`."""
+    """Return True if any text in a config file value, however deep, has a reference `${command:…}`."""
     return any(
         isinstance(part, WrittenReference) and part.kind == "command"
         for _, text in iter_texts(value)
@@ -144,7 +144,10 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 
 
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
-    """Return the receiver of the value under `key` of a server entry: its command line, or the host of a URL in it."""
+    """Return who receives the value under `key` in a server entry.
+
+    This is the entry's command line, or the host of a URL in it.
+    """
     auth, own = entry.get("auth"), find_own_transport(entry)
     settings = entry[own.kind] if own is not None and isinstance(entry[own.kind], Mapping) else {}
     if key == "healthCheckUrl":
@@ -169,7 +172,7 @@ def _block_receiver(block: Any, key: str, text: str) -> str:
 
 
 def _origin(url: str) -> str:
-    """Return scheme and host of a URL, without path and query, which may contain a secret."""
+    """Return a URL's scheme and host, leaving out path and query, which may contain a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -178,9 +181,9 @@ def _origin(url: str) -> str:
 
 
 def iter_texts(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield each text inside a JSON value, with the path of its key. Items of a list have the path of the list.
+    """Yield each string inside a JSON value, with its key path. Items of a list have the list's path.
 
-    It uses no recursion, because a file may be deeply nested.
+    This does not use recursion, because a file may be deeply nested.
     """
     pending = [("", value)]
     while pending:

@@ -1,13 +1,13 @@
-"""Entries of the user's own files that need review, because another program may have written them.
+"""Entries in the user's own files that need review, because another program may have written them.
 
-An entry that runs a command, or sends a secret or a variable, is used only if a user approved its content: by
-writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust NAME`. What is there at the first start
-counts as approved. A plain URL needs none of this. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all
-its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command,
-`toolway.modelUrls`, which gets API keys, each agent, and each workflow with the contents of its files. The workflow
-files of a project wait too: the trust in the project's config file says nothing about them.
+An entry that runs a command, or sends a secret or a variable, is only used if a user approved its content: by writing
+it with `toolway add`, `edit`, `init`, or `import`, or with `toolway trust NAME`. What exists at the first start counts
+as approved. A plain URL does not need approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all its
+entries, but this setting must itself be approved like an entry. The same goes for `toolway.audit.signer`, which is a
+command, `toolway.modelUrls`, which receive API keys, each agent, and each workflow with the contents of its files. A
+project's workflow files must be approved too: trust in the project's config file does not cover them.
 
-The library (`Hub`) works without approvals: the program decides which files it reads.
+The library (`Hub`) works without approvals, because the program decides which files it reads.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _PASSED_VALUES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldEntry:
-    """Entry that needs review: a server, a setting, an agent or a workflow."""
+    """An entry that needs review: a server, a setting, an agent, or a workflow."""
 
     name: str  # as written in the file; of a setting or an agent: its path in the file
     file: str
@@ -124,10 +124,11 @@ class HeldEntry:
 
 
 class ApprovalGate:
-    """Decides which entries of the user's own config files may be used, based on the trust store.
+    """Decides which entries in the user's config files may be used, based on the trust store.
 
-    The first load of the files may approve all entries that it finds (`start`); every later load uses only approved
-    entries. An entry that this process approved stays approved for it even if the trust store cannot be written.
+    The first time the files are loaded, all entries found may be approved (`start`). Every later load only uses
+    approved entries. An entry that this process approved stays approved for this process, even if the trust store
+    cannot be written.
     """
 
     def __init__(self, store: TrustStore | None, named: NamedFileRule = "ignore") -> None:
@@ -147,14 +148,14 @@ class ApprovalGate:
 
     @property
     def covers_named(self) -> bool:
-        """Return True if entries of a file given with `--config` need review too."""
+        """Return True if the entries in a file given with `--config` need review too."""
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:
-        """Register a load of config files. Return True if the caller must trust all entries it finds.
+        """Note that config files are being loaded. Return True if the caller must trust all entries it finds.
 
-        True only at the first load in this process: if no approvals are stored yet for this user or for `named_file`,
-        or if all entries of a named file count as approved.
+        This is only the case for the first load in this process, if no approvals are stored yet for this user or for
+        `named_file`, or if all entries in a named file count as approved.
         """
         is_first_load, self._is_started = not self._is_started, True
         if not is_first_load:
@@ -175,7 +176,8 @@ class ApprovalGate:
     ) -> None:
         """Trust a file's current entries: in this process, and in the trust store if it is writable.
 
-        `dotenv` has the variables of the `.env` file next to it, `workflows` the workflows that it defines or names.
+        `dotenv` has the variables in the `.env` file next to it, and `workflows` the workflows that it defines or
+        names.
         """
         found = find_approvable(file, entries, block, dotenv, workflows)
         digests = list(dict.fromkeys(each.digest for each in found))
@@ -193,9 +195,10 @@ class ApprovalGate:
         dotenv: Mapping[str, str],
         workflows: Iterable[CapturedWorkflow] = (),
     ) -> list[HeldEntry]:
-        """Return a file's entries that are not trusted, and its workflows.
+        """Return the entries and workflows in a file that are not trusted.
 
-        `dotenv` has the variables of the `.env` next to it, `workflows` the workflows that it defines or names.
+        `dotenv` has the variables in the `.env` file next to it, and `workflows` the workflows that it defines or
+        names.
         """
         approved = set(self._taken.get(os.path.abspath(file), ()))
         if self._store is not None:
@@ -214,8 +217,8 @@ def approve_written(
 ) -> None:
     """Trust entries that a user wrote with a Toolway command: those in `after` but not in `before`.
 
-    An entry that another program wrote before still needs review; with `keep_waiting` even if the command has
-    changed it. Raises `ConfigError` if the store cannot be written.
+    An entry that another program wrote earlier still needs review. With `keep_waiting`, it needs review even if the
+    command has changed it. Raises `ConfigError` if the store cannot be written.
     """
     if not store.has_entries:
         return  # the first load takes all that is there
@@ -231,7 +234,7 @@ def approve_written(
 
 
 def count_waiting(names: Iterable[str], kind: str = "command") -> str:
-    """Return how many entries need review: `1 new command needs your review: toolway trust planted`."""
+    """Return how many entries need review, such as `1 new command needs your review: toolway trust planted`."""
     found = list(names)
     if len(found) == 1:
         return f"1 new {kind} needs your review: toolway trust {found[0]}"
@@ -239,10 +242,10 @@ def count_waiting(names: Iterable[str], kind: str = "command") -> str:
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
-    """Return a digest of everything a server entry runs, reads and sends, without its name.
+    """Return a digest of everything a server entry runs, reads, and sends, without its name.
 
-    Variables of `.env` count if they decide what runs, or where something is sent: another program could write them
-    there instead of into the entry.
+    Variables in `.env` are included if they affect what runs or where something is sent, because another program could
+    write them there instead of into the entry.
     """
     used = _used_variables(entry, dotenv)
     if isinstance(entry, Mapping):
@@ -251,7 +254,10 @@ def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
 
 
 def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
-    """Return the `.env` variables that change what an entry does; those only passed to the server are left out."""
+    """Return the `.env` variables that change what an entry does.
+
+    Variables that are only passed to the server are left out.
+    """
     if not dotenv:
         return {}
     own = find_own_transport(entry) if isinstance(entry, Mapping) else None
@@ -266,19 +272,22 @@ def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_passed_value(key: str, passed: tuple[str, ...]) -> bool:
-    """Return True if the value of this key of an entry, such as a token, is only passed on and selects no program."""
+    """Return True if the value under this key of an entry, such as a token, is only passed on.
+
+    Such a value does not affect which program runs.
+    """
     return key.startswith(passed) and not (key.startswith("env.") and is_never_allowed(key[4:]))
 
 
 def json_digest(value: Any) -> str:
-    """Return the SHA-256 digest of a JSON value. It does not depend on the order of keys."""
+    """Return a JSON value's SHA-256 digest, which does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def find_held_workflows(file: str, workflows: Iterable[CapturedWorkflow], approved: Collection[str]) -> list[HeldEntry]:
-    """Return a trusted project file's workflow files that are not trusted.
+    """Return the untrusted workflow files that a trusted project file lists.
 
-    Inline definitions do not need their own approval: they are part of the trusted file.
+    Inline definitions do not need separate approval, because they are part of the trusted file.
     """
     found = (_workflow_entry(file, each) for each in workflows if each.file and not each.problem)
     return [replace(each, in_project=True) for each in found if each.digest not in approved]
@@ -290,7 +299,7 @@ def held_agents(held: Iterable[HeldEntry]) -> frozenset[str]:
 
 
 def workflow_digest(workflow: CapturedWorkflow) -> str:
-    """Return the digest that trust in a workflow is based on: its location and all its content."""
+    """Return the digest that trust in a workflow is based on, covering its location and all its content."""
     return json_digest(workflow.identity)
 
 
@@ -313,7 +322,7 @@ def find_approvable(
     dotenv: Mapping[str, str],
     workflows: Iterable[CapturedWorkflow],
 ) -> list[HeldEntry]:
-    """Return everything in a file that can be trusted: entries, settings, agents and workflows."""
+    """Return everything in a file that can be trusted: entries, settings, agents, and workflows."""
 
     def add(name: str, entry: Any, digest: str, kind: HeldKind) -> None:
         server = "" if kind == "server" else name

@@ -1,4 +1,4 @@
-"""Trust store: which project files and own entries a user trusts, by content."""
+"""The trust store: which project files, and which entries in their own files, a user trusts, by content."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MAX_APPROVED_ENTRIES: Final = 2000  # digests per file; the oldest are dropped
 
 
 class TrustStore:
-    """Store of the project files and entries that the user trusts, in a JSON file of the state folder.
+    """The project files and entries that the user trusts, in a JSON file in the state folder.
 
-    A project file (`is_trusted`) starts programs, and everyone who can change the repository can change it. So nothing
-    in it is used before the user has reviewed it, and any change needs a new review. Trust is bound to the real folder
-    of the project, the file name and the file's content, so it serves no other project. A content with
-    `${command:…}` needs an explicit permission to run commands.
+    A project file (`is_trusted`) starts programs, and everyone who can change the repository can change the file. So
+    nothing in it is used until the user has reviewed it, and any change needs a new review. Trust is bound to the
+    project's real folder, the file name, and the file's content, so it does not carry over to another project. Content
+    with `${command:…}` also needs explicit permission to run commands.
 
-    The workflow files that a project file names are approved one by one, by their digests (`approved_workflows`).
+    The workflow files that a project file names are approved one by one, by digest (`approved_workflows`).
 
-    Entries of the user's own files (`approved_entries`) are approved by their digests. See `held_entries.py`.
+    Entries in the user's own files (`approved_entries`) are approved by digest. See `held_entries.py`.
 
-    An unreadable trust store trusts nothing.
+    If the trust store cannot be read, nothing is trusted.
     """
 
     def __init__(self, file: Path) -> None:
@@ -47,20 +47,20 @@ class TrustStore:
         return found == digest + _WITH_COMMANDS or (found == digest and not has_commands(content))
 
     def was_trusted(self, path: Path) -> bool:
-        """Return True if the user trusted this project file, with its current or an earlier content."""
+        """Return True if the user trusted this project file, with its current content or an earlier one."""
         return _project_key(path) in self._load()
 
     def trust(self, path: Path, content: bytes, *, allow_commands: bool = False) -> None:
-        """Trust this content of a project file, and no other content of it.
+        """Trust this content of a project file, and no other content.
 
-        Without `allow_commands`, a content with `${command:…}` stays untrusted. Raises `ConfigError` if the trust
-        store cannot be written.
+        Without `allow_commands`, content with `${command:…}` stays untrusted. Raises `ConfigError` if the trust store
+        cannot be written.
         """
         value = content_digest(content) + (_WITH_COMMANDS if allow_commands else "")
         self._update(lambda stored: {**stored, _project_key(path): value})
 
     def revoke(self, path: Path) -> bool:
-        """Revoke the trust in a project file. Return True if the file was trusted.
+        """Stop trusting a project file. Return True if it was trusted.
 
         Raises `ConfigError` if the trust store cannot be written.
         """
@@ -75,14 +75,14 @@ class TrustStore:
         return self._digests(_WORKFLOWS_KEY, _project_key(path)) or frozenset()
 
     def approve_workflows(self, path: Path, digests: Collection[str]) -> None:
-        """Add digests to a project file's trusted workflow files.
+        """Add these digests to a project file's trusted workflow files.
 
         Raises `ConfigError` if the store cannot be written.
         """
         self._update_digests(_WORKFLOWS_KEY, _project_key(path), partial(_with_digests, digests))
 
     def revoke_workflows(self, path: Path, digests: Collection[str]) -> bool:
-        """Remove digests from a project file's trusted workflow files. Return True if any was trusted.
+        """Remove these digests from a project file's trusted workflow files. Return True if any was trusted.
 
         Raises `ConfigError` if the store cannot be written.
         """
@@ -98,7 +98,7 @@ class TrustStore:
         return self._is_damaged() or _ENTRIES_KEY in self._load()
 
     def approved_entries(self, file: str) -> frozenset[str] | None:
-        """Return the digests of a file's trusted entries. None if nothing is stored for the file."""
+        """Return the digests of a file's trusted entries, or None if nothing is stored for the file."""
         found = self._digests(_ENTRIES_KEY, os.path.abspath(file))
         return frozenset() if found is None and self._is_damaged() else found
 
@@ -133,7 +133,7 @@ class TrustStore:
     # -- file ---------------------------------------------------------------------------------------------------------
 
     def _is_damaged(self) -> bool:
-        """Return True if the file of the trust store contains no JSON object; False if it is missing or unreadable."""
+        """Return True if the trust store's file is not a JSON object, or False if it is missing or unreadable."""
         try:
             return not isinstance(json.loads(read_private(self.file)), dict)
         except OSError:
@@ -159,7 +159,7 @@ class TrustStore:
 
 
 def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
-    """Return the trust store of this user.
+    """Return this user's trust store.
 
     Raises `ConfigError` if neither `XDG_STATE_HOME` nor `HOME` is set.
     """
@@ -181,7 +181,7 @@ def content_digest(content: bytes) -> str:
 def has_commands(content: bytes) -> bool:
     """Return True if a config file has a reference `${command:…}`.
 
-    False if the file cannot be parsed: it runs nothing.
+    Return False if the file cannot be parsed, because then it does not run anything.
     """
     try:
         return runs_secret_command(jsonc.parse_jsonc(content.decode()).value)
@@ -198,5 +198,5 @@ def _without_digests(digests: Collection[str], known: list[str]) -> list[str]:
 
 
 def _project_key(path: Path) -> str:
-    """Return the key of a project file in the trust store: the real path of its folder, and its name there."""
+    """Return a project file's key in the trust store: the real path of its folder, and its name in that folder."""
     return os.path.join(os.path.realpath(path.parent), path.name)

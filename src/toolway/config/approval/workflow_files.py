@@ -1,8 +1,8 @@
-"""A configuration's workflows with all their files, read once: what you trusted is what runs.
+"""A configuration's workflows with all their files, read once, so what you trusted is what runs.
 
-A workflow file may name other files, its child workflows (`workflow: child.yaml`). They are read with it and are part
-of what a user approves. `workflows/reader.py` gets these contents and opens no file itself, so a file that is missed
-here is an error there, and never something that runs without approval.
+A workflow file may name other files, its child workflows (`workflow: child.yaml`). They are read together with it, and
+a user approves them together. `workflows/reader.py` receives these contents and does not open files itself. So if a
+file is missed here, the reader reports an error instead of running it without approval.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class CapturedWorkflow:
 
 
 def find_files(patterns: Iterable[str | Mapping[str, Any]]) -> list[str]:
-    """Return the workflow files that match the patterns, sorted by name within a pattern.
+    """Return the workflow files that match the patterns, sorted by name within each pattern.
 
-    A file that is named without `*` is returned even if it does not exist. Definitions among the patterns are skipped.
+    A file named without `*` is returned even if it does not exist. Definitions among the patterns are skipped.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -66,14 +66,14 @@ def find_files(patterns: Iterable[str | Mapping[str, Any]]) -> list[str]:
 
 
 def capture_workflows(sources: Iterable[str | Json]) -> tuple[CapturedWorkflow, ...]:
-    """Read the workflows of a configuration: file patterns, and inline definitions. Files are first."""
+    """Read a configuration's workflows: first those from file patterns, then inline definitions."""
     sources = list(sources)
     inline = (CapturedWorkflow(body=each) for each in sources if not isinstance(each, str))
     return (*map(capture_file, find_files(sources)), *inline)
 
 
 def capture_file(file: str) -> CapturedWorkflow:
-    """Read a workflow file and the files of its child workflows."""
+    """Read a workflow file and its child workflows' files."""
     try:
         contents = {file: _read(file)}
     except OSError as exc:
@@ -99,7 +99,7 @@ def child_path(parent: str, name: str) -> str:
 def _read(file: str) -> bytes:
     """Return a regular file's content, at most one byte over the limit. Raises `OSError`.
 
-    A pipe or a device has no content that could be approved, and could block.
+    A pipe or a device is rejected, because it has no fixed content to approve, and could block.
     """
     descriptor = os.open(file, os.O_RDONLY | O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as opened:
@@ -109,7 +109,10 @@ def _read(file: str) -> bytes:
 
 
 def _child_files(file: str, content: bytes) -> Iterator[str]:
-    """Yield the files that a workflow names as child workflows, and maybe more."""
+    """Yield the files that a workflow names as child workflows.
+
+    It may yield other files as well.
+    """
     text = content.decode("utf-8", "replace")
     if not _CHILD_KEY.search(text) or len(content) > MAX_FILE_BYTES:
         return

@@ -1,4 +1,4 @@
-"""Configuration files of MCP clients: find, read and change them.
+"""MCP clients' configuration files: finds, reads, and changes them.
 
     files = find_client_files(os.environ, Path.cwd())  # every file that a client would read
     imported = read_client_file(file)                  # its entries with our keys, and its issues

@@ -1,4 +1,4 @@
-"""Conversion of server entries from our config file's keys to an MCP client's spelling."""
+"""Converts server entries from our config file's keys to an MCP client's spelling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CONVERTED_KEYS: Final = frozenset(
 def denormalize_entry(
     client: str, title: str, dialect: Dialect, name: str, value: Mapping[str, Any]
 ) -> tuple[EntryDict | None, list[ConfigIssue]]:
-    """Convert a server entry from our config file's keys to a client's spelling; also return issues.
+    """Convert a server entry from our config file's keys to a client's spelling, and return it with the issues.
 
     The converted entry is None if the client cannot represent it. Each unsupported setting is an issue.
     """
@@ -177,7 +177,7 @@ class _EntryWriter:
         self._write_tool_lists()
 
     def _write_tool_lists(self) -> None:
-        """Write the allow and deny list of the entry under the keys of the client.
+        """Write the entry's allow and deny lists under the client's keys.
 
         Report what the client does not support.
         """
@@ -226,7 +226,7 @@ class _EntryWriter:
     def _write_extras(self, transport: Transport) -> None:
         """Write the keys in `extras` that only this client understands.
 
-        Keys of other clients are reported as notes.
+        Other clients' keys are reported as notes.
         """
         extras = self._value.get("extras")
         for client, left in extras.items() if isinstance(extras, Mapping) else ():
@@ -247,7 +247,7 @@ class _EntryWriter:
             self._report(key, "unknown key", severity="note")
 
     def _translate(self, field: str, value: Any, *, leave_out: bool = False) -> Any:
-        """Translate the variables of a text to the client's syntax, and report unsupported ones.
+        """Translate the variables in a string to the client's syntax, and report unsupported ones.
 
         With `leave_out`, return None if the client cannot express a variable.
         """

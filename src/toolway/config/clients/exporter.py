@@ -1,6 +1,6 @@
-"""Export of server entries to the configuration file of an MCP client, as a planned edit.
+"""Exports server entries to an MCP client's configuration file, as a planned edit.
 
-All other content of the file stays unchanged. A YAML file stays as it is: the plan has the lines to paste.
+All other content of the file stays unchanged. A YAML file is not edited: instead, the plan has lines to paste.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def plan_export(
 
 
 class _ExportPlanner:
-    """Planner of the changes to the servers of a client's file. `write_to` applies all changes at once."""
+    """Plans the changes to the servers in a client's file. `write_to` applies all changes at once."""
 
     def __init__(self, client: Client, file: ClientConfigFile, document: ConfigDocument) -> None:
         self.unsupported: list[ConfigIssue] = []
@@ -98,7 +98,7 @@ class _ExportPlanner:
             _add_missing_inputs(self._client, document, self._root)
 
     def make_snippet(self, secrets: frozenset[str]) -> Snippet:
-        """Return the new and changed entries under the root of the servers, and the names of the removed ones."""
+        """Return the new and changed entries under the servers' root key, and the names of the removed ones."""
         found = {name: self._find_server(name) for name in self.changed}
         entries: Any = {name: each[1] for name, each in found.items() if each is not None}
         removed = tuple(name for name, each in found.items() if each is None)
@@ -130,7 +130,7 @@ class _ExportPlanner:
         return next(((key, raw) for key, each, raw in entries if each == name), None)
 
     def _is_equivalent(self, name: str, raw: Any, new: Any) -> bool:
-        """Return True if the existing and the new server entry have the same meaning."""
+        """Return True if the existing server entry and the new one mean the same."""
         return isinstance(raw, Mapping) and is_same_value(self._meaning(name, raw), self._meaning(name, new))
 
     def _meaning(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class _ExportPlanner:
 
 
 def _keep_extras(value: dict[str, Any], existing: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """Return the new entry `value`, with the existing entry's client-specific keys if it has none."""
+    """Return the new entry `value`, adding the existing entry's client-specific keys if it has none."""
     theirs, ours = existing.get("extras", {}), value.get("extras", {})
     return value if client in ours or client not in theirs else {**value, "extras": {**ours, client: theirs[client]}}
 
@@ -165,9 +165,9 @@ def _drop_spelling(entry: dict[str, Any]) -> None:
 
 
 def _add_missing_inputs(client: Client, document: ConfigDocument, root: RootPath) -> None:
-    """Add a description to `inputs` for each input that the servers of a file use without one.
+    """Add a description to `inputs` for each input that a file's servers use without one.
 
-    VS Code prompts for `${input:id}`, and needs its description in `inputs`. Other clients have no inputs.
+    VS Code prompts for `${input:id}`, and needs a description in `inputs`. Other clients do not have inputs.
     """
     if "input" not in client.dialect.syntax.forms:
         return
@@ -199,9 +199,10 @@ def _iter_input_names(value: Any) -> Iterator[str]:
 
 
 def _find_plain_secrets(document: Any) -> frozenset[str]:
-    """Return the plain-text secrets in a client's file, which are masked in the diff.
+    """Find the plain-text secrets in a client's file, to mask them in the diff.
 
-    A string that is part of a command is never masked, even if `env` repeats it: the diff must show what an entry runs.
+    A string that is part of a command is never masked, even if `env` repeats it, because the diff must show what an
+    entry runs.
     """
     found = {secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS}
     shown = list(_iter_command_texts(document))

@@ -1,4 +1,4 @@
-"""Import of server entries from MCP clients' configuration files, with our config file's keys."""
+"""Imports server entries from MCP clients' configuration files, converting them to our config file's keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _HEADER_KEYS: Final = ("headers", "http_headers")
 def find_client_files(
     environment: Mapping[str, str] | None = None, directory: Path | None = None, platform: Platform | None = None
 ) -> list[ClientConfigFile]:
-    """Return every configuration file that a supported MCP client would read, existing or not."""
+    """Return every configuration file that a supported MCP client would read, whether or not it exists."""
     system = platform or SYSTEM_NAME
     paths = ClientPaths(os.environ if environment is None else environment, directory or Path.cwd(), system)
     found: dict[tuple[str, Path, RootPath], ClientConfigFile] = {}
@@ -67,9 +67,9 @@ def find_client_files(
 
 
 def read_client_file(file: ClientConfigFile) -> ImportResult:
-    """Read the server entries of a client's configuration file; return them with our file's keys.
+    """Read the server entries in a client's configuration file, and return them with our file's keys.
 
-    A missing file has no entries; an unreadable file is reported as an issue.
+    A missing file has no entries. An unreadable file is reported as an issue.
     """
     client = get_client(file.client)
     try:
@@ -105,10 +105,10 @@ def _read_entries(
 
 
 def _add_root_denied(client: Client, document: ConfigDocument, name: str, value: EntryDict) -> list[ConfigIssue]:
-    """Add the tools that a client's file denies outside the server's entry to the entry's deny list.
+    """Add the tools that a client's file denies outside a server's entry to the entry's deny list.
 
-    Such a file has `"tools": {"SERVER_TOOL": false}` at its root. If all tools of the server are denied there, return a
-    warning: agents of the client may allow them again.
+    Such a file has `"tools": {"SERVER_TOOL": false}` at its root. If it denies all of the server's tools there, return
+    a warning, because the client's agents may allow them again.
     """
     root_tools = document.get((client.dialect.root_tools,)) if client.dialect.root_tools else None
     names = (
@@ -127,7 +127,7 @@ def _add_root_denied(client: Client, document: ConfigDocument, name: str, value:
 
 
 def iter_entries(client: Client, container: Any) -> Iterator[tuple[str | int, str, Any]]:
-    """Yield key or index, server name and value of each entry of a client's server map or list."""
+    """Yield the key or index, server name, and value of each entry in a client's server map or list."""
     if isinstance(container, Mapping):
         for key, raw in container.items():
             yield key, str(key), raw
@@ -154,7 +154,7 @@ def _find_root_with_issues(
 ) -> tuple[RootPath, list[ConfigIssue]]:
     """Return the key path of the server map in a client's file, and issues.
 
-    If the map is only under the key of another client, return that path and a warning.
+    If the map is only under another client's key, return that path and a warning.
     """
     root = find_root(client, file, document)
     if document.get(root) is not None or file.scope == "local":
@@ -197,7 +197,7 @@ def _with_location(issue: ConfigIssue, file: ClientConfigFile, line: int | None)
 def normalize_entry(
     client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]
 ) -> tuple[EntryDict, list[ConfigIssue]]:
-    """Convert a client's server entry to our config file's keys; also return issues.
+    """Convert a client's server entry to our config file's keys, and return it with the issues.
 
     Keys that only this client understands are kept under `extras`.
     """
@@ -208,7 +208,7 @@ def normalize_entry(
 
 
 def entry_transport(value: Mapping[str, Any]) -> Transport | None:
-    """Return the transport of an entry with our config file's keys; None if it has no command or URL."""
+    """Return the transport of an entry with our config file's keys, or None if it has no command or URL."""
     url = value.get("url")
     if isinstance(url, str):
         is_websocket = url.lower().startswith(("ws://", "wss://"))
@@ -222,9 +222,9 @@ def parse_transport(spelling: Any) -> Transport | None:
 
 
 class _EntryNormalizer:
-    """Conversion of one of a client's server entries to our config file's keys.
+    """Converts one of a client's server entries to our config file's keys.
 
-    The spelling of every client is accepted in every file.
+    Every client's spelling is accepted in every file.
     """
 
     def __init__(self, client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]) -> None:
@@ -248,7 +248,7 @@ class _EntryNormalizer:
         return self.value
 
     def _drop_fixed(self) -> None:
-        """Remove the keys that this client writes in every entry: the name and fixed values."""
+        """Remove the keys that this client puts into every entry: the name and fixed values."""
         if self._dialect.name_key:
             self._unread.pop(self._dialect.name_key, None)
         for key, fixed in self._dialect.fixed.items():
@@ -277,7 +277,7 @@ class _EntryNormalizer:
         return parse_transport(self._unread.get("type")) or parse_transport(self._unread.get("transport"))
 
     def _read_type(self) -> None:
-        """Set `type` of the converted entry if its transport is SSE or WebSocket; a URL without a type means HTTP.
+        """Set `type` in the converted entry if its transport is SSE or WebSocket. A URL without a type means HTTP.
 
         An unusual spelling of the type is kept under `extras`.
         """
@@ -321,10 +321,9 @@ class _EntryNormalizer:
         self._read_tool_lists()
 
     def _read_tool_lists(self) -> None:
-        """Read the allow and deny list of the entry, in the spelling of any client.
+        """Read the entry's allow and deny lists, in any client's spelling.
 
-        A list in the spelling of another client has an effect too, because the user wants it, and is also kept in
-        `extras`.
+        A list in another client's spelling still takes effect, because the user wants it, and is also kept in `extras`.
         """
         tools: EntryDict = {}
         known = (("allow", self._dialect.allow, ALLOW_KEYS), ("deny", self._dialect.deny, DENY_KEYS))
@@ -361,7 +360,7 @@ class _EntryNormalizer:
     def _translate(self, field: str, value: Any) -> Any:
         """Translate the client's variables in a string or list to our syntax.
 
-        Other values are returned unchanged. Text that only appears to contain a variable causes a warning.
+        Other values are returned unchanged. Text that only looks like a variable causes a warning.
         """
         if isinstance(value, list):
             return [self._translate(field, each) for each in value]

@@ -1,4 +1,4 @@
-"""MCP clients with JSON config files: Claude, editors, terminal agents, desktop programs."""
+"""MCP clients with JSON config files: Claude, editors, terminal agents, and desktop programs."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ FromCommon = Callable[[EntryDict, EntryDict], list[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigFile:
-    """Configuration file of an MCP client: path, format, scope, and path of its server map.
+    """An MCP client's configuration file: path, format, scope, and the path of its server map.
 
-    `directory` is the working directory of its servers, if that is fixed.
+    `directory` is its servers' working directory, if that is fixed.
     """
 
     client: str
@@ -47,7 +47,7 @@ class ClientConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """Server entry of a client's file: as written there, and converted to our config file's keys."""
+    """A server entry in a client's file: as written there, and converted to our config file's keys."""
 
     name: str  # as written in the file
     value: Mapping[str, Any] = field(repr=False)  # in the common form, variables not expanded
@@ -58,7 +58,7 @@ class ClientEntry:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Server entries of a client's file, and the issues found in it.
+    """The server entries in a client's file, and the issues found.
 
     An entry that is not a server appears only as an issue.
     """
@@ -70,14 +70,17 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Part of a YAML file for the user to paste, and the names of entries to delete."""
+    """Part of a YAML file for the user to paste, and the names of the entries to delete."""
 
     value: Any = field(repr=False)
     removed: tuple[str, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)  # in the file already
 
     def text(self) -> str:
-        """Return the lines to paste, "" if there are none. Secrets that are in the file already are masked."""
+        """Return the lines to paste, or "" if nothing has to be pasted.
+
+        Secrets that are already in the file are masked.
+        """
         from toolway.config.editing.yaml import render  # its library is slow to load
 
         return render(_masked(self.value, self.secrets)) if self.value else ""
@@ -95,9 +98,9 @@ def _masked(value: Any, secrets: frozenset[str]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """Planned edit of a client's file, with an issue for each unsupported setting.
+    """A planned edit of a client's file, with an issue for each unsupported setting.
 
-    A YAML file is not edited: its plan has a snippet.
+    A YAML file is not edited. Its plan has a snippet instead.
     """
 
     edit: Edit
@@ -109,7 +112,7 @@ class ExportPlan:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """MCP client: a program that reads servers from its configuration files.
+    """An MCP client: a program that reads servers from its configuration files.
 
     If a scope has several files, the first one is written.
     """
@@ -154,7 +157,7 @@ def _no_unsupported(_value: EntryDict, _written: EntryDict) -> list[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class TimeoutKey:
-    """Name of a client's key for a duration, and the unit of its value in milliseconds."""
+    """The name of a client's key for a duration, and the unit of its value in milliseconds."""
 
     key: str
     unit_ms: int = 1
@@ -162,10 +165,10 @@ class TimeoutKey:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Spelling of server entries in a client's file: names of keys, units, fixed keys.
+    """How a client's file spells server entries: key names, units, and fixed keys.
 
-    Reading accepts the spelling of every client; a dialect defines how entries are *written*. If a field is None, the
-    client has no such key.
+    Any client's spelling can be read. A dialect defines how entries are *written*. If a field is None, the client does
+    not have that key.
     """
 
     command: str = "command"
@@ -206,7 +209,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class ClientPaths:
-    """Base folders of client configuration files on one platform, and the working directory."""
+    """The base folders of client configuration files on one platform, and the working directory."""
 
     environment: Mapping[str, str]
     directory: Path
@@ -219,12 +222,12 @@ class ClientPaths:
 
     @property
     def config_home(self) -> Path:
-        """Return `$XDG_CONFIG_HOME`, by default `~/.config`."""
+        """Return `$XDG_CONFIG_HOME`, or `~/.config` by default."""
         return Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
 
     @property
     def app_support(self) -> Path:
-        """Return the folder in which desktop programs keep their settings on this platform."""
+        """Return the folder where desktop programs keep their settings on this platform."""
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         if self.platform == "win32":
@@ -232,14 +235,14 @@ class ClientPaths:
         return self.config_home
 
     def folder_from_env(self, variable: str, default: Path) -> Path:
-        """Return the folder named by an environment variable, else `default`."""
+        """Return the folder that an environment variable names, or else `default`."""
         return Path(self.environment[variable]) if self.environment.get(variable) else default
 
     def find_nearest(self, name: str) -> Path:
-        """Return the path of the nearest file `name`, from the working directory up to the root of the repository.
+        """Return the nearest file called `name`, searching from the working directory up to the repository's root.
 
-        The home folder and its parents are not searched: a file there is user configuration. If nothing is
-        found, return its path in the working directory.
+        The home folder and its parents are not searched, because a file there is user configuration. If nothing is
+        found, return the path of such a file in the working directory.
         """
         for folder in (self.directory, *self.directory.parents):
             if folder == self.home and folder != self.directory:

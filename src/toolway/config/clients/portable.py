@@ -1,7 +1,7 @@
-"""Conversion of client entries to portable ones, which keep their meaning in any other file.
+"""Converts client entries to portable ones, which mean the same in any other file.
 
-A client starts the servers of a project in the project directory. In another file the entry needs an explicit `cwd`.
-Inputs that a client prompts for, and secrets of the client's store, become references to our secret store.
+A client starts a project's servers in the project directory. In another file, the entry needs an explicit `cwd`. Inputs
+that a client prompts for, and secrets in the client's store, become references to our secret store.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _UNSAFE_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def to_portable(entry: ClientEntry) -> dict[str, Any]:
-    """Return a client's server entry in a form that keeps its meaning in any other file.
+    """Return a client's server entry in a form that means the same in any other file.
 
-    The working directory is explicit, and secrets refer to our secret store. `clients import` writes this to our file.
+    Its working directory is explicit, and secrets refer to our secret store. `clients import` writes this form to our
+    file.
     """
     return to_explicit(entry.name, entry.value, entry.file)
 
@@ -56,9 +57,9 @@ def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[s
 def restore_spelling(
     name: str, value: Mapping[str, Any], raw: Mapping[str, Any], file: ClientConfigFile
 ) -> dict[str, Any]:
-    """Return the entry `value`, but spelled as in the existing entry `raw` wherever both mean the same.
+    """Return the entry `value`, spelled like the existing entry `raw` wherever both mean the same.
 
-    So `${workspaceFolder}` in the file is not replaced by its path. Both entries have our config file's keys
+    So `${workspaceFolder}` in the file is not replaced with its path. Both entries have our config file's keys
     (`models.py`).
     """
     return dict(_restore_value(value, to_explicit(name, raw, file), raw))
@@ -87,7 +88,7 @@ def _resolve_cwd(cwd: Any, directory: Path) -> Any:
 
 
 class _ReferenceReplacer:
-    """Replaces client-specific references in an entry: project folder, inputs, secrets."""
+    """Replaces client-specific references in an entry: the project folder, inputs, and secrets."""
 
     def __init__(self, name: str, directory: Path | None) -> None:
         self._name = normalize_name(name)
@@ -118,9 +119,9 @@ class _ReferenceReplacer:
 
 
 def _unwrap_cmd(value: dict[str, Any]) -> None:
-    """Replace the command `cmd /c npx …` of an entry by `npx …`.
+    """Replace the command `cmd /c npx …` in an entry with `npx …`.
 
-    Windows clients need `cmd` to find a script; Toolway finds scripts itself.
+    Windows clients need `cmd` to find a script. Toolway finds scripts itself.
     """
     args = value.get("args")
     if str(value["command"]).lower() not in _SHELLS or not isinstance(args, list) or len(args) < 2:

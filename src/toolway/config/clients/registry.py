@@ -1,4 +1,4 @@
-"""Registry of all supported clients by name, including our own file as a client."""
+"""All supported clients by name, including our own file as a client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def toolway_file(path: Path, root: tuple[str, ...] = ("mcpServers",)) -> ClientC
 def get_client(name: str) -> Client:
     """Return the MCP client with this name, such as `claude-code`.
 
-    Raises `ConfigError` if the name is unknown. Its hint is the closest known name.
+    Raises `ConfigError` if the name is unknown, with a hint that suggests the closest name.
     """
     if name == TOOLWAY.name:
         return TOOLWAY

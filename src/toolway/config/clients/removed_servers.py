@@ -1,6 +1,6 @@
 """Servers that the user removed, so `toolway clients sync` does not import them again from a client's file.
 
-Only digests are stored: arguments of a command may contain a secret.
+Only digests are stored, because a command's arguments may contain a secret.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ MAX_REMOVED: Final = 1000  # the oldest are forgotten first
 
 
 class RemovedServers:
-    """List of the servers that the user removed, as digests of their identities in a file of the state folder."""
+    """The servers that the user removed, as digests of their identities in a file in the state folder."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     @staticmethod
     def open(environment: Mapping[str, str]) -> RemovedServers | None:
-        """Return the list of removed servers of this user; None if the environment names no folder."""
+        """Return this user's list of removed servers, or None if the environment does not define a folder for it."""
         base = state_folder(environment)
         return RemovedServers(base / "removed.json") if base else None
 
     def add(self, identity: str) -> None:
-        """Store that the user removed this server. Raises `ConfigError` if the list cannot be written."""
+        """Record that the user removed this server. Raises `ConfigError` if the list cannot be written."""
         self._replace(lambda stored: [*(each for each in stored if each != digest(identity)), digest(identity)])
 
     def forget(self, identities: Collection[str]) -> None:
-        """Remove servers from the list, because the user added them again.
+        """Take servers off the list, because the user added them again.
 
-        Raises `ConfigError` if it cannot be written.
+        Raises `ConfigError` if the list cannot be written.
         """
         added = {digest(each) for each in identities}
         if added & set(self._load()):

@@ -1,6 +1,6 @@
-"""Clients with TOML files: Codex, Grok Build and Mistral Vibe.
+"""Clients with TOML files: Codex, Grok Build, and Mistral Vibe.
 
-Codex and Vibe have keys with the names of environment variables, instead of expanding variables in values.
+Codex and Vibe have keys that name environment variables, instead of expanding variables in values.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _vibe_files(paths: ClientPaths) -> list[ClientConfigFile]:
 
 
 def _codex_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Convert keys of a Codex entry that name variables to `env` and `headers` with `${VAR}`.
+    """Convert the keys in a Codex entry that name variables to `env` and `headers` with `${VAR}`.
 
-    These are `env_vars`, `env_http_headers` and `bearer_token_env_var`. `startup_timeout_ms` becomes `startTimeout`.
+    These are `env_vars`, `env_http_headers`, and `bearer_token_env_var`. `startup_timeout_ms` becomes `startTimeout`.
     """
     names = unread.get("env_vars")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -89,9 +89,9 @@ def _codex_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, 
 
 
 def _vibe_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Convert the `api_key_…` keys of a Vibe entry to a header that contains a variable.
+    """Convert a Vibe entry's `api_key_…` keys to a header that contains a variable.
 
-    `api_key_env` names the variable, `api_key_header` the header; `api_key_format` is the form of its value.
+    `api_key_env` names the variable, `api_key_header` names the header, and `api_key_format` is the form of its value.
     """
     name = unread.get("api_key_env")
     if not isinstance(name, str):
@@ -107,7 +107,7 @@ def _vibe_to_common(value: EntryDict, unread: EntryDict) -> None:
 
 
 def _vibe_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, str]]:
-    """Write the first header with a variable to the `api_key_…` keys: Vibe supports only one."""
+    """Write the first header with a variable as `api_key_…` keys, because Vibe only supports one."""
     headers = value.get("headers")
     for name, text in list(headers.items()) if isinstance(headers, dict) else ():
         pieces = parse_variables(text, TOOLWAY_SYNTAX) if isinstance(text, str) else ()
@@ -131,7 +131,7 @@ def _parse_if_text(text: Any) -> tuple[TextPiece, ...]:
 
 
 def _single_variable(text: Any) -> str | None:
-    """Return NAME if the text is exactly `${NAME}`, with or without a default, else None."""
+    """Return NAME if the text is exactly `${NAME}`, with or without a default, or else None."""
     match _parse_if_text(text):
         case (VariableRef("env", name, _),):
             return name

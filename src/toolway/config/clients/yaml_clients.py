@@ -1,8 +1,8 @@
-"""Clients with YAML files: Goose, Continue and the Docker MCP toolkit.
+"""Clients with YAML files: Goose, Continue, and the Docker MCP toolkit.
 
-An entry of a Docker MCP catalog has an image instead of a command, and a remote instead of a URL. An image becomes a
-`docker run` command. All settings of the catalog entry are in its arguments, so the conversion can be reversed.
-Secrets are referenced by name, never written.
+An entry in a Docker MCP catalog has an image instead of a command, and a remote instead of a URL. An image becomes a
+`docker run` command. Its arguments have all settings of the catalog entry, so the conversion can be reversed. Secrets
+are referenced by name, never written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _continue_files(paths: ClientPaths) -> list[ClientConfigFile]:
 def _docker_files(paths: ClientPaths) -> list[ClientConfigFile]:
     """Return all catalog files of the Docker MCP toolkit.
 
-    They offer hundreds of servers; `_docker_enabled_servers` returns those that `registry.yaml` enables.
+    They offer hundreds of servers. `_docker_enabled_servers` returns the ones that `registry.yaml` enables.
     """
     folder = paths.home / ".docker" / "mcp" / "catalogs"
     found: list[Path] = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
@@ -64,9 +64,9 @@ def _docker_enabled_servers(file: ClientConfigFile) -> frozenset[str]:
 
 
 def _goose_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Convert `env_keys` of a Goose entry to `env` with `${VAR}`.
+    """Convert `env_keys` in a Goose entry to `env` with `${VAR}`.
 
-    The keys are names of environment variables, or of secrets in Goose's store.
+    The keys name environment variables, or secrets in Goose's store.
     """
     keys = unread.get("env_keys")
     if isinstance(keys, list) and keys and all(isinstance(key, str) for key in keys):
@@ -93,7 +93,7 @@ def _goose_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, 
 
 
 def _docker_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Convert a Docker catalog entry: `image` to a `docker run` command, `remote` to a URL."""
+    """Convert a Docker catalog entry: an `image` to a `docker run` command, and a `remote` to a URL."""
     remote = unread.get("remote")
     if isinstance(remote, Mapping) and isinstance(remote.get("url"), str):
         value["url"] = remote["url"]
@@ -120,7 +120,7 @@ def _docker_to_common(value: EntryDict, unread: EntryDict) -> None:
 
 
 def _docker_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, str]]:
-    """Convert a `docker run` command to `image` of a Docker catalog entry, a URL to `remote`.
+    """Convert a `docker run` command to a Docker catalog entry's `image`, and a URL to its `remote`.
 
     Raises `UnsupportedEntry` if the server has any other command.
     """
@@ -148,9 +148,9 @@ def _docker_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str,
 
 
 def _parse_docker_run(args: list[str]) -> tuple[list[str], str, list[str]] | None:
-    """Return volumes, image and arguments of a `docker run` command; None for any other command.
+    """Return the volumes, image, and arguments of a `docker run` command, or None for any other command.
 
-    A command with an option that we do not write also returns None.
+    A command with an option that we do not write also counts as a different command.
     """
     if not args or args[0] != "run":
         return None
@@ -178,10 +178,10 @@ def _secret_name(text: Any) -> str | None:
 
 
 def _pop_named_objects(unread: EntryDict, key: str, value: EntryDict) -> list[dict[str, Any]]:
-    """Remove the list under `key`, whose items are objects with a name, from a Docker catalog entry and return it.
+    """Remove the list of named objects under `key` from a Docker catalog entry, and return it.
 
-    `unread` is the part of the entry that is not converted yet, `value` the converted part. If the value of `key` is
-    no such list, it stays, and the result is [].
+    `unread` is the part of the entry that is not converted yet, and `value` the converted part. If the value under
+    `key` is not such a list, it stays, and the result is [].
     """
     found = unread.get(key, value.get(key))
     if not isinstance(found, list) or not all(isinstance(each, dict) and "name" in each for each in found):

@@ -1,4 +1,4 @@
-"""Editing of JSON and TOML files: read, plan an edit, back up, write atomically. YAML files are only read."""
+"""Edits JSON and TOML files: read, plan an edit, back up, write atomically. YAML files are only read."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _PRIVATE_MODE: Final = 0o600  # a new file may hold tokens
 
 
 class ConfigDocument:
-    """Config file in JSON, TOML or YAML: its parsed value and text. A missing file is empty.
+    """A config file in JSON, TOML, or YAML: its parsed value and its text. A missing file is empty.
 
-    `set` changes value and text only in memory; `to_edit` returns the changes. Raises `ConfigError` if the file cannot
-    be read or parsed.
+    `set` changes the value and text only in memory, and `to_edit` returns the changes. Raises `ConfigError` if the file
+    cannot be read or parsed.
     """
 
     def __init__(self, path: Path, format: FormatName | None = None) -> None:
@@ -54,7 +54,7 @@ class ConfigDocument:
         self.value: Any = self._text_format.parse_text(self.text, str(path))
 
     def get(self, path: KeyPath) -> Any:
-        """Return the parsed value at a key path, or None if there is none."""
+        """Return the parsed value at a key path, or None if the path does not exist."""
         value = self.value
         for key in path:
             try:
@@ -70,7 +70,7 @@ class ConfigDocument:
     def set(self, path: KeyPath, value: Any) -> None:
         """Set the value at a key path, in memory only.
 
-        Raises `ConfigError` and changes nothing if unrelated text of the file would have to change.
+        Raises `ConfigError`, changing nothing, if this would change unrelated text in the file.
         """
         self.text = apply_value(self._text_format, self.text, path, value, str(self.path))
         self.value = self._text_format.parse_text(self.text, str(self.path))
@@ -79,7 +79,7 @@ class ConfigDocument:
         self.set(path, REMOVED)
 
     def to_edit(self, secrets: frozenset[str] = frozenset()) -> Edit:
-        """Return all changes since the file was read as one edit; its diff masks `secrets`."""
+        """Return all changes since the file was read as one edit, whose diff masks `secrets`."""
         if self._before is None and not self.text:
             return Edit(self.path, None, b"", secrets)
         return Edit(self.path, self._before, self.text.encode(), secrets)
@@ -87,7 +87,7 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Planned edit of a file: its content before and after. It can be shown as a diff first.
+    """A planned edit of a file: its content before and after. It can be shown as a diff first.
 
     `apply_edit` writes it if the file still has the content `before`.
     """
@@ -102,9 +102,9 @@ class Edit:
         return self.before != self.after
 
     def diff(self, context: int = 3) -> str:
-        """Return the edit in the format of `diff -u`, secrets masked. Empty if nothing changes.
+        """Return the edit in the format of `diff -u` with secrets masked, or "" if nothing changes.
 
-        The name of a link is followed by the file that it leads to, because that file is changed.
+        A link's name is followed by the file it points to, because that is the file that changes.
         """
         old, new = (self._masked_lines(data) for data in (self.before or b"", self.after))
         is_link = self.path.is_symlink() or self.path.parent.is_symlink()
@@ -184,7 +184,7 @@ def _replace_file(path: Path, edit: Edit, backup_folder: Path) -> Path | None:
 def _write_synced(temporary: Path, data: bytes, like: Path) -> None:
     """Write `data` to the new file `temporary` and sync it, with the mode and owner of `like`.
 
-    `like` is the file that it will replace. If that does not exist, the mode is 0600.
+    `like` is the file that it will replace. If `like` does not exist, the mode is 0600.
     """
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_PRIVATE, _PRIVATE_MODE)
     with open(handle, "wb") as opened:
@@ -226,7 +226,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def read_file_bytes(path: Path) -> bytes | None:
-    """Return the content of a file, or None if the file does not exist.
+    """Return a file's content, or None if the file does not exist.
 
     Raises `ConfigError` if it cannot be read, or is larger than `MAX_EDITED_BYTES` (32 MiB).
     """
@@ -243,7 +243,7 @@ def read_file_bytes(path: Path) -> bytes | None:
 
 
 def decode_file(data: bytes, path: Path) -> str:
-    """Decode the content of a file. Raises `ConfigError` if it is not UTF-8."""
+    """Decode a file's content. Raises `ConfigError` if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
@@ -259,9 +259,10 @@ def _unreadable_error(path: Path, detail: str, hint: str = "") -> ConfigError:
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """Backup of an earlier content of a config file, and the creation time of the backup.
+    """A backup of a config file's earlier content, and when the backup was made.
 
-    Backups are not kept next to the file: a project folder is shared, and a backup may hold secrets of the file.
+    Backups are not kept next to the file, because a project folder is shared, and a backup may contain secrets from the
+    file.
     """
 
     path: Path
@@ -272,7 +273,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def default_backup_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder with all backups of this user, `toolway/backups` in the state folder."""
+    """Return the folder with all of this user's backups, which is `toolway/backups` in the state folder."""
     return (state_folder(environment) or Path.home() / ".local" / "state" / "toolway") / "backups"
 
 

@@ -41,7 +41,7 @@ _K = TypeVar("_K", str, JsonPath)
 
 
 class DuplicateKey(NamedTuple):
-    """Key that occurs twice in one JSON object, with the line numbers of both occurrences."""
+    """A key that occurs twice in one JSON object, with the line numbers of both occurrences."""
 
     path: JsonPath
     first: int
@@ -49,9 +49,9 @@ class DuplicateKey(NamedTuple):
 
 
 class JsonDocument(msgspec.Struct, frozen=True):
-    """Parsed JSON file with the line numbers of its keys, and its duplicate keys.
+    """A parsed JSON file with the line numbers of its keys, and its duplicate keys.
 
-    The last value of a duplicate key counts.
+    If a key occurs twice, the last value counts.
     """
 
     value: Any
@@ -98,9 +98,9 @@ def _blank_matches(pattern: re.Pattern[str], text: str) -> str:
 
 
 class _KeyCollector:
-    """Collector of the lines of keys, and of duplicate keys, while a JSON text is scanned.
+    """Collects the lines of keys, and duplicate keys, while a JSON text is scanned.
 
-    Paths deeper than `levels` are not kept: together they could be many times larger than the file.
+    Paths deeper than `levels` are not kept, because together they could be many times larger than the file.
     """
 
     def __init__(self, levels: int = LINE_LEVELS) -> None:
@@ -127,7 +127,7 @@ class _KeyCollector:
             self.duplicates[prefix] = DuplicateKey(tuple(self._path), first, line)
 
     def _earlier_line(self, key: str, line: int) -> int | None:
-        """Return the line of an earlier occurrence of `key` in the open object; None if it is new.
+        """Return the line of an earlier occurrence of `key` in the open object, or None if the key is new.
 
         A new key is recorded with its line.
         """
@@ -188,7 +188,7 @@ def _syntax_error(detail: str, file: str, line: int | None, hint: str = "") -> C
 
 
 def parse_text(text: str, file: str = "") -> Any:
-    """Return the value of a JSON text with comments; {} if it is empty, as in all clients.
+    """Return the value of a JSON text with comments. Like all clients, treat an empty text as {}.
 
     Raises `ConfigError` if the text is invalid.
     """
@@ -209,7 +209,7 @@ def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
 def apply_patch(text: str, patch: Patch) -> str:
     """Return the JSON text with one patch applied. All other text and comments stay.
 
-    Raises `ConfigError` if the path of the patch does not exist in the text.
+    Raises `ConfigError` if the patch's path does not exist in the text.
     """
     bom = _BOM if text.startswith(_BOM) else ""
     text = text.removeprefix(_BOM)
@@ -217,7 +217,7 @@ def apply_patch(text: str, patch: Patch) -> str:
 
 
 class _JsonPatcher:
-    """Patcher of one JSON text. `plain` is the text with spaces in place of comments."""
+    """Patches one JSON text. `plain` is the text with spaces in place of comments."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -284,7 +284,7 @@ class _JsonPatcher:
     def _line_end_after(self, at: int, limit: int) -> int:
         """Return the offset at which a new line can be inserted after `at`: after a trailing comment, at most `limit`.
 
-        It is `at` itself if another value follows on the line, or a comment that continues on the next line.
+        If another value follows on the line, or a comment continues on the next line, return `at` itself.
         """
         end = min(line_end(self.text, at), limit)
         if self.plain[at:end].strip() or self._in_comment(end):
@@ -296,7 +296,7 @@ class _JsonPatcher:
     def _without(self, parent: JsonNode, key: str | int) -> str:
         """Return the text without a member or item and its comma.
 
-        If its line is empty then, the line is removed too.
+        If this leaves its line empty, the line is removed too.
         """
         spans = _child_spans(parent)
         names: list[str | int] = [member.key for member in parent.members or []] or list(range(len(spans)))
@@ -315,7 +315,7 @@ class _JsonPatcher:
     def _range_to_remove(self, start: int, stop: int) -> tuple[int, int]:
         """Return the start and end offsets of the text to remove with a member.
 
-        They include the whole lines and a trailing comment, if nothing else is on these lines.
+        If nothing else is on its lines, this includes the whole lines and a trailing comment.
         """
         begin, end = line_start(self.text, start), line_end(self.text, stop)
         alone = not self.text[begin:start].strip()
@@ -332,7 +332,7 @@ class _JsonPatcher:
         return any(start < at < end for start, end in self.comments)
 
     def _comma_after(self, end: int) -> int | None:
-        """Return the offset of the comma after a value, behind spaces and comments, or None."""
+        """Return the offset of the comma after a value, past spaces and comments, or None if no comma follows."""
         found = _COMMA.match(self.plain, end)
         return None if found is None else found.end() - 1
 
@@ -350,7 +350,7 @@ def _child_spans(parent: JsonNode) -> list[tuple[int, int]]:
 
 
 def _collapse_empty(text: str, start: int) -> str:
-    """Collapse the object or array at `start` to `{}` or `[]`, if it holds only white space."""
+    """Collapse the object or array at `start` to `{}` or `[]` if it contains only white space."""
     found = _EMPTY.match(text, start)
     return text if found is None else text[: start + 1] + text[found.end() - 1 :]
 
@@ -359,7 +359,7 @@ def _collapse_empty(text: str, start: int) -> str:
 
 
 class JsonNode(msgspec.Struct):
-    """JSON value in a string: its start and end offsets, and its members or items."""
+    """A JSON value in a string: its start and end offsets, and its members or items."""
 
     start: int
     end: int = 0
@@ -380,7 +380,7 @@ class JsonMember(msgspec.Struct):
 
 
 class _OpenContainer(msgspec.Struct):
-    """Object or array that `build_tree` has not closed yet, with the key read last."""
+    """An object or array that `build_tree` has not closed yet, with the key read last."""
 
     node: JsonNode
     key: str | None = None
@@ -389,9 +389,9 @@ class _OpenContainer(msgspec.Struct):
 
 
 def build_tree(text: str) -> JsonNode:
-    """Build the tree of values of a valid JSON document, with their offsets.
+    """Build the tree of values in a valid JSON document, with their offsets.
 
-    It uses no recursion, because files may be deeply nested.
+    This does not use recursion, because files may be deeply nested.
     """
     open_: list[_OpenContainer] = []
     root = JsonNode(0)

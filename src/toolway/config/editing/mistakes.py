@@ -1,6 +1,6 @@
-"""Hints for common mistakes in config files: JSON syntax, value types, entry keys. No I/O.
+"""Hints about common mistakes in config files: JSON syntax, value types, and entry keys. No I/O.
 
-No hint repeats a value: it may be a secret.
+A hint never repeats a value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRANSPORT_KEYS: Final = ("command", "url", "httpUrl", "serverUrl")
 
 
 def syntax_hint(text: str, position: int, message: str) -> str:
-    """Return the hint for JSON that cannot be parsed; `message` is the parser's, at `position`."""
+    """Return the hint for JSON that cannot be parsed. `message` is the parser's message about `position`."""
     rest = text[position:]
     if not text.strip():
         return 'the file is empty: add {"mcpServers": {}}'
@@ -52,7 +52,7 @@ def syntax_hint(text: str, position: int, message: str) -> str:
 
 
 def value_hint(key: str, value: Any) -> str:
-    """Return the hint for a value of the wrong JSON type under `key` of an entry; "" if there is none."""
+    """Return the hint for a value of the wrong JSON type under an entry's `key`, or "" if we have no hint."""
     group, _, name = key.partition(".")
     if group in ("env", "headers"):
         pair = '"NAME": "value"' if group == "env" else '"Authorization": "Bearer …"'
@@ -68,7 +68,7 @@ def value_hint(key: str, value: Any) -> str:
 
 
 def entry_hint(entry: Mapping[str, Any]) -> str:
-    """Return the hint for an entry without command and url; "" if its keys show no cause."""
+    """Return the hint for an entry without a command and url, or "" if its keys do not show the cause."""
     inner = [value for value in entry.values() if isinstance(value, Mapping)]
     if "mcpServers" in entry or "servers" in entry or any(has_transport(value) for value in inner):
         return "the servers are one level too deep: remove the name and the braces around them"
@@ -80,7 +80,7 @@ def entry_hint(entry: Mapping[str, Any]) -> str:
 
 
 def has_transport(value: Mapping[str, Any]) -> bool:
-    """Return True if an object has a key that says how its server is started or reached."""
+    """Return True if an object has a key that says how to start or reach its server."""
     return any(key in _TRANSPORT_KEYS or registry.own_transport(key) for key in value)
 
 

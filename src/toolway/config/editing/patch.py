@@ -1,8 +1,9 @@
-"""Text patches that change single values of a config file and leave the rest of its text.
+"""Text patches that change single values in a config file and leave the rest of its text alone.
 
-Each file format implements three patches, which touch only the text of one value: `replace` for an existing value,
-`add` for a new key or item, `remove` for an old one. An edit is complete when the patched text, parsed again, has
-exactly the intended value. So a patch cannot do unnoticed damage: a file with another value is never written.
+Each file format implements three patches, which only touch the text of one value: `replace` for an existing value,
+`add` for a new key or item, and `remove` for an old one. An edit is done when the patched text, parsed again, has
+exactly the intended value. So a patch cannot cause unnoticed damage, because a file with any other value is never
+written.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Patch(NamedTuple):
 
 
 class TextFormat(Protocol):
-    """Interface of a file format module: `jsonc.py`, `toml.py` or `yaml.py`.
+    """The interface of a file format module: `jsonc.py`, `toml.py`, or `yaml.py`.
 
     Its functions are pure. They raise `ConfigError` if the text is invalid or a patch cannot be applied.
     """
@@ -44,9 +45,9 @@ class TextFormat(Protocol):
 
 
 def apply_value(text_format: TextFormat, text: str, path: KeyPath, value: Any, file: str = "") -> str:
-    """Return the text of a config file with `value` at `path`, or without that key if `REMOVED`.
+    """Return a config file's text with `value` at `path`, or without that key if `value` is `REMOVED`.
 
-    All other values stay unchanged. Raises `ConfigError` if the text is invalid or cannot be edited in this way.
+    All other values stay unchanged. Raises `ConfigError` if the text is invalid or cannot be edited like this.
     """
     current = text_format.parse_text(text, file)
     target = _with_value(current, path, value, file)
@@ -60,7 +61,7 @@ def apply_value(text_format: TextFormat, text: str, path: KeyPath, value: Any, f
 
 
 def _apply_patches(text_format: TextFormat, text: str, current: Any, target: Any, file: str) -> str:
-    """Apply the patches that change the value of a config text from `current` to `target`; return the new text.
+    """Return the text after applying the patches that change its value from `current` to `target`.
 
     The text is not parsed after each patch, because that is slow. The caller must parse the result and compare it.
     """
@@ -95,7 +96,7 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 def next_patch(current: Any, target: Any, path: KeyPath = ()) -> Patch | None:
-    """Return the first patch needed to change `current` into `target`; None if they are equal."""
+    """Return the first patch needed to change `current` into `target`, or None if they are equal."""
     if current is target:
         return None
     if isinstance(current, Mapping) and isinstance(target, Mapping):
@@ -117,9 +118,9 @@ def _next_mapping_patch(current: Mapping[str, Any], target: Mapping[str, Any], p
 
 
 def _next_list_patch(current: list[Any], target: list[Any], path: KeyPath) -> Patch | None:
-    """Return the first patch needed to change one list into another; None if they are equal.
+    """Return the first patch needed to change one list into another, or None if they are equal.
 
-    Lists are compared by item, so comments between unchanged items stay.
+    Lists are compared item by item, so comments between unchanged items stay.
     """
     if is_same_value(current, target):
         return None
@@ -132,13 +133,13 @@ def _next_list_patch(current: list[Any], target: list[Any], path: KeyPath) -> Pa
 
 
 def _first_difference(current: list[Any], target: list[Any]) -> int:
-    """Return the index of the first different item, or the length of the shorter list."""
+    """Return the index of the first item that differs, or the length of the shorter list."""
     pairs = enumerate(zip(current, target, strict=False))
     return next((at for at, (one, other) in pairs if not is_same_value(one, other)), min(len(current), len(target)))
 
 
 def _with_value(document: Any, path: KeyPath, value: Any, file: str) -> Any:
-    """Return a copy of the parsed document with `value` at `path`, or without it if `REMOVED`.
+    """Return a copy of the parsed document with `value` at `path`, or without it if `value` is `REMOVED`.
 
     Raises `ConfigError` if a parent on the path is neither a map nor a list.
     """
@@ -173,7 +174,7 @@ def _get_item(container: Any, key: Any) -> Any:
 
 
 class InlineCollection:
-    """List or table in brackets in a TOML text, with the offsets of its items."""
+    """A list or table in brackets in a TOML text, with the offsets of its items."""
 
     def __init__(self, text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) -> None:
         self._text, self._start, self._end, self._spans = text, start, end, spans
@@ -223,7 +224,7 @@ class InlineCollection:
 
 
 class TextStyle(NamedTuple):
-    """Newline characters and unit of indentation that a config text uses."""
+    """The newline characters and the indentation that a config text uses."""
 
     newline: str
     indent: str  # one level of indentation
@@ -240,7 +241,7 @@ def line_start(text: str, at: int) -> int:
 
 
 def line_end(text: str, at: int) -> int:
-    """Return the offset of the newline after `at`, or of the text's end."""
+    """Return the offset of the newline after `at`, or the text's end if no newline follows."""
     found = text.find("\n", at)
     return len(text) if found < 0 else found
 

@@ -1,7 +1,7 @@
 """TOML files: parser, line numbers, and patches that keep comments and layout.
 
-`tomllib` parses the file. A scanner finds the statements of the valid text with their offsets, and only the edited part
-changes. A comment-preserving library would move comments between two tables together with the first table.
+`tomllib` parses the file. A scanner finds the offsets of the statements in the valid text, so only the edited part
+changes. A library that preserves comments would move the comments between two tables together with the first table.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def apply_patch(text: str, patch: Patch) -> str:
 
 
 class _TomlPatcher:
-    """Patcher of one TOML text, with the offsets of its statements."""
+    """Patches one TOML text, using the offsets of its statements."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -156,7 +156,7 @@ class _TomlPatcher:
     def _add_pair(self, header: Statement | None, new: str) -> str:
         """Return the text with the line `new` in the section of `header`.
 
-        Without a header, the line is added to the pairs before all headers.
+        Without a header, the line is added to the pairs that come before all headers.
         """
         number = -1 if header is None else header.section
         pairs = [each for each in self.statements if each.kind == "pair" and each.section == number]
@@ -188,9 +188,9 @@ class _TomlPatcher:
         return text
 
     def _orphaned_header(self, parent: KeyPath, removed: list[int]) -> str:
-        """Return the line `[parent]` if the removed statements were the only definition of the table; else "".
+        """Return the line `[parent]` if only the removed statements defined the table, or else "".
 
-        Without this line, the table, which is empty now, would disappear from the file.
+        Without this line, the table, which is now empty, would disappear from the file.
         """
         remaining = (each for at, each in enumerate(self.statements) if at not in removed)
         if not parent or isinstance(parent[-1], int) or any(each.path[: len(parent)] == parent for each in remaining):
@@ -227,9 +227,9 @@ class _TomlPatcher:
         return bool(parent) and bool(below) and not headers
 
     def _sections_end(self, parent: KeyPath) -> int:
-        """Return the offset after the last section of a table, including its subtables.
+        """Return the offset after a table's last section, including its subtables.
 
-        The end of the text if the table has no section.
+        If the table has no section, return the end of the text.
         """
         numbers = {
             at for at, each in enumerate(self.statements) if each.kind != "pair" and each.path[: len(parent)] == parent
@@ -256,7 +256,7 @@ def _is_table_list(value: Any) -> bool:
 
 
 def _group_consecutive(numbers: list[int]) -> list[tuple[int, int]]:
-    """Merge consecutive statement indexes to ranges (first, last).
+    """Merge consecutive statement indexes into ranges (first, last).
 
     The text between consecutive statements is removed together with them.
     """
@@ -270,7 +270,7 @@ def _group_consecutive(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _join_around_removed(before: str, after: str) -> str:
-    """Join the text before and after a removed part, and drop a redundant empty line there."""
+    """Join the text before and after a removed part, dropping a redundant empty line in between."""
     blank = re.match(r"[ \t]*\r?\n", after)
     above = _BLANK_ABOVE.search(before)
     if blank and (above or not before.strip()):
@@ -285,7 +285,7 @@ def _join_around_removed(before: str, after: str) -> str:
 
 @dataclass(slots=True)
 class TomlNode:
-    """TOML value of a `key = value` statement, or a value nested in it, with its offsets."""
+    """A TOML value in a `key = value` statement, or a value nested in it, with its offsets."""
 
     start: int
     end: int = 0
@@ -302,7 +302,7 @@ class TomlMember:
 
 @dataclass(slots=True)
 class Statement:
-    """TOML statement `[table]`, `[[array]]` or `key = value`.
+    """A TOML statement: `[table]`, `[[array]]`, or `key = value`.
 
     `path` is its full path in the document.
     """
@@ -317,7 +317,7 @@ class Statement:
 
 @dataclass(slots=True)
 class _Scanner:
-    """Scanner that splits a valid TOML text into statements with their offsets."""
+    """Splits a valid TOML text into statements with their offsets."""
 
     text: str
     at: int = 0
@@ -414,7 +414,7 @@ def parse_statements(text: str) -> list[Statement]:
 
 
 def find_inline_node(node: TomlNode, path: KeyPath) -> TomlNode | None:
-    """Return the value at `path` inside an inline table or array; None if there is none.
+    """Return the value at `path` inside an inline table or array, or None if it has none.
 
     An empty path returns `node` itself.
     """
@@ -464,7 +464,7 @@ def render_key(name: Any) -> str:
 def render_dotted_key(path: KeyPath) -> str:
     """Return a dotted key such as `a.b`, quoted if needed.
 
-    Array indexes are left out: the position in the file determines them.
+    Array indexes are left out, because the position in the file determines them.
     """
     return ".".join(render_key(part) for part in path if isinstance(part, str))
 

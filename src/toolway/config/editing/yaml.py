@@ -1,4 +1,4 @@
-"""YAML files: parser, line numbers, and lines to paste. Toolway reads these files, and never changes one."""
+"""YAML files: parser, line numbers, and lines to paste. Toolway reads these files, but never changes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLAIN_TYPES: Final = (
 
 
 def parse_text(text: str, file: str = "") -> Any:
-    """Return the value of a YAML text: {} if it is empty; all keys are converted to text.
+    """Return the value of a YAML text, or {} if it is empty. All keys are converted to strings.
 
     Raises `ConfigError` if the text is invalid or has a duplicate key.
     """
@@ -60,7 +60,7 @@ def apply_patch(text: str, patch: Patch) -> str:
 
 
 def render(value: Any) -> str:
-    """Return a value as YAML lines of ASCII characters. No text is folded."""
+    """Return a value as YAML lines of ASCII characters. Strings are not folded."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000))
 
 
@@ -71,7 +71,7 @@ def _children(node: Any) -> list[tuple[str | int, Any]]:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML loader that reads plain scalars as YAML 1.2 does: `on` and `yes` are text.
+    """A PyYAML loader that reads plain scalars as YAML 1.2 does: `on` and `yes` are strings.
 
     A duplicate key is an error.
     """
@@ -93,7 +93,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """PyYAML dumper that quotes a text if YAML 1.1 or 1.2 reads it as another type, and indents lists."""
+    """A PyYAML dumper that quotes a string if YAML 1.1 or 1.2 would read it as another type. It indents lists."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

@@ -1,6 +1,6 @@
-"""Tool search of a gateway: meta-tools that find and call the tools of all servers, search by meaning, and learning.
+"""A gateway's tool search: meta-tools that find and call the tools of all servers, search by meaning, and learning.
 
-The ranking by words is the package `toolway.search`, which programs use without a gateway.
+The package `toolway.search` ranks tools by words, and programs can use it without a gateway.
 """
 
 from __future__ import annotations

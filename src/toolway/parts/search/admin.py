@@ -1,4 +1,4 @@
-"""Admin API for tool search: ranking with reasons, tokens per endpoint, searches without a call."""
+"""Admin API for tool search: ranking with reasons, tokens per endpoint, and searches that led to no call."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SEARCH_QUERY: Final = {
 
 
 class SearchAdmin:
-    """Handlers of `/admin/search`, `/admin/searches` and `/admin/tokens`.
+    """Handlers of `/admin/search`, `/admin/searches`, and `/admin/tokens`.
 
-    `worker_reports` returns what other workers have counted (`report_counts`).
+    `worker_reports` returns what the other workers have counted (`report_counts`).
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SearchAdmin:
         }
 
     def list_searches(self) -> Json:
-        """Return tool search counters, and the queries that led to no call."""
+        """Return the counters of tool searches, and the queries that led to no call."""
         reports = [self.report_counts(), *self._worker_reports()]
         calls = Counter[str]()
         for report in reports:
@@ -112,7 +112,7 @@ class SearchAdmin:
         }
 
     async def get_tokens(self) -> Json:
-        """Return how many tools each endpoint lists, and how many tokens their definitions cost a model."""
+        """Return how many tools each endpoint lists, and how many tokens a model spends on their definitions."""
         from toolway.search.tokens import CHARS_PER_TOKEN, TOKENIZER, estimate_tokens, search_advice
 
         sizes = await self._measure()
@@ -143,9 +143,9 @@ class SearchAdmin:
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
-        """Return the size in characters of each known tool's definition, with the tool, by server and name.
+        """Return each known tool and the size of its definition in characters, by server and name.
 
-        Computed in batches, so other requests are served.
+        The sizes are computed in batches, so other requests are served in between.
         """
         from toolway.search.tokens import tool_chars
 

@@ -105,7 +105,7 @@ async def run_search(
 
 
 async def _load_catalog(context: CommandContext, server: str | None, wait: float | None, refresh: bool) -> Catalog:
-    """Return the tools of the configured servers, from cached lists. Servers without a cached list are started."""
+    """Return the configured servers' tools from cached lists. Start the servers without a cached list."""
     output, options = context.output, context.target_options
     target: Target = file_without_gateway(output, options) or await find_target(output, options)
     cached = target.cached(server) if not refresh else None
@@ -190,7 +190,7 @@ def _print_reasons(output: Output, found: Json) -> None:
 
 
 async def run_missed(context: CommandContext) -> ExitCode:
-    """Print recent searches by a gateway's clients that led to no call."""
+    """Print the recent searches by a gateway's clients that led to no call."""
     gateway = await require_gateway(
         context.output,
         context.target_options,
@@ -223,7 +223,7 @@ async def run_missed(context: CommandContext) -> ExitCode:
 
 
 async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None) -> ExitCode:
-    """Print the tokens that the tools of each endpoint and each server cost a model."""
+    """Print how many tokens the tools of each endpoint and each server cost a model."""
     gateway = await find_gateway(context.output, context.target_options)
     if gateway is not None:
         document: Json = await gateway.request_admin("GET", "tokens")

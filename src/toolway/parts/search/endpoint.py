@@ -1,8 +1,8 @@
-"""Embedding over HTTP with the API of OpenAI: POST {"model": …, "input": […]} to …/embeddings.
+"""Embeds strings over HTTP with OpenAI's API: POST {"model": …, "input": […]} to …/embeddings.
 
-The names and descriptions of tools, and the queries of users, are sent to that service. So it is used only if you
-configure it. The network policy applies, redirects are not followed. After three failures in a row, no
-request is sent for a while.
+The embedding service sees the names and descriptions of tools, and users' queries. So it is only used if you
+configure it. The network policy applies, and redirects are not followed. After three failures in a row, requests pause
+for a while.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Breaker:
         self._failures, self._until = 0, 0.0
 
     def on_failure(self, now: float) -> None:
-        """Count a failed request to the embedding service.
+        """Count a failed request to the embedding service. From the third failure in a row on, each one starts a pause.
 
         From the third consecutive failure on, each one starts a pause before the next request.
         """
@@ -147,7 +147,7 @@ class EmbeddingEndpoint:
             raise EmbeddingError("the key has characters that a header cannot have") from None
 
     def _decode(self, answer: bytes, count: int) -> list[Vector]:
-        """Return the vectors of a response in the order of the strings.
+        """Return a response's vectors in the order of the strings.
 
         Raises `EmbeddingError` if the response does not contain one valid vector per string.
         """

@@ -1,7 +1,8 @@
-"""File with the queries that led to each tool's calls, to keep them across restarts.
+"""A file with the queries that led to calls of each tool, to keep them across restarts.
 
-It holds stems of the words of earlier queries, the ids of principals and the hashes of definitions: no query as it was
-written, and nothing of the calls. Its size is bounded. A file that is damaged or has another format counts as missing.
+It holds the stems of words in earlier queries, the ids of principals, and the hashes of definitions, but not the
+original queries, and nothing about the calls. Its size is bounded. A file that is damaged or has another format is
+treated as missing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FORM: Final = 1
 
 
 def read_history(path: Path) -> CallHistory:
-    """Return the call history in a file; an empty one if the file is missing, too large or invalid."""
+    """Return the call history in a file, or an empty one if the file is missing, too large, or invalid."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             return CallHistory()
@@ -39,7 +40,7 @@ def read_history(path: Path) -> CallHistory:
 
 
 def write_history(path: Path, tools: list[object]) -> None:
-    """Replace the file of the call history atomically; remove it if there is nothing to store.
+    """Replace the call history file atomically, or remove it if the history is empty.
 
     Disk errors are ignored.
     """
@@ -61,7 +62,7 @@ def write_history(path: Path, tools: list[object]) -> None:
 
 
 def _merge_history(path: Path, tools: list[object]) -> None:
-    """Write a call history to the file, merged with the one that other workers of the gateway have written there."""
+    """Write a call history to the file, merged with what the gateway's other workers have written there."""
     if tools:
         merged = read_history(path)
         merged.update(CallHistory.from_json(tools))
@@ -70,7 +71,7 @@ def _merge_history(path: Path, tools: list[object]) -> None:
 
 
 class HistoryKeeper:
-    """Keeper of a tool search's call history: loads it from a file, and writes it after changes and at close."""
+    """Loads a tool search's call history from a file, and writes it back after changes and on close."""
 
     def __init__(
         self, search: ToolSearch, path: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

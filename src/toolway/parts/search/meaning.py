@@ -1,4 +1,4 @@
-"""Creation of the embedding search from the settings. Imports numpy and a model only if they are configured."""
+"""Creates the embedding search from the settings. Imports numpy and a model only if they are configured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Vectors(Protocol):
 
 
 class UnavailableVectors:
-    """Embedding search that is not usable: scores no tool and says why in `problem`, so tools are ranked by words."""
+    """An embedding search that cannot be used: tools are ranked by words, and `problem` says why."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem

@@ -1,6 +1,6 @@
-"""Meta-tools of endpoints with tool search: their definitions, and the messages they answer with.
+"""The meta-tools of endpoints with tool search: their definitions, and the messages they answer with.
 
-An endpoint with search lists these four tools instead of all tools of its servers. Their definitions never change, so
+An endpoint with search lists these four tools instead of all of its servers' tools. Their definitions never change, so
 a model provider can cache them. Nothing here does I/O.
 """
 
@@ -82,7 +82,7 @@ class FoundTool(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Return the result as one line: name, typed arguments, effect and first sentence."""
+        """Return the result as one line: name, typed arguments, effect, and first sentence."""
         shown = [f"{name}: {type_}" for name, type_ in self.arguments[:MAX_LISTED_ARGUMENTS]]
         if len(self.arguments) > MAX_LISTED_ARGUMENTS:
             shown.append(f"… {len(self.arguments) - MAX_LISTED_ARGUMENTS} more")
@@ -102,7 +102,7 @@ class FoundTool(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """What a tool search covered: how many tools and servers, and which ones it could not."""
+    """What a tool search covered: how many tools and servers, and which ones it could not cover."""
 
     tools: int
     servers: Sequence[str]
@@ -112,7 +112,7 @@ class Coverage(msgspec.Struct, frozen=True):
     held_tools: int = 0  # tools whose changed definitions wait for it; they are not found
 
     def notes(self) -> list[str]:
-        """Return one sentence for each reason why tools may be missing from the search result."""
+        """Return one sentence for each reason why the search result may lack tools."""
         found = []
         if self.down:
             found.append(f"{_count(len(self.down), 'server')} down: {_names(self.down)}.")
@@ -127,7 +127,7 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 def search_result(found: Sequence[FoundTool], *, fits: bool, coverage: Coverage, notes: Iterable[str] = ()) -> Json:
-    """Return the result of `search_tools`: one line for each found tool, then counts and why tools may be missing."""
+    """Return the result of `search_tools`: a line for each tool found, then counts, and why tools may be missing."""
     all_notes = [*coverage.notes(), *notes]
     total = f"{_count(coverage.tools, 'tool')} of {_count(len(coverage.servers), 'server')}"
     lines = [each.line for each in found]
@@ -160,7 +160,7 @@ def text_result(text: str, *, is_error: bool = False) -> Json:
 def search_instructions(servers: Sequence[str]) -> str:
     """Return the instructions for clients of an endpoint with tool search: how to find tools, and all server names.
 
-    The definitions of the meta-tools do not name the servers.
+    The definitions of the meta-tools do not list the servers.
     """
     return (
         f"Many tools are not listed. Find them with {SEARCH_TOOL}; call them with {READ_TOOL} if they only read,"
@@ -187,7 +187,7 @@ def typed_arguments(schema: Json) -> tuple[tuple[str, str], ...]:
 
 
 def short_type(schema: Any) -> str:
-    """Return a short name for the type of a value: `string`, `integer[]`, `"a"|"b"`, `any`."""
+    """Return a short name for a value's type: `string`, `integer[]`, `"a"|"b"`, or `any`."""
     if not isinstance(schema, dict):
         return "any"
     choices = schema.get("enum")
@@ -217,7 +217,7 @@ def short_type(schema: Any) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a description in one line, shortened to 160 characters."""
+    """Return the first sentence of a description on one line, shortened to 160 characters."""
     return _one_line(_SENTENCE_END.split(text.strip(), maxsplit=1)[0], MAX_DESCRIPTION_CHARS)
 
 

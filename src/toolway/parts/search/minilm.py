@@ -1,7 +1,7 @@
-"""MiniLM, a small sentence model that runs on this machine: needs onnxruntime and the package `toolway-search-minilm`.
+"""MiniLM, a small sentence model that runs on this machine with onnxruntime and `toolway-search-minilm`.
 
-The files of the model are verified by size and SHA-256 before they are loaded. The model runs with one thread, in a
-worker thread, one text at a time: a query waits for at most one tool. Nothing is downloaded.
+The model's files are verified by size and SHA-256 before they are loaded. The model embeds one text at a time, with one
+thread, in a worker thread, so a query waits for at most one tool. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_TOKENS: Final = 128  # of a text; the rest is ignored
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The two files of a model with the size and SHA-256 that they must have. See packages/toolway-search-minilm."""
+    """A model's two files, with the size and SHA-256 they must have. See packages/toolway-search-minilm."""
 
     model_bytes: int = 23_546_293
     model_sha256: str = "0a9266b878ebe81f0c4d87a37d15e8d609aa2a6dcef853e3608c0bf59a8b686f"
@@ -118,7 +118,7 @@ class MiniLm:
 
 
 def _import_onnxruntime() -> Any:
-    """Import onnxruntime without its telemetry: else newer versions send events to its maker."""
+    """Import onnxruntime without its telemetry, because newer versions would send events to its maker."""
     before = os.environ.get(_NO_TELEMETRY)
     os.environ[_NO_TELEMETRY] = "1"
     try:
@@ -135,7 +135,7 @@ def _import_onnxruntime() -> Any:
 
 
 def _find_package() -> Path:
-    """Return the folder of the installed MiniLM model package, without running code of the package."""
+    """Return the folder of the installed MiniLM model package, without running the package's code."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise EmbeddingError(f"the model is not installed: {INSTALL_HINT}")
@@ -143,7 +143,7 @@ def _find_package() -> Path:
 
 
 def _read_verified(path: Path, size: int, sha256: str) -> bytes:
-    """Read a file of the model. Raises `EmbeddingError` if it is missing, damaged, or of another version."""
+    """Read one of the model's files. Raises `EmbeddingError` if it is missing, damaged, or of another version."""
     try:
         found = path.stat().st_size
         content = path.read_bytes() if found == size else b""

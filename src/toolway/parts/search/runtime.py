@@ -1,4 +1,4 @@
-"""Tool search in one running gateway: its meta-tools, its model, and what it learned."""
+"""Tool search in a running gateway: its meta-tools, its model, and what it learned."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class SearchRuntime(PartRuntime):
-    """Tool search of a gateway. The hub creates its search at the first use; then the model and the history follow."""
+    """A gateway's tool search.
+
+    The hub creates its search when it is first used. Then the model and the history are added.
+    """
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self._hub = context.hub
@@ -72,7 +75,7 @@ class SearchRuntime(PartRuntime):
                 self._open_vectors(self._search)
 
     def _set_up(self, search: ToolSearch) -> None:
-        """Let a hub's new search learn, and use the configured model."""
+        """Let a hub's new search learn, and give it the configured model."""
         self._search = search
         search.set_learning(self.settings.learn)
         self._open_vectors(search)
@@ -85,7 +88,7 @@ class SearchRuntime(PartRuntime):
         return HistoryKeeper(search, path)
 
     def _open_vectors(self, search: ToolSearch) -> None:
-        """Let the search use the embedding model or endpoint of the settings, in place of the previous one."""
+        """Let the search use the embedding model or endpoint from the settings instead of the previous one."""
         from toolway.parts.search.meaning import open_vectors
 
         settings = self.settings
@@ -112,7 +115,7 @@ class SearchRuntime(PartRuntime):
             self.vectors = None
 
     async def run(self) -> None:
-        """Log a suggestion to use tool search, if all tool definitions together cost many tokens."""
+        """If all tool definitions together cost many tokens, log a suggestion to use tool search."""
         if not self._advises:
             return
         await self._hub.servers.wait_first_starts(STARTUP_WINDOW_S)
@@ -123,7 +126,10 @@ class SearchRuntime(PartRuntime):
             _log.warning("%s: toolway connect CLIENT --print --search", advice)
 
     def status(self) -> Json:
-        """Return the state of embedding search: model, problem, embedded tools. No model: it is off."""
+        """Return the state of embedding search: the model, the problem, and the embedded tools.
+
+        Embedding search is off if no model is set.
+        """
         embedded, tools = self.vectors.embedded if self.vectors is not None else (0, 0)
         problem = self.vectors.problem if self.vectors is not None else ""
         return {"model": self.settings.model, "problem": problem, "embedded": embedded, "tools": tools}

@@ -1,6 +1,6 @@
-"""Log of recent tool searches: which found tool was called afterwards, and which searches led to no call.
+"""A log of recent tool searches: which found tool was called afterwards, and which searches led to no call.
 
-Kept in memory and bounded. No I/O: the time is an argument.
+It is kept in memory and bounded. No I/O: the time is an argument.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Search(msgspec.Struct):
 
 
 class SearchCounts(msgspec.Struct):
-    """Counts of tool searches since the start of the process."""
+    """Counts of tool searches since the process started."""
 
     fits: int = 0  # searches with a result that fits
     nothing: int = 0  # searches whose answer said that nothing fits well
@@ -73,18 +73,16 @@ class SearchLog:
         self._unmet[query] = unmet
 
     def open_query(self, principal: str, tool: ToolKey) -> str | None:
-        """Return a principal's newest query that found this tool, or None.
+        """Return a principal's newest query that found this tool, or None if a found tool was called since.
 
-        Also None if a found tool was already called after that query.
-
-        A query that the tool fits is preferred to one for which it was only the nearest.
+        A query that the tool fits is preferred to one for which the tool was only the closest match.
         """
         recent = self._recent.get(principal)
         search = _newest(recent, tool) if recent is not None else None
         return search.query if search is not None and not search.met else None
 
     def on_call(self, principal: str, tool: ToolKey) -> None:
-        """Record that a principal called a tool successfully: the search that found it is no longer unmet."""
+        """Record that a principal called a tool successfully, so the search that found it is no longer unmet."""
         search = _newest(self._recent.get(principal, ()), tool)
         if search is None or search.met:
             return

@@ -1,8 +1,8 @@
-"""Tool search for an endpoint: answers the meta-tools, and finds the tool that a call means.
+"""Tool search for an endpoint: answers the meta-tools, and finds the tool that a call is meant for.
 
-A call through `call_tool` or `read_tool` becomes the call of the named tool before it is dispatched, so every
-later part sees the named tool: deny lists, argument check, audit log, metrics, retries and so on. Only the view of the
-principal is searched. A search starts no server.
+A call through `call_tool` or `read_tool` becomes a call to the tool it names before it is dispatched, so everything
+after that sees the real tool: deny lists, argument checks, the audit log, metrics, retries, and so on. Only the
+principal's view is searched. A search does not start servers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _ErrorFlag(msgspec.Struct):
 
 
 class SearchTools:
-    """Implementation of the meta-tools (`search_tools`, `call_tool` …) for all endpoints with tool search."""
+    """The meta-tools (`search_tools`, `call_tool`, …) of all endpoints with tool search."""
 
     definitions = META_TOOLS
     callers = frozenset({CALL_TOOL, READ_TOOL})
@@ -91,7 +91,10 @@ class SearchTools:
     # -- search_tools and describe_tool --------------------------------------------------------------------------------
 
     async def answer(self, context: RequestContext, name: str, arguments: object) -> Json:
-        """Return the result of `search_tools` or `describe_tool`. Wrong arguments are explained in the result."""
+        """Return the result of `search_tools` or `describe_tool`.
+
+        If the arguments are wrong, the result explains why.
+        """
         given = arguments if isinstance(arguments, dict) else {}
         try:
             _reject_unknown(name, given)
@@ -128,7 +131,7 @@ class SearchTools:
     async def search_view(
         self, view: EndpointView, queries: list[str], *, limit: int, server: str | None, principal: str
     ) -> SearchAnswer:
-        """Return the tools of one endpoint view that fit the queries best.
+        """Return the tools in one endpoint's view that fit the queries best.
 
         Tools outside the view are not searched.
         """
@@ -153,7 +156,7 @@ class SearchTools:
         )
 
     def _allowed_tools(self, view: EndpointView, names: Mapping[tuple[str, str], str]) -> AllowedTools:
-        """Return the tools that a search in this view may find. Same object until the view changes."""
+        """Return the tools that a search in this view may find. It is the same object until the view changes."""
         known = self._allowed.get(view)
         if known is None or known[0] is not names:
             from toolway.search.tool_search import AllowedTools
@@ -228,7 +231,7 @@ class SearchTools:
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_views_changed(self) -> None:
-        """Drop the cached short forms of tool definitions, because a toolset may have other descriptions now."""
+        """Drop the cached short forms of tool definitions, because a toolset's descriptions may have changed."""
         self._compact.clear()
 
     def _describe(self, view: EndpointView, arguments: Json) -> Json:
@@ -253,10 +256,10 @@ class SearchTools:
     # -- call_tool and read_tool ---------------------------------------------------------------------------------------
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
-        """Return the tool call that a call of the meta-tool `call_tool` or `read_tool` contains: params and tool.
+        """Return the tool call, as params and tool, that a call of `call_tool` or `read_tool` contains.
 
-        If that call cannot be made, return a result that explains why. The client cannot repeat arguments of the named
-        tool in HTTP headers, so headers are not compared.
+        If that call cannot be made, return a result that explains why. The client cannot repeat the tool's arguments in
+        HTTP headers, so headers are not compared.
         """
         meta_tool, given = params["name"], params.get("arguments")
         view = context.view
@@ -289,9 +292,9 @@ class SearchTools:
         counts[name] = counts.get(name, 0) + 1
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
-        """Return a result that shows a model the schema of a tool, after its call failed because of wrong arguments.
+        """Return a result that shows a model the tool's schema, if its call failed because of wrong arguments.
 
-        None for any other failure.
+        Return None for any other failure.
         """
         if not is_argument_failure(failure):
             return None
@@ -303,7 +306,7 @@ class SearchTools:
         return result
 
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
-        """Return a result for a call of an unknown tool: the closest tools, for the model to choose from."""
+        """Return a result for a call to an unknown tool: the closest tools, for the model to choose from."""
         name, view = str(params.get("name"))[:200], context.view
         await view.prepare()
         coverage = await self._coverage(view)
@@ -315,7 +318,7 @@ class SearchTools:
     def _refuse(self, reason: str, view: EndpointView | None = None, name: str = "", tool: Tool | None = None) -> Json:
         """Return an error result with `reason` for a call that is not sent.
 
-        With `tool`, it has the input schema too.
+        If `tool` is given, the result also contains its input schema.
         """
         self.log.counts.rejected += 1
         if view is None or tool is None:
@@ -327,7 +330,10 @@ class SearchTools:
     # -- learning -----------------------------------------------------------------------------------------------------
 
     def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
-        """Record a successful call of a tool found by search. Later searches use these records."""
+        """Record a successful call to a tool that a search found.
+
+        Later searches use these records.
+        """
         key = (tool.server, tool.name)
         query = self.log.open_query(principal, key)
         if query is None or not _is_success(result):

@@ -29,7 +29,7 @@ _MODEL_PACKAGES: Final = {
 class SearchSettings:
     """Settings of the tool search: learning from calls, and an embedding model.
 
-    An endpoint receives the names and descriptions of all tools, and every query: choose one that may know them.
+    An endpoint receives every query, and the names and descriptions of all tools. Choose one that may know them.
     """
 
     learn: bool = True  # learn from calls: if a search led to a tool, similar searches rank it higher
@@ -45,7 +45,7 @@ def parse_settings(block: Mapping[str, Any], variables: Mapping[str, str]) -> Se
 
 
 def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
-    """Return the settings of the tool search under `toolway.search`; the defaults if it is missing.
+    """Return the tool search settings in `toolway.search`, or the defaults if it is missing.
 
     Raises `ConfigError` if a setting is invalid or unknown.
     """
@@ -86,7 +86,7 @@ def find_missing_model(settings: SearchSettings) -> list[ConfigIssue]:
 
 
 def _find_problem(settings: SearchSettings) -> tuple[str, str] | None:
-    """Return what is wrong with the embedding model or endpoint of the search settings, and a hint; else None."""
+    """Return what is wrong with the search settings' model or endpoint, and a hint, or None if nothing is wrong."""
     if isinstance(settings.key, SecretTemplate) and any(each.kind == "command" for each in settings.key.references):
         return "the key cannot be the output of a command", "use ${keyring:NAME}, ${file:PATH} or ${VARIABLE}"
     if not settings.endpoint:

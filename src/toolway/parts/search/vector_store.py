@@ -1,7 +1,7 @@
-"""Embeddings for tool search, in the gateway's file or the cluster's database: no tool is embedded twice.
+"""Embeddings for tool search, in the gateway's file or the cluster's database, so no tool is embedded twice.
 
-Each vector is stored under model and hash of its text. Rows carry a MAC, so write access to the database alone cannot
-boost a tool in the results. The number of vectors per model is bounded.
+Each vector is stored under the model and its text's hash. Rows carry a MAC, so write access to the database alone is
+not enough to boost a tool in the results. The number of vectors per model is bounded.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _log = logging.getLogger("toolway.search")
 
 
 class EmbeddingError(Exception):
-    """An embedder failed. The message says why, without secrets."""
+    """Raised when an embedder failed. The message says why, without secrets."""
 
 
 class VectorStore(Protocol):
-    """Stores one model's vectors by the hash of their text: bytes of 16-bit floats."""
+    """Stores one model's vectors by the hash of the text, as bytes of 16-bit floats."""
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
         """Store embedding vectors, each under its text's hash.
 
-        If the store is full, vectors of `wanted`, the strings in use, are kept first.
+        If the store is full, the vectors of `wanted`, which are the strings in use, are kept first.
         """
 
 
 class NoVectorStore:
-    """Vector store that keeps nothing: for a hub without a cache folder."""
+    """A vector store that keeps nothing, for a hub without a cache folder."""
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         return {}
@@ -51,9 +51,9 @@ class NoVectorStore:
 
 
 class TableVectorStore:
-    """`VectorStore` of one model in the tables of the gateway. `key` is a secret of the part.
+    """The `VectorStore` of one model in the gateway's tables. `key` is one of the part's secrets.
 
-    The model's name in the table is computed with that key, so it is another one for each tenant of a cluster.
+    The model's name in the table is derived from that key, so each tenant of a cluster has a different one.
     """
 
     def __init__(self, database: Database, key: bytes, identity: str, max_vectors: int = MAX_VECTORS) -> None:
@@ -63,10 +63,10 @@ class TableVectorStore:
         self._max_vectors = max_vectors
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the stored vectors for these hashes, without missing ones.
+        """Return the stored vectors for these hashes. Hashes without a vector are left out.
 
-        Raises `EmbeddingError` if the database does not respond. To embed everything again because the database is down
-        would cost more than to rank by words until it is back.
+        Raises `EmbeddingError` if the database does not respond. It is cheaper to rank by words until the database is
+        back than to embed everything again.
         """
         found: dict[bytes, bytes] = {}
         try:
@@ -77,7 +77,10 @@ class TableVectorStore:
         return found
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Store vectors. If there are too many, delete the oldest that are not `wanted`. Failures are only logged."""
+        """Store vectors. If the store gets too full, delete the oldest ones that are not `wanted`.
+
+        Failures are only logged.
+        """
         ordered = sorted(vectors.items())  # in one order: two nodes that save do not block each other
         in_use = frozenset(map(self._row_key, islice(dict.fromkeys(wanted), self._max_vectors)))
         try:
@@ -106,7 +109,10 @@ class TableVectorStore:
         )
 
     def _remove_some(self, in_use: frozenset[str], db: Transaction) -> bool:
-        """Remove vectors of unused models, and some of this one if there are too many. Return True if more are left."""
+        """Remove vectors of unused models, and some of this model's if it has too many.
+
+        Return True if more have to be removed.
+        """
         db.delete(VECTORS, "model <> :model AND saved_at < :end", model=self._model, end=db.now - KEEP_UNUSED_MODEL_S)
         surplus = db.count(VECTORS, "model = :model", model=self._model) - self._max_vectors
         if surplus <= 0:

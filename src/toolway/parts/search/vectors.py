@@ -52,22 +52,25 @@ _log = logging.getLogger("toolway.search")
 
 
 class Embedder(Protocol):
-    """Interface of an embedding model: turns strings into vectors of length 1."""
+    """An embedding model: turns strings into vectors of length 1."""
 
     @property
     def identity(self) -> str:
         """Return a string that identifies model and vector format. Vectors of different identities are never mixed."""
 
     async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
-        """Return one vector per string. Raises `EmbeddingError`, even for taking longer than `timeout` seconds."""
+        """Return one vector per string.
+
+        Raises `EmbeddingError`, including when it takes longer than `timeout` seconds.
+        """
 
     async def close(self) -> None: ...
 
 
 class _Table(NamedTuple):
-    """Matrix with the embedding vectors of all tools, one row per tool.
+    """A matrix with the embedding vectors of all tools, one row per tool.
 
-    `known` is False for a row whose tool has no vector yet.
+    `known` is False for rows whose tool has no vector yet.
     """
 
     tools: Sequence[Tool]
@@ -77,9 +80,9 @@ class _Table(NamedTuple):
 
 
 class ModelVectors:
-    """Embedding search: scores tools by the cosine of their vectors with the query's (`ToolSearch.set_vectors`).
+    """Embedding search: scores tools by the cosine between their vectors and the query's (`ToolSearch.set_vectors`).
 
-    Belongs to one event loop. `close` ends its background task.
+    It belongs to one event loop. `close` ends its background task.
     """
 
     def __init__(
@@ -139,11 +142,9 @@ class ModelVectors:
             self._queries.popitem(last=False)
 
     def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
-        """Return, for each tool, the cosine of its vector and the nearest vector of the query.
+        """Return, for each tool, the cosine between its vector and the query's nearest vector.
 
-        None for a tool without a vector.
-
-        May be called in a thread.
+        The score is None for a tool without a vector. This may be called in a thread.
         """
         passages, table = self._queries.get(query), self._table  # once: a search in a thread sees one state
         if passages is None or tools is not table.tools or not table.known.any():
@@ -161,12 +162,15 @@ class ModelVectors:
 
     @property
     def problem(self) -> str:
-        """Return why the last query or some tools have no vectors; "" if all have vectors or will have them soon."""
+        """Return why the last query or some tools have no vectors.
+
+        Return "" if everything has a vector or will have one soon.
+        """
         return self._query_problem or self._document_problem
 
     @property
     def embedded(self) -> tuple[int, int]:
-        """Return how many tools of the last search have a vector already, and how many tools there are."""
+        """Return how many tools of the last search have a vector, and how many tools it had."""
         return int(self._table.known.sum()) if self._table.tools is self._wanted else 0, len(self._wanted)
 
     async def wait_complete(self) -> None:
@@ -196,7 +200,7 @@ class ModelVectors:
     async def _refresh(self) -> None:
         """Embed the tools of the last search until all have a vector.
 
-        Begins again if the list of tools changes while it works, and after a pause if the embedder fails.
+        This starts over if the list of tools changes in the meantime, and after a pause if the embedder fails.
         """
         failures = 0
         while not self._complete.is_set():
@@ -255,7 +259,7 @@ class ModelVectors:
         return texts, keys
 
     async def _assemble(self, tools: tuple[Tool, ...], keys: list[bytes]) -> None:
-        """Build the matrix for these tools from the vectors that are in the old matrix or in the store."""
+        """Build the matrix for these tools, taking their vectors from the old matrix or the store."""
         before = self._table
         if tools is before.tools:
             return
@@ -288,14 +292,14 @@ class ModelVectors:
 
 
 def split_query(query: str) -> list[str]:
-    """Return the strings that are embedded for a query: the whole query, and its first sentences if it has several."""
+    """Return the strings to embed for a query: the whole query, and its first sentences if it has several."""
     whole = query[:MAX_TEXT_CHARS]
     sentences = [text for text in map(str.strip, _SENTENCE_END.split(whole)) if len(text.split()) >= MIN_SENTENCE_WORDS]
     return [whole, *sentences[:MAX_SENTENCES]] if len(sentences) > 1 else [whole]
 
 
 def describe_tool(tool: Tool) -> str:
-    """Return the text to embed for a tool: server, name and description.
+    """Return the text to embed for a tool: server, name, and description.
 
     The server's name is left out if it is "tools".
     """
@@ -305,7 +309,10 @@ def describe_tool(tool: Tool) -> str:
 
 
 def to_unit_length(values: Any) -> Vector:
-    """Return `values` as a vector of length 1. Raises `EmbeddingError` if they are not a finite, non-zero vector."""
+    """Return `values` as a vector of length 1.
+
+    Raises `EmbeddingError` if they are not a finite, non-zero vector.
+    """
     try:
         with np.errstate(over="ignore"):
             vector = np.asarray(values, np.float32)
@@ -318,7 +325,7 @@ def to_unit_length(values: Any) -> Vector:
 
 
 def _decode(data: bytes, width: int) -> Vector | None:
-    """Return a stored vector; None if it is damaged or of another width."""
+    """Return a stored vector, or None if it is damaged or has a different width."""
     if not data or len(data) % 2 or (width and len(data) != 2 * width):
         return None
     try:

@@ -26,7 +26,7 @@ _CHINESE: Final = (
 
 
 class WordPiece:
-    """WordPiece tokenizer of lower-case text, for one vocabulary."""
+    """A WordPiece tokenizer for lower-case text, with one vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._vocabulary = vocabulary
@@ -34,7 +34,7 @@ class WordPiece:
         self._known: dict[str, list[int]] = {}
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """Return at most `limit` token numbers for text, including the start and end tokens."""
+        """Return at most `limit` token numbers for a text, including the start and end tokens."""
         tokens = [self._begin]
         for word in split_words(text):
             tokens += self._known.get(word) or self._pieces(word)
@@ -43,9 +43,9 @@ class WordPiece:
         return [*tokens[: limit - 1], self._end]
 
     def _pieces(self, word: str) -> list[int]:
-        """Return the token numbers of a word: of the longest pieces that the vocabulary contains, from left to right.
+        """Return a word's token numbers: from left to right, the longest pieces that are in the vocabulary.
 
-        A word that cannot be split in this way is one unknown token.
+        A word that cannot be split like this is one unknown token.
         """
         pieces: list[int] = []
         begin = 0 if len(word) <= _MAX_WORD else len(word) + 1
@@ -76,9 +76,9 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def _spaced(character: str) -> str:
-    """Return the text that replaces a character before a text is split into words.
+    """Return what replaces a character before a text is split into words.
 
-    It is the character itself, the character between spaces, a space, or "".
+    This is the character itself, the character between spaces, a space, or "".
     """
     if character in "\t\n\r" or unicodedata.category(character) == "Zs":
         return " "

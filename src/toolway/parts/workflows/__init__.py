@@ -1,6 +1,6 @@
-"""Durable workflows of a gateway: executes their runs, and offers them as tools.
+"""A gateway's durable workflows: executes their runs, and offers them as tools.
 
-The engine is the package `toolway.workflows`, which programs use without a gateway.
+The engine is the package `toolway.workflows`, which programs can use without a gateway.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _RUNS = ("gateway", "token", "ca")  # --journal names the runs of this machine
 
 
 class GatewayWorkflows(Part):
-    """A gateway's workflows, in files listed in the configuration.
+    """A gateway's workflows, from the files listed in the configuration.
 
-    Their setting is not parsed here, because each workflow must be trusted before it runs, which `toolway.config`
-    decides.
+    This part does not parse the workflow setting: each workflow must be trusted before it runs, and `toolway.config`
+    decides that.
     """
 
     name = "workflows"

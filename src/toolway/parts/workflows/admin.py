@@ -1,6 +1,7 @@
-"""Admin API for workflow runs: list, timeline of one run, and actions of administrators.
+"""Admin API for workflow runs: lists them, shows a run's timeline, and performs administrators' actions.
 
-Each action of a run has a description of what it will do. Server strings are masked like everywhere else.
+Each action on a run comes with a description of what it will do. Strings from servers are masked as they are everywhere
+else.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RunsAdmin:
         self._mask = mask
 
     async def list_runs(self, query: str) -> Json:
-        """Return the newest runs that match the query, those waiting for a user first."""
+        """Return the newest runs that match the query, with those waiting for a user first."""
         fields = parse_query_fields(query)
         limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
         engine = self._get_engine()
@@ -59,7 +60,7 @@ class RunsAdmin:
         return {"enabled": True, "runs": rows[:limit], "workflows": sorted({each.workflow for each in found})}
 
     async def get_run(self, id: str) -> Json:
-        """Return a run with its steps in time order, its messages and the possible actions."""
+        """Return a run with its steps in time order, its messages, and the possible actions."""
         with _raising_admin_errors():
             record, entries, messages = await self._engine().read(id)
         return self.describe(record, entries, messages)
@@ -88,7 +89,7 @@ class RunsAdmin:
         return await self._answer(id, body, {"yes": body["yes"], "note": str(body.get("note") or "")[:500]}, principal)
 
     async def answer(self, id: str, body: Json, principal: Principal) -> Json:
-        """Answer a question of a workflow run with data."""
+        """Answer a workflow run's question with data."""
         if not isinstance(body.get("data"), dict):
             raise ValueError("data must be an object")
         return await self._answer(id, body, {"data": body["data"]}, principal)
@@ -124,7 +125,7 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
-        """Return a run with its definition, journal entries and messages. Raises `NotFound` if no such run exists."""
+        """Return a run with its definition, journal entries, and messages. Raises `NotFound` if no such run exists."""
         with _raising_admin_errors():
             return await self._engine().load(id)
 
@@ -140,7 +141,7 @@ class RunsAdmin:
     # -- JSON
 
     def row(self, record: RunRecord, names: dict[str, str]) -> Json:
-        """Return a workflow run as a row for lists. `names` has the names of API keys."""
+        """Return a workflow run as a row for lists. `names` maps API keys to their names."""
         questions = [
             {"step": each["path"], "kind": each["kind"], "title": each["title"], "until": each.get("until")}
             for each in record.asks
@@ -179,7 +180,7 @@ class RunsAdmin:
         return {"kind": message.kind, "step": message.path, "by": by, "at": message.at}
 
     def _shown(self, value: Any) -> str:
-        """Return a value for display: as text with secrets masked and of limited length; "" for None."""
+        """Return a value for display: as text, cut if too long, with secrets masked, or "" for None."""
         import msgspec
 
         if value is None:

@@ -349,9 +349,9 @@ async def _cancel(context: CommandContext, id: str, undo: bool, journal: str | N
 async def _open_hub(
     context: CommandContext, definition: Definition, record: RunRecord | None = None
 ) -> AsyncIterator[Hub]:
-    """Open a hub with the configured servers, or those a stored run was started with.
+    """Open a hub with the configured servers, or with the servers that a stored run was started with.
 
-    Those that the workflow uses start at once, the rest at their first call.
+    Servers that the workflow uses start at once, and the rest when they are first called.
     """
     loaded = load_run_config(context, record)
     used = {name.partition(".")[0] for name in definition.tool_names()}  # agents start theirs when they list tools

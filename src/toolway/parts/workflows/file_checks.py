@@ -1,4 +1,4 @@
-"""Checks workflow files outside a running gateway: for the doctor, and for cluster nodes."""
+"""Checks workflow files outside a running gateway, for the doctor and for cluster nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("toolway.cluster")
 
 
 def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
-    """Check the workflow files that a gateway's settings name."""
+    """Check the workflow files listed in a gateway's settings."""
     definitions, issues = read_workflows(capture_workflows(gateway.workflows))
     for issue in issues:
         detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
@@ -32,13 +32,13 @@ def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
 
 
 def find_issues(config: LoadedConfig, *, only_approved: bool) -> Sequence[ConfigIssue]:
-    """Return problems with a configuration's workflows: all of them, or only trusted ones."""
+    """Return the problems with a configuration's workflows: with all of them, or only with trusted ones."""
     captured = config.capture_workflows() if only_approved else capture_workflows(config.gateway.workflows)
     return read_workflows(captured)[1]
 
 
 def shared_settings(config: LoadedConfig) -> Json:
-    """Return the definitions of the workflows that may be used, without those that have an error."""
+    """Return the definitions of the workflows that may be used, leaving out those with an error."""
     definitions, issues = read_workflows(config.capture_workflows())
     for issue in issues:
         _log.error("workflow not published to the cluster: %s", issue)

@@ -1,6 +1,6 @@
 """Runs waiting for your approval, at a gateway or in a journal on this machine.
 
-An agent run is a workflow run: the agents part has its own class for its runs, based on this one.
+An agent run is a workflow run, so the agents part bases its class for agent runs on the one here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RunKind: TypeAlias = Literal["workflow", "agent"]  # a command shows its runs
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A workflow or agent run, and its questions that wait for a yes or no."""
+    """A workflow or agent run, and its questions that are waiting for a yes or no."""
 
     id: str
     kind: RunKind
@@ -54,7 +54,7 @@ class WaitingRun:
         ]
 
     def print(self, output: Output) -> None:
-        """Print the run, its questions with all that will be sent, and the commands that answer them."""
+        """Print the run, its questions with everything that will be sent, and the commands that answer them."""
         output.print_line(f"{self.id} ({self.kind} run, {self.state})", "bold")
         output.print_line(f"  {'task' if self.kind == 'agent' else 'name':<8} {self.name}")
         output.print_line(f"  caller   {self.caller or 'local'}")
@@ -86,7 +86,7 @@ class WaitingRun:
 
 
 class RunInbox:
-    """Runs that need approval (`Inbox`)."""
+    """The approval inbox's view of workflow runs: runs that need approval (`Inbox`)."""
 
     kind: ClassVar[RunKind] = "workflow"
     admin: ClassVar[str] = "runs"  # below /admin
@@ -136,11 +136,11 @@ class RunInbox:
         return [self._local_run(record, entries, messages) for record, entries, messages in loaded]
 
     def name_of(self, record: RunRecord) -> str:
-        """Return the name that users know a run by."""
+        """Return the name under which users know a run."""
         return record.workflow
 
     def call_fields(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json:
-        """Return tool, effect and arguments of the call that a run wants to make, or {}."""
+        """Return the tool, effect, and arguments of the call that a run wants to make, or {} if it does not want to."""
         return {}
 
     def _local_run(self, record: RunRecord, entries: Sequence[Entry], messages: Sequence[RunMessage]) -> WaitingRun:
@@ -171,7 +171,7 @@ class RunInbox:
 
 
 def _has_journal() -> bool:
-    """Return True if this machine has a default journal, which looking for runs must not create."""
+    """Return True if this machine has a default journal. Looking for runs must not create one."""
     try:
         return journal_file(None).exists()
     except ToolwayError:

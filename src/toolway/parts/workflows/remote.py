@@ -12,7 +12,7 @@ from toolway.types import Json
 
 
 async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:
-    """Print a gateway's newest workflow runs, those waiting for an answer first."""
+    """Print a gateway's newest workflow runs, with those waiting for an answer first."""
     query = urlencode({"limit": lines, **({"state": state} if state else {})})
     found = await gateway.request_admin("GET", f"runs?{query}")
     if output.as_json:
@@ -36,7 +36,7 @@ def _questions(run: Json) -> str:
 
 
 async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> ExitCode:
-    """Print a run's steps, and the possible commands, each with its effect."""
+    """Print a run's steps, and the available commands with their effects."""
     run = await _load(gateway, id)
     if output.as_json:
         output.print_json(run)

@@ -10,10 +10,10 @@ from toolway.types import Json
 
 
 class GatewayRunAccess:
-    """Access rights of a gateway's workflow runs: whatever their starter may call now.
+    """The access rights of a gateway's workflow runs: a run may call whatever the user who started it may call now.
 
-    `find_user` returns a user's principal from the last login at this gateway. Without one, that user's runs cannot
-    call anything.
+    `find_user` returns a user's principal from the last login at this gateway. Without such a login, that user's runs
+    cannot call anything.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class GatewayRunAccess:
         )
 
     def may_see(self, caller: str, tool: str) -> bool:
-        """Return True if a run's caller, and so an agent run's model, may see a tool."""
+        """Return True if a run's caller may see a tool. For an agent run, this also decides what its model sees."""
         principal = self._find_principal(caller)
         return principal is not None and self._may_see(principal, tool)
 
     def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer runs' questions."""
+        """Return the names under which a caller may answer questions from runs."""
         principal = self._find_principal(caller)
         return principal.roles if principal is not None else ()
 

@@ -1,12 +1,13 @@
 """A gateway's workflows: executes their runs and offers them as tools of the server `workflows`.
 
-The configuration contains the trusted workflows; no workflow file is opened here. An unusable workflow is reported
-and does not affect other workflows or servers. If the journal cannot be opened because another gateway uses it, we
-retry until it works.
+The configuration contains the trusted workflows, so this module does not open workflow files. A workflow that cannot be
+used is reported, and does not affect other workflows or servers. If the journal cannot be opened because another
+gateway is using it, this is retried until it works.
 
-In a cluster, each node has the server `workflows` in its own process. All nodes share the definitions, which are part
-of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs. The
-workers of one gateway share the journal in a file: worker 0 executes the runs, each worker starts and answers them.
+In a cluster, each node has the server `workflows` in its process. All nodes share the definitions, which are part of
+the shared configuration, and the journal in PostgreSQL, so any node can start, show, answer, and execute runs. The
+workers of one gateway share the journal in a file: worker 0 executes the runs, and every worker can start and answer
+them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class AgentSource(Protocol):
-    """Provides agents, which share journal and server with the workflows: another part, which needs this one."""
+    """Provides agents, which share the workflows' journal and server. Another part implements it."""
 
     def code(self, hub: Hub, may_see: Callable[[str, str], bool]) -> PythonWorkflow:
         """Return the workflow that runs agents. `may_see` says which tools a run's caller may see."""
@@ -56,12 +57,15 @@ class AgentSource(Protocol):
     async def load(
         self, config: LoadedConfig, taken: Collection[str]
     ) -> tuple[Mapping[str, ConfiguredAgent], list[ConfigIssue]]:
-        """Return the agents a configuration offers as tools, and problems. Names in `taken` are not free."""
+        """Return the agents that a configuration offers as tools, and the problems.
+
+        Names in `taken` are already used.
+        """
         ...
 
 
 class WorkflowService(PartRuntime):
-    """One gateway's workflows: files, engine and server. Does nothing without configured files."""
+    """One gateway's workflows: files, engine, and server. It does nothing if no files are configured."""
 
     def __init__(self, part: Part, context: PartContext) -> None:
         self.hub = context.hub
@@ -82,7 +86,7 @@ class WorkflowService(PartRuntime):
 
     @property
     def issues(self) -> Sequence[ConfigIssue]:
-        """Current problems of the workflow files and of the journal."""
+        """The current problems with the workflow files and the journal."""
         return (*self._file_issues, self._journal_issue) if self._journal_issue is not None else self._file_issues
 
     def servers(self) -> Mapping[str, Server]:
@@ -90,7 +94,7 @@ class WorkflowService(PartRuntime):
         return {SERVER_NAME: self._definition} if self._definition is not None and self._has_tools else {}
 
     def stamps(self, gateway: GatewaySettings) -> Sequence[object]:
-        """Return names, times and sizes of the workflow files; they differ if a file was changed."""
+        """Return the workflow files' names, times, and sizes, which differ if a file was changed."""
         if not gateway.workflows:
             return ()
         found = []
@@ -101,7 +105,7 @@ class WorkflowService(PartRuntime):
         return found
 
     async def read_gauges(self) -> Iterable[Gauge]:
-        """Return how many runs wait for a user, and how many are running now."""
+        """Return how many runs are waiting for a user, and how many are executing now."""
         if self.engine is None:
             return ()
         asking = len(await self.engine.list_runs("asks", MAX_COUNTED_RUNS))
@@ -115,9 +119,9 @@ class WorkflowService(PartRuntime):
         return self._is_configured or bool(self._agents)
 
     async def load(self, config: LoadedConfig) -> None:
-        """Read all workflow definitions. If there are any, start opening the run journal in the background.
+        """Read all workflow definitions. If any exist, start opening the run journal in the background.
 
-        Workflows that need review are not in `config`. None of its servers may be called `workflows`.
+        Workflows that need review are not in `config`. No server in `config` may be called `workflows`.
         """
         self._is_configured = bool(config.gateway.workflows)
         definitions: list[Definition] = []
@@ -141,10 +145,9 @@ class WorkflowService(PartRuntime):
             self._opening = asyncio.create_task(self._open())
 
     async def begin(self, config: LoadedConfig) -> None:
-        """Start workflows with the gateway: read definitions, open the journal, add the server `workflows`.
+        """Start workflows with the gateway: read definitions, open the journal, and add the server `workflows`.
 
-        Runs that a crash interrupted are continued. If the journal cannot be opened soon, that continues in the
-        background.
+        Runs that a crash interrupted are continued. If opening the journal takes long, it continues in the background.
         """
         await self.load(config)
         if self._opening is not None:
@@ -185,7 +188,7 @@ class WorkflowService(PartRuntime):
     def _open_journal(self) -> Path | RunJournal:
         """Return the run journal: the cluster's shared one, or this gateway's file.
 
-        Raises `ConfigError` if the database of the cluster is not PostgreSQL.
+        Raises `ConfigError` if the cluster's database is not PostgreSQL.
         """
         shared: RunJournal | None = self._context.place.open_store(self._part)
         if shared is not None:
@@ -199,9 +202,9 @@ class WorkflowService(PartRuntime):
         return self._context.place.is_first_worker
 
     async def _schedule(self) -> None:
-        """Create the next run of each scheduled workflow, with the gateway's own rights.
+        """Create the next run of each scheduled workflow, with the gateway's rights.
 
-        If the journal of runs cannot be used now, this is tried again later.
+        If the run journal cannot be used now, this is retried later.
         """
         from toolway.workflows.journal import JournalError
 
@@ -215,7 +218,10 @@ class WorkflowService(PartRuntime):
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     async def _watch_questions(self, engine: Workflows) -> None:
-        """Report runs, once each, that waited for a user longer than the alert settings allow."""
+        """Report runs that have been waiting for a user longer than the alert settings allow.
+
+        Each run is reported once.
+        """
         asks_after = self._context.alerts.asks_after
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time
@@ -240,16 +246,16 @@ class WorkflowService(PartRuntime):
                     self.hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def drain(self) -> None:
-        """Answer calls that wait for a run, and start no new runs, because the gateway is shutting down."""
+        """Answer calls that are waiting for a run, and start no new runs, because the gateway is shutting down."""
         if self._server is not None:
             self._server.stop_waiting()
         if self.engine is not None:
             self.engine.stop_taking()
 
     async def finish(self, timeout: float) -> None:
-        """Stop the workflows: wait at most `timeout` seconds for running steps.
+        """Stop the workflows, waiting at most `timeout` seconds for running steps.
 
-        Unfinished runs continue on the next start.
+        Unfinished runs continue after the next start.
         """
         tasks = [task for task in (self._opening, self._watching) if task is not None]
         for task in tasks:
