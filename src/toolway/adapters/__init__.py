@@ -19,7 +19,7 @@ from toolway.errors import ToolwayError
 
 
 def require(module: str, package: str) -> Any:
-    """Import a module of a framework, or raise the error that names the package to install."""
+    """Import a framework's module, or raise the error that says which package to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:

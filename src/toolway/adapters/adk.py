@@ -24,7 +24,7 @@ def _toolset_class() -> Any:
     types = require("google.genai.types", package)
 
     class HubTool(base_tool):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """ADK tool that calls one tool of a hub."""
+        """An ADK tool that calls one of a hub's tools."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:
             super().__init__(name=tool.name, description=tool.description)
@@ -50,7 +50,7 @@ def _toolset_class() -> Any:
             return {"error" if reply.is_error else "result": reply.text}
 
     class HubToolset(base_toolset):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """ADK toolset with the selected tools of a hub. They are selected again for each request to the model."""
+        """An ADK toolset with the selected tools of a hub. They are selected again for each request to the model."""
 
         def __init__(self, toolset: Toolset) -> None:
             super().__init__()
@@ -63,7 +63,7 @@ def _toolset_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> Any:
-    """Return tools of a hub as a toolset of ADK. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as an ADK toolset. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     `approve` works without `ask`: calls that need an approval ask for a confirmation.
 

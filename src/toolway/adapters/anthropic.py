@@ -21,7 +21,7 @@ _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/
 
 
 class AnthropicTools:
-    """Tools of a hub in the format of the Anthropic API, with a method that executes the calls of a model."""
+    """A hub's tools in the Anthropic API's format, with a method that executes a model's calls."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset
@@ -90,12 +90,12 @@ def _content(reply: Reply) -> Any:
 
 
 def _plain(value: Any) -> Json:
-    """Return a response object of the SDK, or a dictionary, as a dictionary."""
+    """Return the SDK's response object, or a dictionary, as a dictionary."""
     return dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json", exclude_unset=True)
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> AnthropicTools:
-    """Return tools of a hub for the Anthropic API. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools for the Anthropic API. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         tools = await anthropic.tools(hub, "github.*", approve="unsafe", ask=ask_in_terminal)

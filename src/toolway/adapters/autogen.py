@@ -23,7 +23,7 @@ def _workbench_class() -> Any:
     core = require("autogen_core.tools", "autogen-core")
 
     class HubWorkbench(core.Workbench):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """AutoGen workbench with the selected tools of a hub. They are selected again for each turn of the model."""
+        """An AutoGen workbench with selected tools of a hub. They are selected again for each of the model's turns."""
 
         component_type = "workbench"
 
@@ -60,7 +60,7 @@ def _workbench_class() -> Any:
             """Do nothing: the program closes the hub."""
 
         async def reset(self) -> None:
-            """Do nothing: a hub keeps no state of a conversation that could be reset."""
+            """Do nothing, because a hub keeps no conversation state that could be reset."""
 
         async def save_state(self) -> Mapping[str, Any]:
             return {}
@@ -72,7 +72,7 @@ def _workbench_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> Any:
-    """Return tools of a hub as a workbench. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as a workbench. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = AssistantAgent("helper", model_client, workbench=await autogen.tools(hub, "github.*"))

@@ -1,4 +1,4 @@
-"""Tools of a hub for Gemini with google-genai.
+"""A hub's tools for Gemini with google-genai.
 
 tools = await gemini.tools(hub, "github.*")
 config = types.GenerateContentConfig(**tools.config)
@@ -17,7 +17,7 @@ from toolway.types import Json
 
 
 class GeminiTools:
-    """Tools of a hub in the types of google-genai, with a method that executes the calls of a model."""
+    """A hub's tools in google-genai's types, with a method that executes a model's calls."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset
@@ -35,7 +35,7 @@ class GeminiTools:
 
     @property
     def config(self) -> Json:
-        """Return the arguments of `GenerateContentConfig`: the tools, and that the SDK must not call them by itself."""
+        """Return arguments for `GenerateContentConfig`: the tools, and an order to the SDK not to call them itself."""
         types = self._types
         return {
             "tools": [types.Tool(function_declarations=self.declarations)],
@@ -43,9 +43,10 @@ class GeminiTools:
         }
 
     async def answer(self, response: Any) -> list[Any]:
-        """Execute the tool calls in a response of the model; return the contents to append to the conversation.
+        """Execute the tool calls in a model's response, and return the contents to append to the conversation.
 
-        These are the content of the model and one with the results; only the former if the model called nothing.
+        These are the model's content and one with the results. If the model called nothing, only the model's content is
+        returned.
         """
         types = self._types
         content = response.candidates[0].content
@@ -65,7 +66,7 @@ class GeminiTools:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> GeminiTools:
-    """Return tools of a hub for google-genai. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools for google-genai. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Raises:
         ToolwayError: google-genai is missing (`E-ADAPTER-MISSING`), or as in `toolway.adapters.openai.tools`.

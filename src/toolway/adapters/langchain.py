@@ -22,7 +22,7 @@ def _tool_class() -> Any:
     core = require("langchain_core.tools", "langchain-core")
 
     class HubTool(core.BaseTool):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """LangChain tool that calls one tool of a hub."""
+        """A LangChain tool that calls one of a hub's tools."""
 
         toolset: Any
         response_format: str = "content_and_artifact"
@@ -41,7 +41,7 @@ def _tool_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as LangChain tools. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as LangChain tools. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = create_agent(model, await langchain.tools(hub, "github.*"))

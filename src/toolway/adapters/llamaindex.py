@@ -22,7 +22,7 @@ def _tool_class() -> Any:
     core = require("llama_index.core.tools.types", "llama-index-core")
 
     class HubMetadata(core.ToolMetadata):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """LlamaIndex metadata of a hub tool: name, description, and the JSON schema instead of a Python type."""
+        """LlamaIndex metadata for a hub's tool: name, description, and the JSON schema instead of a Python type."""
 
         def __init__(self, tool: ModelTool) -> None:
             super().__init__(description=tool.description[:MAX_DESCRIPTION_CHARS], name=tool.name, fn_schema=None)
@@ -32,7 +32,7 @@ def _tool_class() -> Any:
             return self._schema
 
     class HubTool(core.AsyncBaseTool):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """LlamaIndex tool that calls one tool of a hub."""
+        """A LlamaIndex tool that calls one of a hub's tools."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:
             self._toolset = toolset
@@ -59,7 +59,7 @@ def _tool_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as LlamaIndex tools. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as LlamaIndex tools. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Example:
         agent = FunctionAgent(tools=await llamaindex.tools(hub, "github.*"), llm=llm)

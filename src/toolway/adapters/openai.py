@@ -19,7 +19,7 @@ from toolway.types import Json
 
 
 class OpenAITools:
-    """Tools of a hub in the formats of the OpenAI API, with methods that execute the calls of a model."""
+    """A hub's tools in the OpenAI API's formats, with methods that execute a model's calls."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset
@@ -63,9 +63,10 @@ class OpenAITools:
         ]
 
     async def answer_responses(self, response: Any) -> list[Json]:
-        """Execute the tool calls in a response. Return the `function_call_output` items; an empty list without calls.
+        """Execute the tool calls in a response, and return the `function_call_output` items.
 
-        Send them with `previous_response_id`, or after the output items of the response.
+        The list is empty if the response has no calls. Send the items with `previous_response_id`, or after the
+        response's output items.
         """
         made = [each for each in _plain(response).get("output", ()) if each.get("type") == "function_call"]
         replies = await self.toolset.call_all(
@@ -89,12 +90,12 @@ def _output(reply: Reply) -> Any:
 
 
 def _plain(value: Any) -> Json:
-    """Return a response object of the SDK, or a dictionary, as a dictionary."""
+    """Return the SDK's response object, or a dictionary, as a dictionary."""
     return dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json", exclude_unset=True)
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> OpenAITools:
-    """Return tools of a hub for the OpenAI API.
+    """Return a hub's tools for the OpenAI API.
 
     Args:
         hub: The hub, which is open.

@@ -17,7 +17,7 @@ from toolway.hub.hub import Hub
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as function tools. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as function tools. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     `approve` works without `ask`: calls that need an approval interrupt the run.
 

@@ -27,7 +27,7 @@ def _toolset_class() -> Any:
     any_arguments = core.SchemaValidator(core.core_schema.dict_schema())
 
     class HubToolset(framework.AbstractToolset):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """pydantic-ai toolset with the selected tools of a hub. They are selected again for each step of a run."""
+        """A pydantic-ai toolset with the selected tools of a hub. They are selected again for each step of a run."""
 
         def __init__(self, toolset: Toolset) -> None:
             self.toolset = toolset
@@ -65,7 +65,7 @@ def _toolset_class() -> Any:
 
 
 async def tools(hub: Hub, *patterns: str, **options: Unpack[ToolOptions]) -> Any:
-    """Return tools of a hub as a toolset. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as a toolset. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     `approve` works without `ask`: calls that need an approval are deferred.
 

@@ -1,8 +1,8 @@
-"""Repair of input schemas that model providers would reject: one repair for each rule of `doctor/lint.py`. No I/O.
+"""Repairs input schemas that model providers would reject: one repair for each rule in `doctor/lint.py`. No I/O.
 
-One tool with a schema that a provider rejects makes the whole request fail. So a schema is changed as little as the
-rules demand, and a tool whose schema cannot be repaired is left out. The hub still checks arguments against the schema
-of the server: a repair lets a model send more than the server accepts, never less.
+If a provider rejects the schema of one tool, the whole request fails. So a schema is changed as little as the rules
+demand, and a tool whose schema cannot be repaired is left out. The hub still checks arguments against the server's
+schema: a repair lets a model send more than the server accepts, never less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_NOTE_CHARS: Final = 500  # of enum values that move to a description
 
 
 class UnusableSchema(ValueError):
-    """Raised when a provider would reject a schema, and no repair is known."""
+    """Raised when a provider would reject a schema, and we have no repair for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ _REPAIRS: Final[Mapping[lint.SchemaRule, Callable[[Json, dict[str, str]], None]]
 def _safe_name(key: str) -> str:
     """Return a name for a property that all providers accept.
 
-    It ends with a hash, so each property's name is unique.
+    It ends with a hash, so every property has a different name.
     """
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{_INVALID_NAME_CHARS.sub('_', key)[: _MAX_PROPERTY_NAME - 9]}_{digest}"

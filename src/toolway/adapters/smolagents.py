@@ -29,7 +29,7 @@ def _tool_class() -> Any:
     base = require("smolagents", "smolagents").Tool
 
     class HubTool(base):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """smolagents tool that calls one tool of a hub."""
+        """A smolagents tool that calls one of a hub's tools."""
 
         name = "tool"
         description = ""
@@ -53,7 +53,7 @@ def _tool_class() -> Any:
 
 
 def tools(hub: SyncHub, *patterns: str, **options: Unpack[ToolOptions]) -> list[Any]:
-    """Return tools of a hub as smolagents tools. Takes the same arguments as `toolway.adapters.openai.tools`.
+    """Return a hub's tools as smolagents tools. This takes the same arguments as `toolway.adapters.openai.tools`.
 
     Not a coroutine: the hub is a `SyncHub`. `ask` runs in the thread of its event loop.
 
@@ -66,7 +66,7 @@ def tools(hub: SyncHub, *patterns: str, **options: Unpack[ToolOptions]) -> list[
 
 
 def _variable_name(tool: ModelTool) -> str:
-    """Return the name of a tool as a valid Python variable name, with a hash at the end if it had to be changed."""
+    """Return a tool's name as a valid Python variable name, with a hash at the end if it had to be changed."""
     name = re.sub(r"\W", "_", tool.name, flags=re.ASCII)
     if name == tool.name and name.isidentifier():
         return name
@@ -74,7 +74,7 @@ def _variable_name(tool: ModelTool) -> str:
 
 
 def _inputs(schema: Json) -> Json:
-    """Return the arguments of a tool as smolagents describes them: name, type, description."""
+    """Return a tool's arguments as smolagents describes them: name, type, and description."""
     required = schema.get("required", [])
     found: Json = {}
     for name, value in schema["properties"].items():

@@ -23,9 +23,9 @@ _UNKNOWN_SAFE: Final = "It may have run. Calling it again does no harm."
 
 
 def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
-    """Return the message that a model reads about a call that has no result.
+    """Return the message that a model reads about a call without a result.
 
-    It names the failure, and says whether the call ran and what to do next.
+    It says what failed, whether the call ran, and what to do next.
     """
     cause = f"{error.message}: {error.detail}" if error.detail else error.message
     executed = error.executed if isinstance(error, CallError) else "no"
@@ -79,7 +79,10 @@ def broken_arguments_text(tool: str, problem: str) -> str:
 
 
 def result_text(result: ToolResult) -> str:
-    """Return a tool result as one string: its text blocks, else its structured content. Images are only named."""
+    """Return a tool result as one string: its text blocks, or else its structured content.
+
+    Images are only mentioned, not included.
+    """
     parts = [part for block in result.content if (part := _block_text(block))]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -43,7 +43,7 @@ class CallToApprove:
 
 @dataclass(frozen=True, slots=True)
 class ModelTool:
-    """One tool as a model sees it: name, description and schema, with the tool of the hub behind it."""
+    """One tool as a model sees it: name, description, and schema, plus the hub's tool behind it."""
 
     name: str  # accepted by every provider
     description: str
@@ -57,7 +57,7 @@ class ModelTool:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to a model's tool call: the text for the model, and the result or error behind it."""
+    """The answer to a model's tool call: the text for the model, and the result or error behind it."""
 
     text: str
     is_error: bool = False
@@ -74,7 +74,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call that a model has made. `arguments` is an object, or JSON text."""
+    """One call that a model has made. `arguments` is an object or JSON text."""
 
     name: str
     arguments: Any
@@ -276,7 +276,7 @@ class Toolset:
     async def _refusal(self, tool: ModelTool, arguments: Json) -> str | None:
         """Ask whether a tool call that needs approval may run.
 
-        Return None if it is approved, else the reason, or "" if none was given.
+        Return None if it is approved, or else the reason why not, which may be "".
         """
         if self.ask is None:
             return "no one can approve it here"
@@ -316,7 +316,7 @@ class Toolset:
 
 
 def _as_pattern(text: str) -> str:
-    """Return a `server.tool` pattern; a server name alone matches all its tools."""
+    """Return a `server.tool` pattern. A server name alone matches all of the server's tools."""
     return text if "." in text or "*" in text else f"{text}.*"
 
 
@@ -340,7 +340,10 @@ def _renamed(tool: ModelTool, name: str) -> ModelTool:
 
 
 def _parse_arguments(arguments: Any) -> Json:
-    """Return a call's arguments as an object ({} if none). Raises `ValueError` if they are not one."""
+    """Return a call's arguments as an object, which is {} without arguments.
+
+    Raises `ValueError` if they are not an object.
+    """
     if isinstance(arguments, str):
         arguments = json.loads(arguments) if arguments.strip() else {}
     if arguments is None:

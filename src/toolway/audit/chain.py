@@ -1,7 +1,7 @@
-"""Hash chain of the audit log in the writer thread: open, recover, write, prune.
+"""The audit log's hash chain in the writer thread: opens, recovers, writes, and prunes it.
 
-On opening, the newest records are verified. A changed record is an error, because the records after it cannot be
-trusted either. Calls of the last run that have an intent but no outcome get the outcome "unknown".
+When the log is opened, its newest records are verified. A changed record is an error, because the records after it
+cannot be trusted either. Calls from the last run that have an intent but no outcome get the outcome "unknown".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COPIED_FIELDS: Final = ("call", "caller", "server", "tool", "method", "effect",
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """Result of opening an audit log: last record, recovered calls, note on a partial record."""
+    """The result of opening an audit log: the last record, recovered calls, and a note about a partial record."""
 
     head: ChainHead
     recovered: tuple[RecordFields, ...] = ()  # outcomes that were added for calls interrupted by a crash
@@ -93,10 +93,10 @@ class AuditChain:
         self._needs_reopen = False
 
     def open(self) -> OpenedLog:
-        """Open the audit log, verify its newest records and add outcomes for interrupted calls.
+        """Open the audit log, verify its newest records, and add outcomes for interrupted calls.
 
-        Raises `TamperedLog` if a record was changed or is missing, `SinkInUse` if another process writes to the
-        log, `SinkBroken` if it cannot be read, or errors of the storage.
+        Raises `TamperedLog` if a record was changed or is missing, `SinkInUse` if another process is writing to the
+        log, `SinkBroken` if it cannot be read, and any storage error.
         """
         truncated = self.sink.open()
         self._head = head = self.sink.head()
@@ -121,7 +121,7 @@ class AuditChain:
     def _store_journal(self, journal: Journal, last_run: LastRun) -> str:
         """Store the last run's records that are only in the journal, and remove the journal.
 
-        If the journal belongs to another log, rename it and return its new path; else return "".
+        If the journal belongs to another log, rename it and return its new path. Otherwise return "".
         """
         left = journal.left_run()
         if left and left != last_run.name:
@@ -140,10 +140,10 @@ class AuditChain:
         return {**fields, "run": self._run} if self._run else fields
 
     def write(self, entries: list[bytes]) -> None:
-        """Append encoded records to the log. They are on stable storage when it returns.
+        """Append encoded records to the log. They are on stable storage when this returns.
 
-        Raises the errors of the sink. After an error the records may be stored or not: the next write reopens
-        the log and checks that.
+        Raises the sink's errors. After an error, the records may or may not be stored: the next write reopens the log
+        and finds out.
         """
         if self._needs_reopen:
             self._reopen()
@@ -158,7 +158,7 @@ class AuditChain:
 
     @property
     def head(self) -> ChainHead:
-        """Return number and hash of the last audit record that is on stable storage."""
+        """Return the number and hash of the last audit record that is on stable storage."""
         return self._head
 
     def prune(self, keep_s: float) -> bool:
@@ -191,10 +191,10 @@ class AuditChain:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
 
     def _reopen(self) -> None:
-        """Reopen the sink after a failed write and find out whether the records of that write are stored.
+        """Reopen the sink after a failed write, and find out whether that write's records are stored.
 
-        Starts a new log if another writer continued the old one, or if it was removed before its first checkpoint.
-        Raises `MissingLog` if it was removed later, `SinkBroken` if it ends with an unexpected record.
+        Starts a new log if another writer continued the old one, or if the old one was removed before its first
+        checkpoint. Raises `MissingLog` if it was removed later, and `SinkBroken` if it ends with an unexpected record.
         """
         self.sink.open()
         found = self.sink.head()
@@ -223,10 +223,10 @@ class AuditChain:
 
 
 def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
-    """Return what the log says about the last writer: name, last journal entry, unfinished calls.
+    """Return what the log says about the last writer: its name, last journal entry, and unfinished calls.
 
-    `rows` are records, newest first, each with True if that process may have written it. Reading ends at the first
-    record of the process, `log.open`.
+    `rows` are records, newest first, each with True if that process may have written it. Reading stops at that
+    process's first record, `log.open`.
     """
     ended: set[str] = set()
     interrupted: list[RecordFields] = []

@@ -33,10 +33,10 @@ class CheckpointNotes:
     """Files with each audit log's newest checkpoints, next to the private key, not the log."""
 
     def __init__(self, key_file: Path | None, *, in_files: bool = True) -> None:
-        """Create the notes of checkpoints, in files next to `key_file`. If it is None, nothing is stored.
+        """Create the notes of checkpoints, in files next to `key_file`. If `key_file` is None, nothing is stored.
 
-        `in_files`: the logs are files, so a log that lacks a noted record is not opened. A log in a database is opened,
-        because another node may have continued or replaced it.
+        `in_files` means that the logs are files, so a log that lacks a noted record is not opened. A log in a database
+        is opened anyway, because another node may have continued or replaced it.
         """
         self._key_file = key_file
         self._in_files = in_files
@@ -53,7 +53,10 @@ class CheckpointNotes:
         return [self._key_file.with_name(f"{self._key_file.stem}.checkpoints-{each}") for each in hashes]
 
     def read(self, location: str) -> list[Checkpoint]:
-        """Return the checkpoints of a log that are stored in its notes, oldest first. Invalid lines are skipped."""
+        """Return the checkpoints that the notes contain for the log at `location`, oldest first.
+
+        Invalid lines are skipped.
+        """
         if self._key_file is None:
             return []
         found = {each for path in self._paths(location) for each in _read_file(path)}
@@ -62,7 +65,8 @@ class CheckpointNotes:
     def read_for(self, sink: AuditSink, macs: RecordMacs | None) -> list[Checkpoint]:
         """Return the checkpoints that the open log `sink` must match.
 
-        None, if an administrator has begun this log again, and the notes of the earlier one were not put aside yet.
+        The list is empty if an administrator has restarted this log, and the earlier log's notes were not set aside
+        yet.
         """
         found = self.read(sink.location)
         return [] if found and is_confirmed(next(sink.read_forward(), None), found[-1], macs) else found
@@ -85,10 +89,10 @@ class CheckpointNotes:
             self.add(location, first)
 
     def check_log(self, sink: AuditSink, head: ChainHead, macs: RecordMacs | None = None) -> RecordFields | None:
-        """Check before writing that a log has the record of its newest noted checkpoint.
+        """Check before writing that a log still has the record that its newest noted checkpoint names.
 
-        `head` is the last record of the log. If an empty log in a database is accepted, return the end of the earlier
-        log, for the field `after` of the first record; else None. Raises `MissingLog` if the log was removed, and
+        `head` is the log's last record. If an empty log in a database is accepted, return the end of the earlier log,
+        for the field `after` of the first record, or else None. Raises `MissingLog` if the log was removed, and
         `TamperedLog` if its end is missing.
         """
         found = self.read(sink.location)
@@ -113,7 +117,7 @@ class CheckpointNotes:
             raise missing_end(newest, head)
 
     def _put_aside(self, location: str) -> None:
-        """Rename the notes of a log. Earlier ones that were renamed are kept."""
+        """Rename a log's notes. Earlier notes that were renamed are kept."""
         for path in self._paths(location):
             if path.exists():
                 names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))

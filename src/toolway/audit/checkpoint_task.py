@@ -1,4 +1,4 @@
-"""Signs hourly checkpoints of an audit log being written; stores, notes and sends them."""
+"""Signs hourly checkpoints of an audit log that is being written, and stores, notes, and sends them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _log = logging.getLogger("toolway.audit")
 
 
 class CheckpointTask:
-    """Task that signs the end of the audit log every hour and at close.
+    """A task that signs the end of the audit log every hour and when it is closed.
 
-    A failure is logged and retried; calls continue.
+    If that fails, the task logs the failure and tries again. Calls are not affected.
     """
 
     def __init__(
@@ -72,7 +72,10 @@ class CheckpointTask:
             delay = self._interval if await self.make() else self._first_delay
 
     async def make(self, timeout: float | None = None) -> bool:
-        """Sign the end of the log and store the checkpoint, if there are new records. Return False if that failed."""
+        """Sign the end of the log and store the checkpoint, if the log has new records.
+
+        Return False if that failed.
+        """
         head, location = self._writer.head, self._writer.location
         least = 2 if self._last.seq else 1  # the last checkpoint is itself a record
         if head.seq - self._last.seq < least:

@@ -27,7 +27,7 @@ _CONTEXT: Final = b"toolway audit checkpoint 1\n"  # a signature is valid for no
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Signed statement that a log had record `through` with this hash at some time."""
+    """A signed statement that a log had the record `through` with this hash at some time."""
 
     log: str  # file name, or name in PostgreSQL
     through: int

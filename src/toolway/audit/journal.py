@@ -36,11 +36,11 @@ _NO_MAC: Final = bytes(_MAC_BYTES)  # MAC before the first group of a run
 
 
 class JournalBroken(SinkBroken):
-    """Raised when the journal misses records, or has some without this log's key."""
+    """Raised when the journal lacks records, or has some that were not written with this log's key."""
 
 
 class JournalContent(NamedTuple):
-    """Records that an earlier process left in the journal, because it ended before all were in the audit log."""
+    """The records that an earlier process left in the journal because it ended before all were in the audit log."""
 
     run: str  # hex; names the run in its `log.open` record
     entries: list[tuple[int, bytes]]  # number and record, in order
@@ -60,9 +60,10 @@ class _Group(NamedTuple):
 
 
 class Journal:
-    """Append-only files with the records that may not be in the audit log yet. Used in one thread at a time.
+    """Append-only files with the records that may not be in the audit log yet.
 
-    The lock of the log protects the journal too: it is used only after the log was opened.
+    Use it in one thread at a time. The log's lock protects the journal too, because the journal is only used after the
+    log was opened.
     """
 
     def __init__(
@@ -81,14 +82,17 @@ class Journal:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def start(self, run: str) -> None:
-        """Begin a new run (the records of one process). Segments of an earlier run must have been read and removed."""
+        """Begin a new run, which is one process's records.
+
+        The segments of an earlier run must have been read and removed.
+        """
         self.close()
         self._run, self._segments, self._last_mac = bytes.fromhex(run), [], _NO_MAC
 
     def append(self, first: int, records: list[bytes]) -> None:
         """Append records to the journal, numbered from `first`. They are on disk when this method returns.
 
-        Raises `OSError`. Then none of them counts as written, and the next call begins a new segment.
+        If it raises `OSError`, none of them counts as written, and the next call begins a new segment.
         """
         lines = b"\n".join(records)
         head = _GROUP_HEAD.pack(first, len(records), len(lines))
@@ -109,7 +113,10 @@ class Journal:
         self._last_mac = mac
 
     def remove_through(self, number: int) -> None:
-        """Delete the journal files (segments) that have only records with numbers up to `number`: the log has them."""
+        """Delete the journal files (segments) that only have records with numbers up to `number`.
+
+        Call this once the log has those records.
+        """
         while len(self._segments) > 1 and self._segments[1].first <= number + 1:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
@@ -149,9 +156,9 @@ class Journal:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def left_run(self) -> str:
-        """Return the id of the earlier writer process whose segment files still exist; "" if there are none.
+        """Return the id of the earlier writer process whose segment files still exist, or "".
 
-        The `log.open` record of that process has the same id in its field `run`.
+        That process's `log.open` record has the same id in its field `run`.
         """
         for path in self._paths():
             header = path.read_bytes()[: _HEADER.size]
@@ -160,9 +167,9 @@ class Journal:
         return ""
 
     def read(self) -> JournalContent | None:
-        """Return the records in segment files, some of which may not be in the log; None if no files.
+        """Return the records in segment files, or None without files. Some of the records may not be in the log.
 
-        An incomplete last group is left out: no call was sent because of it. Raises `JournalBroken` if a group was
+        An incomplete last group is left out, because no call was sent after it. Raises `JournalBroken` if a group was
         changed or is missing.
         """
         run, torn, last_mac = b"", 0, _NO_MAC

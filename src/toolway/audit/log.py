@@ -74,11 +74,10 @@ def _not_loaded_error(kind: str, path: str, exc: Exception) -> ConfigError:
 
 
 def create_journal(settings: AuditSettings) -> Journal | None:
-    """Create the journal of an audit log in files: it stores each record until the record is in the log.
+    """Create the journal for an audit log in files. It stores each record until the record is in the log.
 
-    None for a log in a database, whose records must not depend on this machine.
-
-    Raises `OSError` if the key of the log is missing.
+    Return None for a log in PostgreSQL, whose records must not depend on this machine. Raises `OSError` if the log's
+    key is missing.
     """
     if not settings.file:
         return None
@@ -88,7 +87,7 @@ def create_journal(settings: AuditSettings) -> Journal | None:
 def create_notes(settings: AuditSettings) -> CheckpointNotes:
     """Create the notes of checkpoints, in files next to the private key that the settings name.
 
-    A log in a database is not refused because of them: another node may have continued or replaced it.
+    A log in a database is not rejected because of them, because another node may have continued or replaced it.
     """
     if not settings.signing_key_file and not settings.file:
         return CheckpointNotes(None)  # a program with a log in a database has no folder
@@ -123,7 +122,7 @@ class AuditLog:
     async def open(self, definition_for: Callable[[Call], str]) -> AuditMiddleware:
         """Open the log and return the middleware that records calls in it.
 
-        Raises `ConfigError` if the log is damaged, in use or not writable.
+        Raises `ConfigError` if the log is damaged, in use, or not writable.
         """
         settings = self._settings
         try:
@@ -225,7 +224,7 @@ def missing_log_error(location: str, exc: MissingLog) -> ConfigError:
 
 
 def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
-    """Create the redactor of the audit log with its hash key, from settings or the key file.
+    """Create the audit log's redactor with its hash key, from the settings or the key file.
 
     A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
     """

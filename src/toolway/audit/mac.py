@@ -26,7 +26,7 @@ _MAC_FIELD_BYTES: Final = len(b',"mac":""}') + 32
 
 
 def load_audit_key(settings: AuditSettings, *, create: bool = True) -> bytes:
-    """Return the key of the audit log, from its settings or its key file.
+    """Return the audit log's key, from its settings or its key file.
 
     A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
     """

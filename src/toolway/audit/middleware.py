@@ -1,9 +1,10 @@
-"""Audit middleware: the intent of a call with side effects is on disk before the call is sent.
+"""Audit middleware: before a call with side effects is sent, its intent is on disk.
 
-The middleware runs immediately before the first attempt of a call. Idempotency keys, cache and deduplication run
-earlier, because they may answer a call without making it. Retry runs later: one intent covers all attempts of a call.
+The middleware runs immediately before a call's first attempt. Idempotency keys, cache, and deduplication run earlier,
+because they may answer a call without making it. Retry runs later, so one intent covers all attempts of a call.
 
-A flight (hub/flight.py) has no coroutine that could wait. `PlannedAudit` queues its intent, and a callback sends it.
+A flight (hub/flight.py) has no coroutine that could wait. So `PlannedAudit` queues its intent, and a callback sends the
+flight.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ AUDIT_ERROR_CODE = "E-AUDIT"
 
 
 class AuditMiddleware:
-    """Middleware that records intents and outcomes of calls in the audit log.
+    """Records the intents and outcomes of calls in the audit log, as a middleware.
 
     Only calls that may change something or have an idempotency key get an intent.
     """
@@ -38,21 +39,24 @@ class AuditMiddleware:
         return next(call)
 
     def plan(self, call: Call) -> PlannedAudit:
-        """Return the writer of audit records for flights (calls without a coroutine) of the same caller and tool."""
+        """Return the writer of audit records for flights by the same caller to the same tool.
+
+        Flights are calls without a coroutine.
+        """
         return PlannedAudit(self._recorder, call)
 
     def adopt(self, call: Call) -> None:
-        """Record the result of a call in the audit log even if it arrives after the call has ended.
+        """Record a call's result in the audit log even if it arrives after the call has ended.
 
         The caller must then use `resume` or `record_cancelled`.
         """
         call.state.on_late_result = self._recorder.late_result_handler(call)
 
     async def resume(self, call: Call, next: CallHandler, intent: Awaitable[None] | None = None) -> CallResult:
-        """Await the result of a call by calling `next`, and record the outcome of the call in the audit log.
+        """Await a call's result by calling `next`, and record the call's outcome in the audit log.
 
-        The intent of the call is on disk, or it is when `intent` is done; before that, `next` is not called. Raises
-        `ServerUnavailable` if the intent could not be written.
+        The call's intent is already on disk, or it is once `intent` is done, and `next` is not called before that.
+        Raises `ServerUnavailable` if the intent could not be written.
         """
         try:
             if intent is not None:
@@ -76,9 +80,10 @@ class AuditMiddleware:
 
 
 class PlannedAudit:
-    """Writer of audit records for calls without a coroutine (flights, see hub/flight.py) of one caller and tool.
+    """Writes audit records for one caller's flights to one tool.
 
-    Most fields of the records are the same, and are encoded once.
+    A flight is a call without a coroutine (hub/flight.py). Most fields of the records are the same, so they are encoded
+    only once.
     """
 
     __slots__ = ("_outcomes", "_recorder", "_server", "_shared", "needs_intent")
@@ -101,9 +106,9 @@ class PlannedAudit:
         return self._recorder.is_writable
 
     def start_intent(self, id: str, arguments: Json, on_done: CommitCallback) -> bool:
-        """Queue the intent record of a call. `on_done` is called once, when it is on disk or cannot be written.
+        """Queue a call's intent record. `on_done` is called once, when the record is on disk or cannot be written.
 
-        Return False, and do not call `on_done`, if the log cannot be written now, or if the arguments are not JSON.
+        Return False without calling `on_done` if the log cannot be written now, or if the arguments are not JSON.
         """
         try:
             self._recorder.start_intent(id, self._shared, self._server, arguments, on_done)
@@ -112,7 +117,7 @@ class PlannedAudit:
         return True
 
     def record_result(self, id: str, outcome: str) -> None:
-        """Record the outcome, "ok" or "tool_error", of a call that has its result after one attempt."""
+        """Record the outcome, "ok" or "tool_error", of a call that got its result after one attempt."""
         self._recorder.record_outcome(id, self._outcomes[outcome])
 
 

@@ -301,7 +301,7 @@ def outcome_from_error(exc: CallError) -> str:
 
 
 def encode_outcome(shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = "") -> bytes:
-    """Encode the fields of an outcome record that follow the call id: certainty, outcome, attempts, error code."""
+    """Encode the fields that follow the call id in an outcome record: certainty, outcome, attempts, and error code."""
     optional = encode_fields({"code": code}) if code else b"}"
     template = b'%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
     return template % (shared.outcome, certainty, outcome.encode(), attempts, optional)
@@ -320,7 +320,7 @@ def _outcome_fields(event: CallFinished) -> RecordFields:
 
 
 def _event_record(event: Event) -> tuple[str, RecordFields] | None:
-    """Return kind and fields of the audit record for an event; None if it is not recorded."""
+    """Return the kind and fields of an event's audit record, or None if the event is not recorded."""
     if isinstance(event, Connected):
         return "process.start" if event.pid is not None else "link.up", {"era": event.era, "pid": event.pid}
     if isinstance(event, Disconnected):

@@ -1,4 +1,4 @@
-"""Crash table of a workflow: for each step, what happens if the process ends while its call runs."""
+"""A workflow's crash table: for each step, what happens if the process ends while the step's call runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class CrashRow(NamedTuple):
 
 
 def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
-    """Return a workflow's crash table: a row per step that calls a tool, an agent or a workflow.
+    """Return a workflow's crash table: one row for each step that calls a tool, an agent, or a workflow.
 
-    The rows are in the order of the file, with those of inner workflows. `terms` returns the call rules of a tool.
+    The rows are in the order of the file, including the rows of inner workflows. `terms` returns a tool's call rules.
     """
     per_item = {
         inner.name
@@ -97,8 +97,8 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
     """Return how a step with `verify` continues after a crash, and advice for its author or "".
 
-    If `verify` has no `after`, its result "not executed" counts only if the process of the server has ended. A local
-    server ends together with our process.
+    If `verify` has no `after`, a "not executed" only counts if the server's process has ended. A local server ends
+    together with our process.
     """
     wait = timeout + verify.delay(timeout, has_ended=is_local)
     condition = "else" if is_local or verify.after is not None else "if it is not there,"

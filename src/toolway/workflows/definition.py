@@ -27,7 +27,7 @@ UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """A step's attempts and the waits between them. Each attempt is one call, with the hub's retries."""
+    """A step's attempts, and the waits between them. Each attempt is one call, including the hub's retries."""
 
     tries: int = 3
     wait: float = 5.0  # seconds before the second attempt
@@ -53,8 +53,8 @@ class Verify(msgspec.Struct, frozen=True):
     def delay(self, timeout: float, *, has_ended: bool) -> float:
         """Return the seconds to wait before verifying a call with an unknown outcome.
 
-        If the process of the server has not ended, they are at least the time limit of the call: the server may still
-        execute it.
+        If the server's process has not ended, this is at least the call's time limit, because the server may still be
+        executing the call.
         """
         if self.after is None:
             return DEFAULT_VERIFY_DELAY_S
@@ -77,9 +77,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catch(msgspec.Struct, frozen=True, kw_only=True):
-    """Handler for the failure of a workflow step.
+    """Handles the failure of a workflow step.
 
-    It handles a failure with an unknown outcome only if `unknown` is true.
+    It only handles a failure with an unknown outcome if `unknown` is true.
     """
 
     condition: str | None = None
@@ -133,7 +133,7 @@ class SwitchStep(Step, frozen=True, kw_only=True):
 
 
 class RepeatStep(Step, frozen=True, kw_only=True):
-    """Workflow step that repeats its inner steps, with a wait between, until a condition is true."""
+    """A workflow step that repeats its inner steps until a condition is true, waiting in between."""
 
     until: str
     every: float
@@ -167,7 +167,7 @@ class ChildStep(Step, frozen=True, kw_only=True):
     assign: str | None = None
 
     def data_of(self, output: Any) -> Any:
-        """Return the data of this step for later steps, from its child run's output."""
+        """Return this step's data for later steps, taken from its child run's output."""
         return output
 
     @property
@@ -184,7 +184,7 @@ class ChildStep(Step, frozen=True, kw_only=True):
 class AgentRuns(msgspec.Struct, frozen=True):
     """Refers to the built-in Python workflow that runs agents.
 
-    The engine must have got that workflow in its argument `code`.
+    The engine must have received that workflow in its argument `code`.
     """
 
     name: str = AGENT_WORKFLOW
@@ -293,7 +293,7 @@ def _tools_of(step: ToolStep) -> set[str]:
 
 
 def read_duration(value: Any) -> float | None:
-    """Return the seconds of a number or a string such as `30s`, `10m`, `2h`, `7d`; None if it is not a duration."""
+    """Return the seconds in a number or a string such as `30s`, `10m`, `2h`, or `7d`, or None for anything else."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e10:

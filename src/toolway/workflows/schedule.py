@@ -28,9 +28,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Json = {}
 
     def next_time(self, after: float) -> float:
-        """Return the first time in the schedule that is later than a given time.
+        """Return the schedule's first time that is later than a given time.
 
-        Raises `ValueError` if there is none.
+        Raises `ValueError` if no later time exists.
         """
         if self.every is not None:
             return (after // self.every + 1) * self.every

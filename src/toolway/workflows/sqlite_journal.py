@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 class SqliteJournal:
-    """Journal of workflow runs in a SQLite file, or in memory if `path` is None.
+    """A journal of workflow runs in a SQLite file, or in memory if `path` is None.
 
-    If `owner` is False, it only reads, and adds messages, while another process executes the runs. Raises `RunsInUse`
-    if another process executes the runs of the file, `JournalError` if the file cannot be used.
+    If `owner` is False, this only reads and adds messages, while another process executes the runs. Raises `RunsInUse`
+    if another process executes the file's runs, and `JournalError` if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, *, owner: bool = True) -> None:
@@ -148,7 +148,7 @@ class SqliteJournal:
         return await work.future
 
     def _commit_queued(self, first: _Work[Any]) -> None:
-        """Commit the first piece of a group, with everything queued since."""
+        """Commit the first of a group of database actions, together with everything queued since."""
         group = [first, *cast(list[_Work[Any]], self._thread.take_queued(MAX_GROUP - 1))]
         try:
             self._commit(group)
@@ -162,7 +162,10 @@ class SqliteJournal:
                     loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
 
     def _commit(self, group: list[_Work[Any]]) -> None:
-        """Run a group of database actions in one transaction. An action that raises has written nothing."""
+        """Run a group of database actions in one transaction.
+
+        If an action raises, nothing that it wrote is kept.
+        """
         is_begun = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -205,7 +208,7 @@ class SqliteJournal:
     def _execute(self, works: list[_Work[Any]], *, together: bool) -> None:
         """Execute database actions one at a time.
 
-        If `together` and this process has taken all runs, write the rows of all actions with one statement.
+        If `together` is True and this process has taken all the runs, one statement writes the rows of all actions.
         """
         if together and len(works) > 1:
             rows = [row for work in works for row in work.rows or ()]
@@ -250,9 +253,9 @@ class SqliteJournal:
 
 
 class _Work(Job, Generic[T]):
-    """Database action that waits for the writer thread, and the future that gets the value it returns.
+    """A database action that waits for the writer thread, and the future that receives its return value.
 
-    If the action only writes entries, `rows` are these entries: they can be written together with other runs' entries.
+    If the action only writes entries, they are in `rows`, and can be written together with other runs' entries.
     """
 
     def __init__(
@@ -317,7 +320,10 @@ def _lock(path: Path) -> int:
 
 
 def _wait_for_lock(path: Path, descriptor: int, end: float) -> None:
-    """Lock the file, and wait for it until `end` if the process that it names has ended. Raises `RunsInUse`."""
+    """Lock the file. If the process that the file names has ended, wait for the lock until `end`.
+
+    Raises `RunsInUse`.
+    """
     while not try_lock_handle(descriptor):
         os.lseek(descriptor, 0, os.SEEK_SET)
         holder = os.read(descriptor, 20).decode("ascii", "replace").strip()

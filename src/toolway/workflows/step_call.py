@@ -1,4 +1,4 @@
-"""Call of the tool of one workflow step: from the planned action to the journal entry with its outcome."""
+"""Calls the tool of one workflow step: from the planned action to the journal entry with its outcome."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class RunAccess(Protocol):
         ...
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
-        """Return an error if the caller of a run no longer exists or may not call `tool`; None if the call is allowed.
+        """Return an error if a run's caller no longer exists or may not call `tool`, or None if the call is allowed.
 
-        If `tool` is "", only the existence of the caller is checked.
+        If `tool` is "", this only checks that the caller exists.
         """
         ...
 
@@ -51,7 +51,7 @@ async def call_step(
     access: RunAccess | None = None,
     caller: str = "",
 ) -> Entry:
-    """Make the call of a step and return the journal entry with its outcome. Raises only `CancelledError`.
+    """Make a step's call, and return the journal entry with its outcome. Raises only `CancelledError`.
 
     `may_send` is called right before the call is sent. If it returns False, the call does not run.
     """
@@ -109,9 +109,9 @@ async def _request(
     access: RunAccess | None,
     caller: str,
 ) -> ToolResult:
-    """Call the tool of a step through the middleware chain of the hub, and return its result.
+    """Call a step's tool through the hub's middleware chain, and return its result.
 
-    With `access`, the call is made with the credentials of `caller`, and requests of the server are rejected.
+    With `access`, the call is made with the credentials of `caller`, and requests from the server are rejected.
     """
     params: Json = {"name": action.tool, "arguments": action.args}
     if action.meta:

@@ -1,4 +1,4 @@
-"""Summary of a workflow for the user who decides about it: its schedule, its tools, and where it sends data."""
+"""Summarizes a workflow for the user who decides about it: its schedule, its tools, and where it sends data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolway.workflows.schedule import Schedule
 
 
 def summarize_workflow(workflow: CapturedWorkflow) -> Json:
-    """Return files, schedules, tools, models and addresses of a workflow and its children, as JSON for display."""
+    """Return the files, schedules, tools, models, and addresses of a workflow and its children, as JSON for display."""
     found: Json = {"name": workflow.name, "file": workflow.file, "files": list(workflow.contents)}
     try:
         definition = read_captured(workflow)

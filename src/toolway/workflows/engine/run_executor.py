@@ -1,4 +1,4 @@
-"""Execution of one workflow run: plans its next actions, writes intents and outcomes, makes the calls.
+"""Executes one workflow run: plans its next actions, writes intents and outcomes, and makes the calls.
 
 An unsafe call is sent only after its intent (the journal entry that announces it) is on disk.
 """
@@ -179,7 +179,7 @@ class RunExecutor(ScheduledRuns):
                 run_trace.end(record.state)
 
     async def _call(self, action: CallAction, intent: Entry, caller: str) -> Entry:
-        """Make the call of a step; return the entry with its outcome.
+        """Make a step's call, and return the entry with its outcome.
 
         Raises `RunLost` if this node lost its lease before sending.
         """
@@ -196,9 +196,9 @@ class RunExecutor(ScheduledRuns):
         return outcome
 
     def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
-        """Return the new state of the stored run after a decision, such as waiting or ended.
+        """Return the stored run's new state after a decision, such as waiting or ended.
 
-        None if it stays the same.
+        Return None if the state stays the same.
         """
         asks = [_as_json(each) for each in decision.questions]
         if decision.end is not None:
@@ -216,11 +216,11 @@ class RunExecutor(ScheduledRuns):
         return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
 
     async def _write(self, active: ActiveRun, entries: list[Entry], change: RunChange | None) -> None:
-        """Write entries and the new state of a run to the journal. If that fails, wait and try again.
+        """Write entries and a run's new state to the journal. If that fails, wait and try again.
 
-        Until the entries are written, no call of the run is sent. Raises `RunLost` if the lease under which the run was
-        loaded has ended: another node may have continued the run since, even if this node has a new lease and has taken
-        the run again.
+        Until the entries are written, none of the run's calls is sent. Raises `RunLost` if the lease under which the
+        run was loaded has ended. In that case, another node may have continued the run since, even if this node has a
+        new lease and has taken the run again.
         """
         journal = self._get_journal()
         while True:
@@ -338,9 +338,9 @@ class RunExecutor(ScheduledRuns):
         return child_outcome(intent, await self._child_to_json(child), self._clock())
 
     async def _tell_parent(self, record: RunRecord) -> None:
-        """Send a message to a child run's parent that it has ended.
+        """Tell a child run's parent that the child has ended.
 
-        If it is lost, the parent reads the child's state later.
+        If this message is lost, the parent reads the child's state later.
         """
         if record.key is None or not record.key.startswith(CHILD_KEY):
             return
@@ -379,9 +379,9 @@ class RunExecutor(ScheduledRuns):
         await self._tell_parent(record)
 
     async def _prepare_tools(self, definition: Definition) -> None:
-        """Wait until the definitions of all tools of a workflow are known.
+        """Wait until the definitions of all of a workflow's tools are known.
 
-        Without them every step would count as unsafe.
+        Without them, every step would count as unsafe.
         """
         await asyncio.gather(*map(self._find_tool, sorted(definition.tool_names())))
 
@@ -393,7 +393,7 @@ class RunExecutor(ScheduledRuns):
 
 
 def _sum_usage(entries: list[Entry]) -> Json:
-    """Return what all child runs of a run have used together (cost, tokens, calls, requests)."""
+    """Return what all child runs of a run have used together (cost, tokens, calls, and requests)."""
     spent = RunMemory(entries).spent
     return {"usd": spent.usd, "input_tokens": spent.tokens, "calls": spent.calls, "requests": spent.requests}
 
