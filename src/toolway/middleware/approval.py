@@ -1,11 +1,11 @@
 """Approval middleware: a call that matches an approval rule needs someone's approval.
 
-It runs after `arguments`, so nobody is asked about a call that would be rejected. It runs before everything
-that answers a call, including stored results, and before `audit` and `retry`: one approval allows one call. Rules and
-answers come from the gate, which a gateway provides. A hub without a gate asks nothing.
+It runs after `arguments`, so no one is asked about a call that would be rejected anyway. It runs before everything
+that answers a call, including stored results, and before `audit` and `retry`, because one approval allows one call.
+Rules and answers come from the gate, which a gateway provides. A hub without a gate never asks.
 
-An approval covers one definition of the tool. So the definition is compared again right before the first byte of
-the call is sent.
+An approval covers one definition of the tool, so the definition is compared again right before the first byte of the
+call is sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _UNBOUND_META: Final = frozenset(
 
 
 class ApprovalRequired(CallError):
-    """Raised when a call needs an administrator's approval. It was not sent; call again once approved."""
+    """Raised when a call needs an administrator's approval. It was not sent; call again once it is approved."""
 
     code = APPROVAL_CODE
 
@@ -67,10 +67,10 @@ class ApprovalReply(NamedTuple):
 
 
 class ApprovalResult(ToolResult, frozen=True):
-    """`input_required` result of a call that waits for its client's answer, with the gate's state.
+    """The `input_required` result of a call that is waiting for its client's answer, with the gate's state.
 
-    It is the gate's own question about the call (`is_question`), or a question of the server in a call that was
-    approved already.
+    It asks either the gate's own question about the call (`is_question`), or a question that the server asked during
+    a call that was already approved.
     """
 
     approval_state: str = ""
@@ -83,7 +83,7 @@ class CallGate(Protocol):
     def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
         """Return the approval rules that may apply to calls to a tool; () if there are none.
 
-        `tool` is None if the tool's definition is not known. Then all rules that could apply are returned.
+        If the tool's definition is not known, `tool` is None, and all rules that could apply are returned.
         """
         ...
 
@@ -95,17 +95,18 @@ class CallGate(Protocol):
         ...
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
-        """Return the call if it was approved or does not need approval; else an approval question for the client.
+        """Return the call if it was approved or does not need approval, or else an approval question for the client.
 
-        A call that an earlier one answers (`Call.earlier`) is not asked about again if the earlier one was approved.
-        Who approved a call is recorded in its state.
+        If an earlier call answers this one (`Call.earlier`) and was approved, no one is asked again. Who approved a
+        call is recorded in its state.
 
-        Raises `ApprovalRequired` if an administrator has to approve it first, and other `CallError`s if it is denied.
+        Raises `ApprovalRequired` if an administrator has to approve the call first, and other `CallError`s if it is
+        denied.
         """
         ...
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
-        """Return an approved call's `input_required` result, with a one-time state for the server's.
+        """Return an approved call's `input_required` result, with a one-time state in place of the server's.
 
         The one-time state lets the client continue the call without a second approval.
         """
@@ -117,11 +118,11 @@ class CallCheck(Protocol):
 
     @property
     def may_ask(self) -> bool:
-        """True if, with the current settings, an administrator may have to decide about a call."""
+        """True if the current settings may require an administrator to decide on a call."""
         ...
 
     def rules_for(self, server: str, name: str) -> Sequence[Any]:
-        """Return what the check knows about a tool, as separate values; () if it ignores the tool."""
+        """Return what the check knows about a tool, as separate values, or () if it ignores the tool."""
         ...
 
     def quick_check(self, rule: Any, caller: str) -> Callable[[], bool] | None:
@@ -132,11 +133,11 @@ class CallCheck(Protocol):
         ...
 
     async def check(self, call: Call, rule: Any) -> Literal["pass", "ask"]:
-        """Return `pass`, or `ask` if the call needs approval. Raises `CallError` if it is rejected."""
+        """Return `pass`, or `ask` if the call needs approval. Raises `CallError` if the call is rejected."""
         ...
 
     async def add(self, call: Call, rule: Any) -> None:
-        """Note that an administrator approved a call for which `check` returned `ask`."""
+        """Record that an administrator approved a call for which `check` returned `ask`."""
         ...
 
 
@@ -148,7 +149,7 @@ class CheckedRule(NamedTuple):
 
 
 class CheckedGate(CallGate, Protocol):
-    """Gate to which parts can add checks."""
+    """A gate to which parts can add checks."""
 
     def add_check(self, check: CallCheck) -> None: ...
 
@@ -160,9 +161,9 @@ def approval(
 ) -> Middleware:
     """Return middleware that sends a call only if the approval gate `gate` allows it.
 
-    `wait_for_definition` waits until the server has listed the called tool, and returns the call with the policy of the
-    tool. `definition_of` returns the hash of the current definition of a tool, by server and name: a call is not sent
-    if the definition changed after the approval.
+    `wait_for_definition` waits until the server has listed the called tool, and returns the call with the tool's
+    policy. `definition_of` returns the hash of a tool's current definition, by server and name, because a call must
+    not be sent if the definition changed after the approval.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -203,7 +204,7 @@ def approval(
 
 
 def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
-    """Return the error of a call that was not approved. Nothing was sent to the server."""
+    """Return the error for a call that was not approved. Nothing was sent to the server."""
     return AccessDenied(
         f"{call.server}.{call.name} was not approved",
         server=call.server,
@@ -216,7 +217,7 @@ def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
 
 
 class ApprovalBinding(NamedTuple):
-    """Hashes of what an approval is valid for: one caller's call, its arguments, and the tool."""
+    """Hashes of what an approval covers: one caller's call, its arguments, and the tool."""
 
     key: str  # SHA-256 of all that follows
     digest: str  # SHA-256 of the name, the arguments and the bound `_meta` as canonical JSON

@@ -1,8 +1,8 @@
-"""Arguments middleware: rejects a call whose arguments do not match the schema of its tool, before it is sent.
+"""Arguments middleware: rejects a call, before it is sent, if its arguments do not match the tool's schema.
 
-A call that an earlier one answers (`Call.earlier`) is not checked: it must get the outcome of the first one, even if
-the tool's definition has changed since. The check runs before `approval`, so nobody is asked about a call
-that is rejected, and before `audit`, so a rejected call has no intent record.
+A call that an earlier one answers (`Call.earlier`) is not checked. It must get the first call's outcome, even if the
+tool's definition has changed since. The check runs before `approval`, so no one is asked about a call that will be
+rejected, and before `audit`, so a rejected call has no intent record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NULL_HINT: Final = (
 
 
 def check_arguments(validator: ArgumentValidator) -> Middleware:
-    """Return middleware that raises `InvalidArguments` if the arguments of a call violate the tool's schema."""
+    """Return middleware that raises `InvalidArguments` if a call's arguments violate the tool's schema."""
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
         tool: Tool | None = call.policy.tool_to_check  # attached by `resolve`
@@ -38,9 +38,9 @@ def check_arguments(validator: ArgumentValidator) -> Middleware:
 
 
 class ArgumentValidator:
-    """Checks arguments against input schemas; compiles each schema on the first call to its tool.
+    """Checks arguments against input schemas. Each schema is compiled on the first call to its tool.
 
-    `ignores_null` returns True for a server that treats an argument which is null like a missing one.
+    `ignores_null` returns True for a server that treats a null argument like a missing one.
     """
 
     def __init__(self, ignores_null: Callable[[str], bool] = lambda server: False) -> None:
@@ -48,10 +48,10 @@ class ArgumentValidator:
         self._compiled: dict[tuple[str, str], tuple[Tool, SchemaValidator]] = {}
 
     def check(self, call: Call, tool: Tool) -> None:
-        """Raise `InvalidArguments` if the arguments of the call violate the tool's input schema.
+        """Raise `InvalidArguments` if the call's arguments violate the tool's input schema.
 
-        Arguments that are too large to be checked are rejected: a caller could else hide wrong ones behind them. A
-        schema that cannot be evaluated rejects nothing; `problems` names it.
+        Arguments that are too large to check are rejected; otherwise a caller could hide wrong arguments behind them.
+        A schema that cannot be evaluated rejects nothing, and `problems` names it.
         """
         schema = self.validator(tool)
         arguments = call.params.get("arguments")
@@ -75,7 +75,7 @@ class ArgumentValidator:
         raise invalid_arguments(tool.server, tool.name, violations, omitted, NULL_HINT if has_odd_nulls else "")
 
     def validator(self, tool: Tool) -> SchemaValidator:
-        """Return the compiled validator for the input schema of a tool."""
+        """Return the compiled validator for a tool's input schema."""
         key = (tool.server, tool.name)
         entry = self._compiled.get(key)
         if entry is None or entry[0] is not tool:

@@ -1,7 +1,7 @@
-"""Response cache middleware: returns a stored result to the same caller until it expires.
+"""Response cache middleware: returns a stored result to the same caller until the result expires.
 
-Bounded in entries, bytes (of one entry and of all, with their keys) and time (an hour). The clock is an argument and
-monotonic.
+There are limits on the number of entries, on the bytes of one entry and of all (including their keys), and on the
+time (an hour). The clock is monotonic and given as an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TTL_S: Final = 3600.0  # seconds
 
 
 class ResponseCache:
-    """Call results by cache key, bounded: the least recently used result is dropped first."""
+    """Call results by cache key, within limits: the least recently used result is dropped first."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -58,9 +58,9 @@ class ResponseCache:
 
 
 def _key_size(key: Hashable) -> int:
-    """Return the size of a cache key in bytes.
+    """Return a cache key's size in bytes.
 
-    Keys count toward the limits of the cache, because callers choose the arguments and URIs in them.
+    Keys count toward the cache's limits, because callers choose the arguments and URIs in them.
     """
     return sum(len(part) for part in key if isinstance(part, str | bytes)) if isinstance(key, tuple) else 0
 

@@ -1,4 +1,4 @@
-"""The middleware chain of a call: its order, defined in one place, in four kinds of stages.
+"""The middleware chain of a call: four kinds of stages, with their order defined in one place.
 
     CallEntry        find out what is called, by whom and until when; answers nothing
       resolve          find server and tool, and the effect class of the call
@@ -20,12 +20,13 @@
       rate_limit       wait for the rate limits of server and tool
       concurrency      acquire a slot, held only while an attempt runs
 
-All gates come before all answerers: whatever answers instead of a server, a caller gets the answer only if it may make
-the call now. A new stage that answers belongs to `Answerers`, and cannot come before a gate. The gateway's own gates
-(access, policies, rates, budgets) are passed before a call enters the chain.
+All gates come before all answerers. So whatever answers in place of a server, a caller only gets the answer if it may
+make the call now. A new stage that answers belongs in `Answerers`, and cannot come before a gate. The gateway's own
+gates (access, policies, rates, budgets) are passed before a call enters the chain.
 
-Each middleware is a function of `(call, next)`, so it can be read, tested and removed alone. One that does not apply
-to a call returns the coroutine of `next` directly: a wrapping coroutine would cost every call.
+Each middleware is a function of `(call, next)`, so it can be read, tested, and removed on its own. If it does not
+apply to a call, it returns the coroutine of `next` directly, because wrapping it in another would slow down every
+call.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class CallEntry(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Stages that reject calls or change stored results. None answers for a server."""
+    """Stages that reject calls or change stored results. None of them answers in place of a server."""
 
     redaction: Middleware
     arguments: Middleware

@@ -5,16 +5,16 @@
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
 
-A server that is restarted loses all its connections in one moment, and refuses new ones until it is back. So of the
-attempts that were in flight at a loss, only one counts. A breaker that opens because the server cannot be reached stays
-open for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
+A server that restarts loses all its connections at once, and refuses new ones until it is back. So only one of the
+attempts that were in flight counts as a failure. A breaker that opens because the server cannot be reached stays open
+for at most a second each time. But the pause grows as usual if the server answers probes and then loses every call.
 
-An administrator may open a breaker in any state. An opening on another node opens a closed breaker here. No I/O: time
-and random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger
-its events.
+An administrator may open a breaker in any state. If a breaker opens on another node, it also opens here if it is
+closed. No I/O: time and random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the
+counts that trigger its events.
 
-The middleware has one breaker per server connection and one per tool. A server's breaker is tested with a protocol read
-of ours, never with a caller's call. A tool's breaker admits one call at a time.
+The middleware has one breaker per server connection and one per tool. A server's breaker is tested with a request
+that Toolway makes itself, never with a caller's call. A half-open breaker for a tool admits one call at a time.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CircuitBreaker:
     def seconds_until_allowed(self, now: float) -> float:
         """Return the seconds until the breaker allows an attempt, or 0 if it is allowed now.
 
-        An open breaker becomes half open when its time is up. Call `begin_trial` before the attempt then.
+        An open breaker becomes half open when its time is up. In that case, call `begin_trial` before the attempt.
         """
         if self.state is BreakerState.OPEN and now >= self._open_until:
             self._transition(BreakerEvent.PAUSE_OVER)
@@ -154,8 +154,9 @@ class CircuitBreaker:
     def record_failure(self, now: float, lost_since: float | None = None, *, refused: bool = False) -> None:
         """Record a failed attempt.
 
-        If its connection was refused or lost, `lost_since` is the time at which the attempt began. It does not count if
-        that was before the last counted loss: they have the same cause. `refused` means that nothing was sent.
+        If the attempt's connection was refused or lost, `lost_since` is the time at which the attempt began. The
+        failure does not count if that was before the last counted loss, because both have the same cause. `refused`
+        means that nothing was sent.
         """
         self._trial = False
         is_lost = lost_since is not None
@@ -180,9 +181,9 @@ class CircuitBreaker:
         self._window.clear()
 
     def apply_remote(self, open_s: float, now: float) -> bool:
-        """Open this breaker because it opened on another node. Return False if that is ignored.
+        """Open this breaker because it opened on another node. Return False if the change is ignored.
 
-        Local knowledge wins: ignored after a recent local success, and if this breaker is not closed.
+        Local knowledge wins, so the change is ignored after a recent local success, or if this breaker is not closed.
         """
         if self.state is not BreakerState.CLOSED:
             return False
@@ -241,7 +242,7 @@ OnBreakerChange = Callable[[str, str, float], None]  # (server, tool or "", seco
 class CircuitBreakers:
     """All circuit breakers of a hub: one per server and one per tool.
 
-    `on_opened` is called for each breaker that opens by local observations. `on_manual_change` is called for each
+    `on_opened` is called for each breaker that opens because of local failures. `on_manual_change` is called for each
     manual change, with 0 seconds if the breaker was closed.
     """
 
@@ -319,7 +320,7 @@ class CircuitBreakers:
             self._servers.pop(server, None)
 
     def on_reconnect(self, server: str) -> None:
-        """Reset the circuit breaker of a server after a new connection to it was made.
+        """Reset a server's circuit breaker, because there is a new connection to the server.
 
         Failures of the old connection no longer count.
         """
@@ -342,8 +343,8 @@ def circuit_breaker(
 ) -> CircuitBreakerMiddleware:
     """Return middleware that rejects calls to a server or tool whose circuit breaker is open.
 
-    `probe` tests a server whose breaker is half open. `is_process` returns True if a server is a local process: its
-    supervisor handles its exit, so lost connections do not count.
+    `probe` tests a server whose breaker is half open. `is_process` returns True if a server is a local process, whose
+    lost connections do not count because its supervisor handles its exit.
     """
 
     return CircuitBreakerMiddleware(breakers, now, probe, is_process)
@@ -422,9 +423,9 @@ def record_success(server: CircuitBreaker, tool: CircuitBreaker, now: float, *, 
 async def _require_closed(
     call: Call, breakers: CircuitBreakers, server: CircuitBreaker, now: Callable[[], float], probe: Probe
 ) -> None:
-    """Wait until the circuit breaker of a server is closed; if it is half open, two successful probes close it.
+    """Wait until a server's circuit breaker is closed. If it is half open, two successful probes close it.
 
-    Raises `ServerUnavailable` if the breaker is open, opens again after a failed probe, or is being probed already.
+    Raises `ServerUnavailable` if the breaker is open, opens again after a failed probe, or is already being probed.
     """
     while True:
         wait = server.seconds_until_allowed(now())
@@ -470,9 +471,9 @@ def _breaker_at_fault(
 
 
 def _record_server_failure(server: CircuitBreaker, exc: CallError, began: float, now: float) -> None:
-    """Record an attempt or a probe that failed with `exc` in the breaker of its server; it began at `began`.
+    """Record a failed attempt or probe in the server's breaker: it began at `began` and failed with `exc`.
 
-    A server that was reached and then takes too long is at fault itself: that is not a lost connection.
+    If a server was reached but then takes too long, the server itself is at fault, so this is not a lost connection.
     """
     refused = exc.certainty is Certainty.NOT_SENT
     is_lost = exc.code in CONNECTION_CODES and (refused or exc.code != CONNECT_TIMEOUT_CODE)
@@ -482,7 +483,8 @@ def _record_server_failure(server: CircuitBreaker, exc: CallError, began: float,
 def _record_failure(breaker: CircuitBreaker, at_fault: bool, trial: bool, now: float) -> bool:
     """Record a failed attempt in the breaker of its tool. Return True if the failure counted against it.
 
-    While the breaker is not closed, only the end of a trial counts: a call from before the opening proves nothing.
+    While the breaker is not closed, only a trial's end counts, because a call from before the opening says nothing
+    new.
     """
     if breaker.state is not CLOSED and not trial:
         return False

@@ -1,12 +1,12 @@
-"""Concurrency middleware: bounded concurrent calls per server and a bounded, fair queue.
+"""Concurrency middleware: limits the concurrent calls to each server, with a bounded, fair queue.
 
 A slot is held only while an attempt is running. The queue is FIFO per caller. A slot that becomes free goes to the
-queued caller that holds fewest, in turns between equals.
+queued caller that holds the fewest slots; callers that hold equally many take turns.
 
-A call in flight cannot be stopped, so slots must be left for callers that are yet to come. A caller may hold four
-times as many slots as are free: alone at most four fifths of all, the next one four fifths of the rest, and so on. So a
-newcomer gets a slot at once, or the next one. The caller "", which is the owner of the hub, may hold all while no other
-caller waits.
+A call in flight cannot be stopped, so slots must be left for callers that come later. A caller may hold four times as
+many slots as are free. A single caller thus gets at most four fifths of all slots, the next caller four fifths of the
+rest, and so on, which means that a newcomer gets a slot at once or the next one. The caller "", which is the hub's
+owner, may hold all slots while no other caller is waiting.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ConcurrencyLimiter:
         return self.paused_until > 0 and self.paused_until > now()
 
     def acquire_nowait(self, caller: str = "") -> bool:
-        """Acquire a concurrency slot without waiting. Return False if none is free for this caller, or if it is queued.
+        """Acquire a concurrency slot without waiting. Return False if none is free for this caller.
 
-        Other callers that are queued hold too many slots: else they would have got this one.
+        Also return False if the caller has queued calls, because one of them would get the slot first.
         """
         held = self._in_use_by.get(caller, 0)
         if not self._may_take(caller, held) or (self.queued and caller in self._queues):
@@ -172,9 +172,9 @@ def concurrency(
 ) -> ConcurrencyMiddleware:
     """Return middleware that limits the concurrent calls to each server.
 
-    `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`. If a
-    server requests a pause (`Retry-After`), it gets no calls until then: `on_pause` is called with its name and the
-    seconds. `describe_time` returns the text for the clock time that is so many seconds ahead.
+    `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`. If
+    a server requests a pause (`Retry-After`), it gets no calls until the pause is over, and `on_pause` is called with
+    its name and the seconds. `describe_time` returns, as text, the time of day that is a number of seconds ahead.
     """
 
     return ConcurrencyMiddleware(limiter_for, queue_timeout_for, now, describe_time, on_pause)
@@ -208,7 +208,7 @@ class ConcurrencyMiddleware:
     async def resume(self, call: Call, next: CallHandler, limiter: ConcurrencyLimiter) -> CallResult:
         """Await a call attempt that was sent before its call entered the middleware chain.
 
-        The attempt holds a slot of `limiter`, which is released at its end.
+        The attempt holds one of the slots of `limiter`, which is released when the attempt ends.
         """
         now, attempt = self._now, call.state
         attempt.on_release_slot = partial(limiter.release, call.caller)

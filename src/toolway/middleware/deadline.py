@@ -1,8 +1,8 @@
 """Deadline middleware: one time budget for the whole rest of the middleware chain.
 
-Time that the server waits for the caller's answer to a server request does not count. Time when the gateway did
-not run counts, even if it had not read the request yet: the client was waiting. On expiry, the call state determines
-is "not sent" or "may have run".
+Time during which the server waits for the caller's answer to a server request does not count. Time during which the
+gateway was not running counts, even before it read the request, because the client was waiting. When time runs out,
+the call state decides whether the error says "not sent" or "may have run".
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MIN_TIME_LEFT_S: Final = 0.05  # seconds; a call with less time left is not star
 class DeadlineMiddleware:
     """Cancels a call at its deadline and raises `CallTimeout`.
 
-    `timeout_for` returns the timeout of a call in seconds. `pause_before` returns for how many seconds the event loop
-    did not run until a given time.
+    `timeout_for` returns a call's timeout in seconds. `pause_before` returns for how many seconds before a given time
+    the event loop was not running.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """Idempotency middleware: a call with an idempotency key runs at most once.
 
-It claims keys and answers nothing: a second call with the same key and content waits until the first one has finished.
-It then passes the gates with the outcome of the first one attached (`Call.earlier`), and `replay` answers it. It gets
-`OutcomeUnknown` without running if the outcome of the first one is unknown. If a crash interrupted the call, and the
-server itself detects repeated keys, the call is sent again. If the call ran and its result is no longer kept,
-the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
-identical payments can both be intended.
+It claims keys, but does not answer calls. A second call with the same key and content waits until the first one has
+finished. The second call then passes the gates with the first one's outcome attached (`Call.earlier`), and `replay`
+answers it. If the first call's outcome is unknown, the second one gets `OutcomeUnknown` without running. If a crash
+interrupted the first call, and the server itself detects repeated keys, the call is sent again. If the first call ran
+but its result is no longer stored, the error says so (E-KEY-RESULT). The same key with a different call is rejected.
+A key is never derived from arguments, because two identical payments may both be intended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """Return middleware that cancels a call at its deadline."""
+    """An idempotency key, with the caller, server, and tool for which it is valid."""
 
     caller: str
     server: str
@@ -46,7 +46,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 class IdempotencyRecord(msgspec.Struct, frozen=True):
     """Stored state of a call with an idempotency key: running, finished, unknown, or interrupted.
 
-    The outcome of an interrupted call is unknown, too. No process has seen an answer of the server.
+    The outcome of an interrupted call is unknown, too, because no process has seen the server's answer.
     """
 
     state: Literal["running", "finished", "unknown", "interrupted"]
@@ -60,8 +60,8 @@ class IdempotencyStore(Protocol):
     async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
         """Claim an idempotency key for the call with id `call`: store it as running and return None.
 
-        Atomic. If the key is already in use, return its record. A repeated claim by the same call id returns None while
-        that call runs.
+        If the key is already in use, return its record. A repeated claim by the same call id returns None while that
+        call is running. The claim is atomic.
         """
         ...
 
@@ -83,19 +83,19 @@ class SharedIdempotencyStore(IdempotencyStore, Protocol):
     ) -> IdempotencyRecord | None:
         """Claim an idempotency key, or wait a bounded time for the process that has claimed it.
 
-        Return None if this call has claimed the key, else the key's record. `on_waiting` is called when the waiting
+        Return None if this call has claimed the key, or else the key's record. `on_waiting` is called when the wait
         begins, possibly more than once.
         """
         ...
 
 
 class CrashSafeIdempotencyStore(IdempotencyStore, Protocol):
-    """Idempotency store that survives a crash. Only such a store returns records with the state `interrupted`."""
+    """Idempotency store that survives a crash. Only such a store returns records in the state `interrupted`."""
 
     async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
-        """Claim the key of an interrupted call: store it as running. Return False if it is no longer interrupted.
+        """Claim an interrupted call's key and store it as running. Return False if it is no longer interrupted.
 
-        Atomic. `release` makes the key interrupted again.
+        The claim is atomic. `release` makes the key interrupted again.
         """
         ...
 
@@ -107,9 +107,9 @@ class StoreFull(Exception):
 class StoreUsage:
     """Keys and result bytes in an idempotency store, counted by caller, with limits. No I/O.
 
-    A key must be kept, or its call could run twice. So one caller may have at most a quarter of the keys; the
-    caller "", which is the owner of the hub, may have all. A result may be dropped: the oldest results of the caller
-    with most bytes are dropped if all results together have too many bytes.
+    A key must be kept, or its call could run twice, so one caller may have at most a quarter of the keys. Only the
+    caller "", which is the hub's owner, may have them all. Results may be dropped: if all results together have too
+    many bytes, the oldest ones of the caller with the most bytes are dropped.
     """
 
     def __init__(self, max_keys: int, max_bytes: int) -> None:
@@ -147,7 +147,7 @@ class StoreUsage:
 class MemoryIdempotencyStore:
     """Idempotency keys in memory, for a day or until the process ends.
 
-    Results together have at most `max_bytes` as JSON; see `StoreUsage`.
+    All results together take at most `max_bytes` as JSON; see `StoreUsage`.
     """
 
     def __init__(
@@ -245,9 +245,9 @@ def idempotency(store: IdempotencyStore) -> Middleware:
 
 
 async def _join(in_flight: InFlightCalls, leader: InFlightCall, call: Call) -> EarlierCall:
-    """Wait for the running call with the same idempotency key. Return its outcome, marked as an earlier call's.
+    """Wait for the running call with the same idempotency key, and return its outcome as an earlier call.
 
-    Raises its error if it did not run.
+    Raises that call's error if it did not run.
     """
     try:
         result = replace(await in_flight.join(leader, call.state), replayed=True)
@@ -320,9 +320,9 @@ async def _execute(
 async def _claim(
     store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, leader: InFlightCall
 ) -> IdempotencyRecord | None:
-    """Claim the idempotency key. Return its record if an earlier call has used it, else None.
+    """Claim the idempotency key. If an earlier call has used it, return its record, or else None.
 
-    Raises `ServerUnavailable` if the store fails: then nothing runs.
+    Raises `ServerUnavailable` if the store fails; nothing runs in that case.
     """
 
     def on_waiting() -> None:
@@ -374,7 +374,7 @@ def _store_unavailable(call: Call, cause: Exception) -> ServerUnavailable:
 
 
 def _as_shared_store(store: IdempotencyStore) -> SharedIdempotencyStore | None:
-    """Return the idempotency store if several processes share it, else None.
+    """Return the idempotency store if several processes share it, or else None.
 
     The answer is cached per type, because `isinstance` of a protocol checks every method.
     """

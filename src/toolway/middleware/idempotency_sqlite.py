@@ -1,13 +1,15 @@
 """Idempotency keys in a SQLite file: keys survive a crash.
 
-One process at a time has the file, enforced by a lock. A key that was running when the last process ended is
-interrupted: its outcome is unknown. Every claim is on disk before the call is sent (`synchronous=FULL`).
+A lock lets only one process at a time use the file. A key whose call was running when the last process ended is
+interrupted, which means that its outcome is unknown. Every claim is on disk before the call is sent
+(`synchronous=FULL`).
 
-A key expires after `retention_s` seconds of the file's own clock (`RecordAge`): a jump of the wall clock expires
-nothing. At most a 24th of that counts between two processes. So a key may be kept longer, and never shorter.
+A key expires after `retention_s` seconds on the file's own clock (`RecordAge`), so a jump of the wall clock does not
+make keys expire. Between two processes, at most a 24th of that time counts. A key may thus be kept longer, but never
+shorter.
 
-Keys and bytes are limited by caller, as `StoreUsage` says. A result that is dropped leaves its key: the call is known
-as executed.
+Keys and bytes are limited per caller, as in `StoreUsage`. If a result is dropped, its key stays, so the store still
+knows that the call ran.
 """
 
 from __future__ import annotations
@@ -181,7 +183,7 @@ class SqliteIdempotencyStore:
             self._drop_outcomes(caller)
 
     def _drop_outcomes(self, caller: str) -> None:
-        """Delete the oldest sixteenth of this caller's stored results, at least one. Their keys stay."""
+        """Delete the oldest sixteenth of this caller's stored results, but at least one. Their keys stay."""
         (count,) = self._db.execute(f"SELECT count(*) FROM keys {_WHERE_OUTCOME}", (caller,)).fetchone()
         oldest = self._db.execute(
             f"SELECT caller, server, name, key, length(outcome) FROM keys {_WHERE_OUTCOME} ORDER BY until LIMIT ?",

@@ -1,9 +1,9 @@
 """Rate limit middleware: limits how many calls a server, or one of its tools, gets in a period.
 
 `rateLimit: "100/day"` means at most 100 calls in any 24 hours, counted from each call. Every attempt counts. A call
-that must wait does so until its deadline; if that is too early, it is rejected at once, with the time when a call is
-possible again. Counts are in memory: a restart of the process resets them. In a cluster, the node that runs the
-server counts the calls of all nodes.
+waits for its turn if that comes before its deadline. Otherwise it is rejected at once, with the time when a call is
+possible again. Counts are kept in memory, so restarting the process resets them. In a cluster, the node that runs the
+server counts all nodes' calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ RateLimits: TypeAlias = Sequence[tuple[str, str]]  # (tool or "", rate) for each
 class RateWindow:
     """Times of recent calls under one rate limit. No I/O: the time is an argument.
 
-    Any period sees at most `rate.calls` calls. A call that reserved a time and was cancelled counts too.
+    In any period, there are at most `rate.calls` calls. A call that reserved a time and was then cancelled counts
+    too.
     """
 
     __slots__ = ("_batch_ends", "_batch_size", "_in_batch", "_last", "rate")
@@ -83,8 +84,8 @@ def rate_limit(
 ) -> RateLimitMiddleware:
     """Return middleware that delays or rejects calls to keep the rate limits of servers and tools.
 
-    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock
-    time that many seconds ahead, as a string.
+    `limits_for` returns (tool or "", rate) for each limit on a call. `describe_time` returns, as a string, the time
+    of day that is a number of seconds ahead.
     """
     return RateLimitMiddleware(limits_for, now, sleep, describe_time)
 
@@ -124,7 +125,7 @@ class RateLimitMiddleware:
         return [self._windows.get(server, tool, limit) for tool, limit in limits]
 
     async def _wait(self, call: Call, next: CallHandler, limits: RateLimits, windows: list[RateWindow]) -> CallResult:
-        """Wait until all rate limits allow the call. Raises `Overloaded` at once if its deadline is before that."""
+        """Wait until all rate limits allow the call. Raises `Overloaded` at once if its deadline comes first."""
         now = self._now
         for (tool, _), window in zip(limits, windows, strict=True):
             wait = window.next_time(now()) - now()

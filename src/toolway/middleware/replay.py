@@ -23,7 +23,7 @@ class EarlierCall(NamedTuple):
     def is_approved_by(self, by: str) -> bool:
         """Return True if the earlier call's approval is enough where `by` ("client" or "admin") must decide.
 
-        An approval allows one run. A replay runs nothing, so one approval is enough.
+        An approval allows a call to run once. One approval is enough, because a replay does not run the call again.
         """
         return self.approved_by in (by, "admin")
 
@@ -41,7 +41,7 @@ def replay() -> Middleware:
 
 
 def refuse_replay(error: CallError, earlier: EarlierCall | None) -> None:
-    """Correct a gate's error about a call that already ran: only its result is withheld."""
+    """Change a gate's error about a call that already ran to say that only its result is withheld."""
     if earlier is None or error.executed != "no":
         return
     error.certainty = earlier.certainty

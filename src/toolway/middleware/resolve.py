@@ -1,7 +1,7 @@
 """Resolve middleware: finds the server and tool for the name that a caller used.
 
-The lookup is exact. Only a name without a server waits, until the tools of all servers are known. A denied tool is
-rejected here, by any of its names.
+The lookup is exact. Only a name without a server part waits until the tools of all servers are known. A denied tool
+is rejected here, whichever of its names the caller uses.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def resolve(
 ) -> Middleware:
     """Return middleware that resolves a call's name to server and tool, and adds the tool's policy.
 
-    `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call whose name
-    contains no server waits, with `wait_for_lists`, until the tools of all servers are known.
+    `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call whose name has
+    no server part waits (with `wait_for_lists`) until the tools of all servers are known.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -74,7 +74,8 @@ def resolve(
 async def wait_for_bare_name(catalog: Catalog, wait_for_lists: WaitForLists, name: str, wait: float) -> Tool:
     """Return the only tool called `name`. Waits for tool lists first: at most `wait` seconds, less if it is found.
 
-    So a server that does not answer delays only names that no other server has. Raises as `find_by_bare_name`.
+    A server that does not answer therefore only delays names that no other server has. Raises the same errors as
+    `find_by_bare_name`.
     """
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -93,7 +94,7 @@ def _with_target(call: Call, ref: ToolRef) -> Call:
 
 
 def is_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> bool:
-    """Return True if a tool name contains no server: `search_issues`, not `github.search_issues`."""
+    """Return True if a tool name has no server part: `search_issues`, not `github.search_issues`."""
     ref = catalog.parse_name(name)
     return ref is None or (ref.server not in servers and bool(catalog.find_by_bare_name(name, servers)[0]))
 
@@ -101,8 +102,8 @@ def is_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> bool:
 def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> Tool:
     """Return the only tool called `name` on any of these servers, for a name without a server.
 
-    Denied tools do not count. Raises `NotFound` if there is none or more than one, `AccessDenied` if there are only
-    denied ones.
+    Denied tools do not count. Raises `NotFound` if no tool or several tools have this name, and `AccessDenied` if all
+    of them are denied.
     """
     found, denied = catalog.find_by_bare_name(name, servers)
     if len(found) > 1:
@@ -129,7 +130,7 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[To
     """Return the reference of the tool called `name`, and its definition if it is listed.
 
     Raises `NotFound` if the name has no server part, the server is unknown, or its complete tool list lacks the tool.
-    Raises `AccessDenied` if the lists of the server deny the tool, also before its tools are known.
+    Raises `AccessDenied` if the server's lists deny the tool, even before its tools are known.
     """
     ref = catalog.parse_name(name)
     if ref is None:
@@ -162,7 +163,7 @@ def require_allowed(catalog: Catalog, ref: ToolRef) -> None:
 def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
     """Return the definition of a tool from the catalog.
 
-    Raises `NotFound` if the catalog has no such tool, `AccessDenied` if the lists of its server deny it.
+    Raises `NotFound` if the catalog has no such tool, and `AccessDenied` if its server's lists deny it.
     """
     tool = catalog.tool(ref)
     if tool is None:
@@ -178,7 +179,7 @@ def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
 
 
 def require_server(servers: Collection[str], name: str) -> None:
-    """Raise `NotFound` if no server of this name is configured."""
+    """Raise `NotFound` if no server with this name is configured."""
     if name not in servers:
         raise NotFound(
             f"unknown server {name!r}",

@@ -5,8 +5,8 @@
     IDEMPOTENT  retry         retry after a wait    retry         no
     UNSAFE      retry         retry after a wait    NEVER         no
 
-Retries may add at most a fifth to a server's load (`RetryBudget`). Decisions are pure functions of facts; clock, random
-numbers and sleep are arguments.
+Retries may add at most a fifth to a server's load (`RetryBudget`). Decisions are pure functions; the clock, random
+numbers, and sleep are arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def retry(
     """Return middleware that retries a failed call if that is safe.
 
     `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None for the last one.
-    `update` returns the call with the effect that is known now: the first list of tools may have arrived since.
+    `update` returns the call with its effect as known now, because the first tool list may have arrived in the
+    meantime.
     """
 
     return RetryMiddleware(policy_for, budget_for, now, random, sleep, on_failed, update)
@@ -159,7 +160,7 @@ class FailureFacts(msgspec.Struct, frozen=True):
 
 
 def is_retryable(effect: Effect, certainty: Certainty) -> bool:
-    """Return True if a call of this effect may be sent again after a failure of this certainty."""
+    """Return True if a call with this effect may be sent again after a failure with this certainty."""
     return _RETRYABLE[effect, certainty]
 
 
@@ -185,7 +186,7 @@ def next_delay(
 def is_short_pause(failure: CallError, attempts: int) -> bool:
     """Return True if a retry found the circuit breaker open, perhaps due to its own attempts.
 
-    The first attempt of a call fails at once then, so nobody waits for a server that is known to be down.
+    A call's first attempt fails at once in that case, so no one waits for a server that is known to be down.
     """
     pause = failure.retry_after
     return failure.code == BREAKER_OPEN_CODE and attempts > 1 and pause is not None and pause <= MAX_BREAKER_WAIT_S
@@ -198,7 +199,7 @@ def is_held_by_effect(facts: FailureFacts, policy: RetryPolicy) -> bool:
 
 
 def _may_declare_effect(call: Call) -> bool:
-    """Return True if nothing says whether the tool may run again, so a hint helps."""
+    """Return True if nothing says whether the tool may run again, so a hint about that helps."""
     settings = call.policy.settings if call.policy is not None else None
     declared = settings is not None and (settings.effect is not None or settings.idempotent is not None)
     return call.method == "tools/call" and call.idempotent is None and not declared

@@ -1,7 +1,7 @@
 """Single-flight middleware: a caller's identical concurrent reads run only once.
 
-Only for a tool that you declared READ, or a trusted server: a server's own hint is not enough to share one
-call's result with another call.
+This only applies to a tool that the administrator declared READ, or to a trusted server. A server's own hint is not
+enough to share one call's result with another call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Middleware of the program that uses a `Hub`: hooks before and after a call.
+"""Middleware from the program that uses a `Hub`: hooks before and after a call.
 
-Such a hook runs inside the deadline and before the arguments are checked, so it may change the arguments. It cannot
-change the tool, which is resolved and allowed already. If the hook fails, the call ends with a `CallError` that names
-the hook and says whether the call ran.
+Such a hook runs within the deadline and before the arguments are checked, so it may change the arguments. It cannot
+change the tool, which has already been resolved and allowed. If the hook fails, the call ends with a `CallError` that
+names the hook and says whether the call ran.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, 
 def user_middleware(middlewares: Iterable[Middleware], on_error: Callable[[CallError], None]) -> tuple[Middleware, ...]:
     """Wrap each of the program's `middlewares` to turn an exception in it into a `CallError`; return them.
 
-    `on_error` gets the error of a call before a middleware does, and may change its messages. Raises `TypeError` if a
+    `on_error` gets a call's error before any middleware does, and may change its messages. Raises `TypeError` if a
     middleware is not callable.
     """
     return tuple(_guard(middleware, on_error) for middleware in middlewares)

@@ -1,4 +1,4 @@
-"""What a hub offers to each of its upstreams, the objects that each run one server."""
+"""What a hub offers to each of its upstreams, which are the objects that each run one server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UpstreamContext(Protocol):
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         """Return True if the shared connection cannot fetch this list because it has no login.
 
-        Only connections of logged-in callers can fetch the list then.
+        In that case, only the connections of logged-in callers can fetch the list.
         """
         ...
 
@@ -53,7 +53,7 @@ class UpstreamContext(Protocol):
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
         """Return these tools' definition digests by name, to compare them with the pins.
 
-        Empty if no definitions are pinned.
+        Return an empty mapping if no definitions are pinned.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Diagnosis of a failed start, from the command, exit code, stderr and our own error code.
+"""Diagnoses a failed start from the command, exit code, stderr, and Toolway's own error code.
 
-A table, because it grows with experience: each row is a pattern seen in practice, its meaning, and a hint. Certain
-rows precede merely probable ones; the first match wins.
+This is a table, because it grows with experience. Each row is a pattern seen in practice, its meaning, and a hint.
+Certain rows come before merely probable ones, and the first match wins.
 """
 
 from __future__ import annotations

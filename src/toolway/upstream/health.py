@@ -1,13 +1,13 @@
 """Health checks of one server: by ping, and by its health URL if it has one.
 
-While a server is ready, `HealthMonitor.watch` pings it if it is silent. A slow server answers the ping, a hung one does
-not. A process that has sent nothing for `health.timeout` seconds, not even the answer to a ping, is hung: the
-supervisor restarts it. A server with a URL cannot be restarted from here: it gets a new connection after several failed
-pings, and only if no call is in flight.
+While a server is ready, `HealthMonitor.watch` pings it if it is silent. A slow server answers the ping, but a hung
+one does not. A process that has sent nothing for `health.timeout` seconds, not even the answer to a ping, is hung, so
+the supervisor restarts it. A server with a URL cannot be restarted from here, so it gets a new connection after
+several failed pings, but only if no call is in flight.
 
-Many servers have one thread and answer nothing while a tool runs. So during a call, a missing answer only proves
-something if the server has answered pings during calls before, which a bare server never has. Within an explicit time
-limit of the call or server it proves nothing: that limit will catch a hung server.
+Many servers have one thread and do not answer while a tool is running. So during a call, a missing answer only counts
+if the server has answered pings during calls before, which a bare server never has. It does not count within an
+explicit time limit set for the call or server, because that limit will catch a hung server.
 """
 
 from __future__ import annotations
@@ -146,9 +146,10 @@ class HealthMonitor:
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
-        """Wait until the server has been silent for `seconds` or a check is requested. True if a check is due.
+        """Wait until the server has been silent for `seconds` or a check is requested. Return True if one is due.
 
-        Return False if the server sent a message during the wait. With 0 seconds, only a requested check ends the wait.
+        Return False if the server sent a message during the wait. With 0 seconds, only a requested check ends the
+        wait.
         """
         left = max(session.last_activity + seconds, self._refused_until) - self._clock() if seconds else None
         with suppress(TimeoutError):

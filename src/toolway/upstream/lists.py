@@ -46,14 +46,14 @@ class ListSync:
         self._dirty_event.set()
 
     async def wait_fetched(self, kind: ListKind) -> None:
-        """Wait, with no time limit, until this list was fetched or is known to be missing."""
+        """Wait, with no time limit, until this list has been fetched or is known to be missing."""
         await self._fetched[kind].wait()
 
     async def fetch_tools(self, session: Session) -> None:
         """Fetch the tools, without which a server is not ready.
 
-        A server without the method has no tools. Raises `TransportError` or `JSONRPCError` if the fetch fails
-        otherwise.
+        A server that lacks the method has no tools. Raises `TransportError` or `JSONRPCError` if the fetch fails for
+        another reason.
         """
         try:
             await self.fetch(session, "tools")
@@ -63,7 +63,7 @@ class ListSync:
             self._publish(session, "tools", [], [])
 
     async def fetch(self, session: Session, kind: ListKind) -> None:
-        """Fetch one of the server's lists now; empty if the server does not offer it.
+        """Fetch one of the server's lists now. It is empty if the server does not offer it.
 
         Raises `TransportError` or `JSONRPCError` if a request for a page fails.
         """

@@ -1,12 +1,12 @@
 """Negotiates protocol era (legacy: before 2026-07-28; modern; bare: no handshake) and version.
 
-`server/discover` is sent first. A modern response, or an error that only a modern server sends, decides for the modern
-era; any other *response* decides for legacy. Silence decides nothing: a server may start slowly, or ignore unknown
-methods. So after a grace period `initialize` is sent as well, and the first response decides. A transient failure (a
-503, a reset) never decides the era: the start fails and is retried.
+`server/discover` is sent first. A modern response, or an error that only a modern server sends, means the modern era;
+any other *response* means legacy. Silence means neither, because a server may start slowly or ignore unknown methods.
+So after a grace period, `initialize` is sent as well, and the first response decides. A transient failure (a 503, a
+reset) never decides the era; the start fails and is retried.
 
-A server that rejects or ignores both is bare if it answers `tools/list` without them. It gets requests for its tools
-only: no notification, because such servers answer those too.
+A server that rejects or ignores both is bare if it answers `tools/list` without them. It only gets requests for its
+tools, and no notifications, because such servers answer those too.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ async def negotiate(
 async def initialize(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
     """Send `initialize` and `notifications/initialized`, and return the agreed legacy protocol.
 
-    Used at the start, and again if a legacy server lost its session. Raises `TransportError` if the server requires
-    an unknown version.
+    This is used at the start, and again if a legacy server lost its session. Raises `TransportError` if the server
+    requires an unknown version.
     """
     params = versions.initialize_params(info, capabilities)
     result = await transport.request(Request("initialize", params, silent_cancel=True))
@@ -141,7 +141,7 @@ async def _detect_era(transport: Transport, info: Json, capabilities: Json, grac
 
 
 async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `initialize` and return the protocol; the bare one if only `tools/list` works."""
+    """Send `initialize` and return the protocol, or the bare one if only `tools/list` works."""
     try:
         return await initialize(transport, info, capabilities)
     except JSONRPCError as exc:
@@ -266,8 +266,8 @@ def may_be_legacy_sse(server: Server, exc: TransportError | JSONRPCError) -> boo
     """Return True if a URL that rejected `initialize` with `exc` should be tried with HTTP+SSE.
 
     The protocol says to follow a POST rejected with a status such as 400, 404 or 405 with a GET, which an HTTP+SSE
-    server answers with its message endpoint. Failures, and rejections about the client or timing, say nothing about
-    the transport.
+    server answers with its message endpoint. Failures, and rejections that concern the client or timing, are not
+    evidence about the transport.
     """
     if server.transport != "http" or server.era == "modern":
         return False

@@ -1,8 +1,8 @@
 """Per-caller connections, for servers that cannot distinguish callers.
 
-A legacy server learns its client once, in `initialize`, and may send requests to it during a call. So each
-authorization context has a separate connection to it: started on demand, stopped when idle, and limited in number.
-They share the lists of the server's shared upstream.
+A legacy server learns who its client is once, in `initialize`, and may send requests to that client during a call. So
+each authorization context has a separate connection to the server. These connections are started on demand, stopped
+when idle, and limited in number. They share the lists of the server's shared upstream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PER_CALLER_IDLE_TIMEOUT_S: Final = 300.0  # without a call; then the upstream is
 
 
 class CallerUpstreamContext:
-    """Upstream context of a connection for one caller; its events reach only that caller."""
+    """The upstream context for one caller's connection. Its events reach only that caller."""
 
     def __init__(self, context: UpstreamContext, caller: str = "") -> None:
         self._context = context
@@ -50,9 +50,9 @@ class CallerUpstreamContext:
     ) -> CatalogChanged | None:
         """Store a list that this caller's connection fetched, or discard it if not needed.
 
-        It is stored for this caller if each caller has its own lists, and for all callers if the server's shared
-        connection has none because it has no login. In any case its tools are compared with the pins before each call:
-        the process of this caller may be another version of the server.
+        The list is stored for this caller if each caller has its own lists. It is stored for all callers if the
+        server's shared connection has no lists because it has no login. In any case, its tools are compared with the
+        pins before each call, because this caller's process may be another version of the server.
         """
         if kind == "tools":
             self._digests = self._context.pinned_digests(server, items)
@@ -103,7 +103,7 @@ class PerCallerUpstreams:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def get_or_start(self, name: str, server: Server, caller: str) -> Upstream:
-        """Return the caller's own upstream of the server `name`, starting one if necessary.
+        """Return the caller's own upstream for the server `name`, starting one if necessary.
 
         Raises `Overloaded` if there are too many upstreams and all of them are in use.
         """
@@ -120,11 +120,11 @@ class PerCallerUpstreams:
         return found
 
     def get(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's own upstream of the server `name`, or None."""
+        """Return the caller's own upstream for the server `name`, or None."""
         return self._upstreams.get((name, caller))
 
     def use(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's own upstream of the server `name`, marked as just used, or None."""
+        """Return the caller's own upstream for the server `name`, marked as just used, or None."""
         found = self._upstreams.get((name, caller))
         if found is not None:
             self._upstreams.move_to_end((name, caller))

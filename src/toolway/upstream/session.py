@@ -1,7 +1,7 @@
 """A session with a server: one connection in one protocol era.
 
-Adds protocol metadata to requests, routes notifications, and answers server requests. A session begins when its
-transport is opened and ends with it. It knows nothing about restarts, lists or other servers.
+It adds protocol metadata to requests, routes notifications, and answers server requests. A session begins when its
+transport is opened, and ends with it. It knows nothing about restarts, lists, or other servers.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Session:
     ) -> None:
         """Open the transport and negotiate the protocol era.
 
-        `fallback_transport` provides another transport if the error suggests that this one is of the wrong
-        kind. Raises `TransportError` or `JSONRPCError` if opening or negotiation fails with both.
+        `fallback_transport` provides another transport if the error suggests that this one is the wrong kind. Raises
+        `TransportError` or `JSONRPCError` if opening or negotiation fails with both.
         """
         await self.transport.open(self)
         try:
@@ -239,10 +239,10 @@ class Session:
     async def call(self, call: Call, input_schema: object = None, exchange: RequestExchange | None = None) -> Json:
         """Send a call, answer the server's requests for input, and return the final result.
 
-        If the call was sent already, `exchange` is what it waits for.
+        If the call was already sent, `exchange` is what to wait for.
 
-        Raises `TransportError` without a usable response, `JSONRPCError` if the server answers with an error,
-        and `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
+        Raises `TransportError` without a usable response, `JSONRPCError` if the server answers with an error, and
+        `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
         """
         params = call.params
         if call.is_notification:
@@ -374,7 +374,7 @@ class Session:
         raise AssertionError("unreachable")
 
     async def ping(self) -> None:
-        """Check that the server responds; an error is a response, too. Raises `TransportError` if there is none."""
+        """Check that the server responds, even with an error. Raises `TransportError` if it does not."""
         try:
             if self.protocol.era == "modern":
                 await self.request("server/discover", {})
@@ -386,7 +386,7 @@ class Session:
             pass
 
     async def listen_for_list_changes(self) -> bool:
-        """Receive list change notices until the stream ends. Return False if the server offers none.
+        """Receive list change notices until the stream ends. Return False if the server does not offer any.
 
         Raises `TransportError` if the connection is lost.
         """
@@ -434,8 +434,8 @@ class Session:
     async def _reinitialize(self, initialize_count: int) -> None:
         """Send `initialize` again after the server lost the session: once, even if several requests noticed.
 
-        If it fails, the next request sends `initialize` again before it is sent itself. Raises `TransportError` if it
-        fails; the request that found the loss did not run.
+        If this fails, it raises `TransportError`, and the next request sends `initialize` again first. The request
+        that noticed the loss did not run.
         """
         async with self._reinit_lock:
             if self._initialize_count != initialize_count and not self._session_lost:
@@ -522,7 +522,7 @@ class Session:
     async def _request_log_level(self, level: str | None, params: Json) -> Json:
         """Request log messages of this level and above. Return the changed params.
 
-        A modern server gets the level in the params, a legacy server by `logging/setLevel`. Without a level, a
+        A modern server gets the level in the params, and a legacy server with `logging/setLevel`. Without a level, a
         legacy server keeps its own.
         """
         if self.protocol.era == "modern":

@@ -1,13 +1,14 @@
 """Rules for server starts: restart delays after failures, and a limit on concurrent starts.
 
-`FailureHistory` and `RestartBackoff` do no I/O: time and random source are arguments. The supervisor does the waiting.
+`FailureHistory` and `RestartBackoff` do no I/O: time and random source are arguments. The supervisor does the
+waiting.
 
-Forty servers that start together compete for the same cores, and the one that is needed now is as late as the rest.
-So a start needs a permit of the `StartLimiter`. It keeps the permit until the server responds, or for one second at
-most. A server that a call waits for skips the queue.
+If forty servers start together, they compete for the same cores, and the one that is needed now is as late as the
+rest. So a start needs a permit from the `StartLimiter`. It keeps the permit until the server responds, but for at
+most one second. A server that a call is waiting for skips the queue.
 
-A server that is down is started again after its delay, or earlier if something asks for it: a call, a check or a list.
-All of them share one start.
+A server that is down is started again after its delay, or earlier if something asks for it: a call, a check or a
+list. All of them share one start.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class FailureHistory:
     def record_end(self, disconnect: Disconnect, ready_for: float, now: float) -> StateEvent:
         """Record that a transport ended and schedule the next start; return the resulting state event.
 
-        `ready_for` is the number of seconds that the server was ready, 0 for a failed start.
+        `ready_for` is the number of seconds that the server was ready; it is 0 for a failed start.
         """
         self.last_failure = disconnect
         is_early, self.is_early = self.is_early, False
@@ -109,7 +110,7 @@ class FailureHistory:
         self.is_wanted = False
 
     def next_start(self) -> float:
-        """Return the time of the next start. It is before `retry_at` if something waits for it."""
+        """Return the time of the next start, which is before `retry_at` if something is waiting for it."""
         return min(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S) if self.is_wanted else self.retry_at
 
     def next_chance(self) -> float:
@@ -192,7 +193,7 @@ class FailureHistory:
 
 
 def sandbox_hint(name: str) -> str:
-    """Return the hint for a server that its sandbox kept from starting."""
+    """Return the hint for a server whose sandbox kept it from starting."""
     return f"see what it needs: toolway trust sandbox {name}"
 
 
@@ -214,7 +215,7 @@ def start_failure(exc: Exception, limit: float) -> Disconnect:
 
 
 def refusal_hint(exc: JSONRPCError) -> str:
-    """Return a hint for a server that answered its first requests with an error; empty if there is none."""
+    """Return a hint for a server that answered its first requests with an error, or "" if there is none."""
     if exc.code != METHOD_NOT_FOUND:
         return ""
     return "the server knows neither initialize nor tools/list; to find out more: toolway explain E-START-REJECTED"

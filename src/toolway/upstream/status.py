@@ -120,7 +120,7 @@ class HealthResult(msgspec.Struct, frozen=True):
 
     Attributes:
         server: name of the server.
-        ok: True if it answered, False if it did not; None if it is not running and there was nothing to check.
+        ok: True if it answered, False if it did not, None if it is not running, so it could not be checked.
         state: state of the server, as in `ServerStatus`.
         seconds: duration of the check.
         error: why the check failed; empty if it did not.

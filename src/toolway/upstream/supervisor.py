@@ -138,8 +138,8 @@ class Supervisor:
     async def _try_start(self) -> StateEvent | None:
         """Try to start the server once, and return the state event for the result.
 
-        Return None if the start should be repeated at once, as if nothing had failed: the server moved to another node
-        in the meantime, or it may have ended because of the first request.
+        Return None if the start should be repeated at once, as if nothing had failed, because the server moved to
+        another node in the meantime, or because the first request may have ended it.
         """
         self.restart_requested.clear()
         self.retry_failed_start = False
@@ -184,7 +184,7 @@ class Supervisor:
         return StateEvent.CONNECTED
 
     async def _acquire_start_permit(self) -> StartPermit:
-        """Wait for a permit to start. Only processes that no call waits for have to queue."""
+        """Wait for a permit to start. Only processes that no call is waiting for have to queue."""
         if self.server.transport != "stdio":
             self._urgent.set()
         return await wait_unless(self.stop_requested, self.context.start_limiter.acquire(self._urgent))
@@ -354,8 +354,8 @@ class Supervisor:
         """Return the session once calls can be sent, starting the server if needed.
 
         All waiters share one start, with at most one start per second. Raises `CallError` if the server is stopping,
-        if its start fails, or if calls do not start it: it needs a login or another configuration first, or it ends
-        again and again. With `insist`, it is started even then.
+        if its start fails, or if calls may not start it, because it first needs a login or another configuration, or
+        because it keeps crashing. With `insist`, it is started even then.
         """
         if self.state is State.READY and self.session is not None and not self.draining:
             return self.session

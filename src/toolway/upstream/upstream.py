@@ -61,7 +61,7 @@ class Upstream:
     def drain(self, context: UpstreamContext) -> None:
         """Stop accepting calls. Calls in flight finish; calls waiting for the server fail.
 
-        A failed call was not sent. Later events of this upstream are emitted to `context` only.
+        The calls that fail were not sent. Later events from this upstream go only to `context`.
         """
         supervisor = self._supervisor
         supervisor.draining = True
@@ -149,7 +149,7 @@ class Upstream:
     def _is_session_stale(self, exc: TransportError | JSONRPCError) -> bool:
         """Return True if `exc` shows that the session is obsolete and the call did not run.
 
-        Its process died, or the server changed its era. A health check or a restart is then requested.
+        Either its process died, or the server changed its era. Request a health check or a restart in these cases.
         """
         if isinstance(exc, JSONRPCError):
             if exc.code == UNSUPPORTED_PROTOCOL_VERSION:

@@ -1,7 +1,7 @@
 """bubblewrap command lines: what a server can see and reach in the sandboxes `guard` and `strict`.
 
-`guard` changes only this: folders of Toolway, of other MCP clients, of keys and of clouds are empty, start-up files are
-read-only, processes outside are invisible, and the server has no capabilities.
+`guard` only makes these changes: folders of Toolway, of other MCP clients, and with keys or cloud credentials appear
+empty, startup files are read-only, processes outside are invisible, and the server has no capabilities.
 
 `strict` starts from nothing: the system is read-only, the home folder and temporary folders are empty and private,
 the network is off, and only what the server's entry grants is added.
@@ -59,7 +59,7 @@ FORWARDER: Final = "/run/toolway-forwarder.py"
 def find_program() -> str | None:
     """Return the path of bubblewrap, or None if it is not installed, or may not create namespaces here.
 
-    The first call tries it, which takes milliseconds: call this in a thread.
+    The first call tries it, which takes milliseconds, so call this in a thread.
     """
     path = shutil.which(PROGRAM)
     if path is None:
@@ -129,8 +129,8 @@ def strict_command(
     """Return the command line that runs `argv` in the sandbox `strict`.
 
     `hidden` stays hidden even if a granted folder contains it. `proxy_folder` has the socket of the proxy for granted
-    hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, `ValueError` if the command needs
-    a package registry and no host is granted.
+    hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, and `ValueError` if the command
+    needs a package registry but no host is granted.
     """
     refuse_package_runner(argv, grants)
     home = env.get("HOME") or "/nonexistent"

@@ -1,4 +1,4 @@
-"""Plan for the start of a confined server process, and how Toolway's own folders are hidden from it.
+"""The plan for starting a confined server process, and how Toolway's own folders are hidden from it.
 
 `sandboxes.py` makes the sandboxes `guard` and `strict`; `sandbox_choice.py` picks one.
 """
@@ -23,7 +23,7 @@ from toolway.upstream.process.path_facts import all_places
 class SandboxError(Exception):
     """Raised when the server's sandbox is not possible here.
 
-    `code` is the name of the errno, E-SANDBOX, or E-PLATFORM if no sandbox of this system can do that.
+    `code` is the name of the errno, E-SANDBOX, or E-PLATFORM if no sandbox on this system can do that.
     """
 
     def __init__(self, text: str, code: str = "E-SANDBOX", hint: str = "") -> None:
@@ -33,12 +33,12 @@ class SandboxError(Exception):
 
 
 def program_folders() -> list[str]:
-    """Return the names of the folders in the data folder that have programs of servers."""
+    """Return the names of the folders inside the data folder that hold servers' programs."""
     return ["bundles", *(part.program_folder for part in registry.guarding() if part.program_folder)]
 
 
 def require(feature: Feature) -> None:
-    """Raise `SandboxError` if this operating system lacks a feature of sandboxes."""
+    """Raise `SandboxError` if this operating system lacks a sandbox feature."""
     if lacked := missing(feature):
         raise SandboxError(f"{lacked.message}: {lacked.detail}", PLATFORM_CODE, lacked.hint)
 
@@ -52,7 +52,7 @@ class Confinement(msgspec.Struct, frozen=True):
     folder: str = ""  # private home and temporary folder, removed when the process has ended
 
     def clean_up(self) -> None:
-        """Remove the private folder of the process, if it has one. The folder may be large: call this in a thread."""
+        """Remove the process's private folder, if it has one. The folder may be large, so call this in a thread."""
         if self.folder:
             import shutil  # slow to import
 
@@ -62,8 +62,8 @@ class Confinement(msgspec.Struct, frozen=True):
 def hide_own_folders(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, Any]:
     """Return the part of a spawn command that makes the reaper hide Toolway's own folders with Landlock.
 
-    It is empty if nothing can or should be hidden. Raises `SandboxError` if the setting is `guard` and this kernel
-    cannot hide folders.
+    The part is empty if nothing can or should be hidden. Raises `SandboxError` if the setting is `guard` and this
+    kernel cannot hide folders.
     """
     if sandbox == "off" or not own_folders:
         return {}

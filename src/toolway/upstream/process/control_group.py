@@ -1,7 +1,7 @@
-"""Linux control groups (v2): limit memory and processes of a server and everything it starts.
+"""Linux control groups (v2), which limit the memory and processes of a server and everything it starts.
 
-Loaded by the reaper, so it uses the standard library only. Groups for servers are created below or next to this
-process's group, if that part of the tree is delegated to its user: by systemd with `Delegate=yes` and
+The reaper loads this module, so it uses the standard library only. Groups for servers are created below or next to
+this process's group, if that part of the tree is delegated to its user: by systemd with `Delegate=yes` and
 `DelegateSubgroup=`, or in a desktop session. A group that holds processes cannot have limited groups below it.
 """
 
@@ -55,8 +55,8 @@ def can_create(parent: str) -> bool:
 def create(parent: str, number: int, memory: int, processes: int) -> str:
     """Create the control group of a server, and return its folder.
 
-    `memory` is its limit in bytes, `processes` the most processes it may have; 0 for no limit. Raises `OSError` if the
-    kernel refuses.
+    `memory` is the limit in bytes, and `processes` the most processes it may have; 0 means no limit. Raises `OSError`
+    if the kernel refuses.
     """
     remove_leftovers(parent)
     group = f"{parent}/{PREFIX}{os.getpid()}-{number}"
@@ -75,7 +75,7 @@ def join(group: str) -> None:
 
 
 def kill(group: str) -> None:
-    """Kill all processes of a control group. Has no effect before Linux 5.14."""
+    """Kill all processes in a control group. Has no effect before Linux 5.14."""
     try:
         _write(f"{group}/cgroup.kill", "1")
     except OSError:
@@ -83,7 +83,7 @@ def kill(group: str) -> None:
 
 
 def remove(group: str) -> None:
-    """Kill all processes of a control group and remove the group."""
+    """Kill all processes in a control group, and remove the group."""
     kill(group)
     for _ in range(REMOVE_ATTEMPTS):
         try:

@@ -1,4 +1,4 @@
-"""Ends of a server's pipes on Linux and macOS: non-blocking file descriptors that the event loop watches."""
+"""The ends of a server's pipes on Linux and macOS: non-blocking descriptors that the event loop watches."""
 
 from __future__ import annotations
 

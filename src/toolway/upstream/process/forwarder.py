@@ -1,7 +1,7 @@
-"""Forwarder inside the `strict` sandbox: connects a local port to the proxy outside.
+"""The forwarder inside the `strict` sandbox, which connects a local port to the proxy outside.
 
-Run by path, with the standard library only: `python -I -S forwarder.py SOCKET COMMAND ARG…`. It starts a forwarding
-process, then becomes the command. Programs find the port in the usual proxy variables.
+It is run by path, with the standard library only: `python -I -S forwarder.py SOCKET COMMAND ARG…`. It starts a
+forwarding process, then becomes the command. Programs find the port in the usual proxy variables.
 """
 
 from __future__ import annotations

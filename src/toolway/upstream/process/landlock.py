@@ -1,11 +1,11 @@
-"""Landlock: take folders away from a server process, enforced by the kernel, unprivileged.
+"""Landlock, with which the kernel keeps a server process out of folders, without privileges.
 
-`restrict` takes away Toolway's own folders, `allow_only` everything that is not named (the sandbox `strict`).
+`restrict` denies Toolway's own folders, and `allow_only` denies everything that is not named (the sandbox `strict`).
 
-Loaded by the reaper, so it uses the standard library only. Landlock rules only allow, never forbid. So to hide a
-folder, we allow everything around its path: every entry of each ancestor except the next one on the path. Entries
-created in an ancestor later are not allowed. So by default, a folder is only hidden if only the administrator can
-create entries in its ancestors (`hides_nothing_else`).
+The reaper loads this module, so it uses the standard library only. Landlock rules only allow, never forbid. To hide a
+folder, Toolway therefore allows everything around its path: every entry of each ancestor except the next one on the
+path. Entries created in an ancestor later are not allowed, so by default, a folder is only hidden if only the
+administrator can create entries in its ancestors (`hides_nothing_else`).
 
 A process in a Landlock domain also cannot inspect processes outside it (ptrace, /proc/PID/environ, mem and root) and,
 since Linux 6.12, cannot send signals to them.
@@ -52,7 +52,7 @@ def abi_version() -> int:
 def hides_nothing_else(path: str) -> bool:
     """Return True if hiding this path cannot hide any other file, not even one created later.
 
-    That is so if only the administrator can create entries in its ancestors.
+    This is the case if only the administrator can create entries in its ancestors.
     """
     if sys.platform != "linux":
         return False

@@ -1,8 +1,8 @@
 """Memory and process limits in the sandboxes `guard` and `strict`: what this machine can enforce.
 
-A control group limits a server and all that it starts together. Without one, the kernel counts processes per user; in a
-user namespace, since Linux 5.14, only the processes inside, so each server has its own limit. It does not apply to
-root. Without a control group, memory is limited per process.
+A control group limits a server together with everything it starts. Without one, the kernel counts processes per user.
+In a user namespace, since Linux 5.14, it only counts the processes inside, so each server has its own limit. That
+limit does not apply to root. Without a control group, memory is limited per process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ResourceLimits:
     def wrap(self, argv: list[str]) -> list[str]:
         """Return a command line that sets the process limit inside the sandbox, then runs `argv`.
 
-        It is `argv` itself if this limit is not applied by a user namespace.
+        Return `argv` itself if no user namespace applies this limit.
         """
         if self.processes_by != "namespace":
             return argv
@@ -75,9 +75,9 @@ class ResourceLimits:
 
 
 def plan_limits(sandbox: Sandbox, grants: SandboxGrants, bubblewrap: str | None) -> ResourceLimits:
-    """Return the limits of a server that this machine can apply; `bubblewrap` is the path of that program, if used.
+    """Return the limits on a server that this machine can apply. `bubblewrap` is that program's path, if used.
 
-    Call it in a thread, because it may try to create a control group. Raises `ValueError` if the entry names a limit
+    Call this in a thread, because it may try to create a control group. Raises `ValueError` if the entry sets a limit
     that cannot be applied here.
     """
     if sandbox not in ("guard", "strict"):

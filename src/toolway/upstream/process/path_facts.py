@@ -1,6 +1,6 @@
 """What a sandbox must know about paths: who could replace them, and where else they are mounted.
 
-A mount hides one path. It hides nothing if the server can rename a folder above it, exchange a symbolic link on the
+A mount hides one path. That is useless if the server can rename a folder above it, replace a symbolic link on the
 way, or reach the same files through another mount.
 """
 
@@ -70,7 +70,7 @@ def replaceable_link(path: str) -> str:
 
 
 def all_places(paths: Iterable[str]) -> list[str]:
-    """Return the real paths of what exists, and every other path where a mount shows the same."""
+    """Return the real paths of those that exist, and every other path where a mount shows the same files."""
     real = {os.path.realpath(path) for path in paths if os.path.exists(path)}
     mounts = _read_mounts()
     return sorted({*real, *(each for path in real for each in _other_places(path, mounts))})

@@ -1,6 +1,6 @@
 """The hub's ends of a server's pipes: what a transport needs from them, on every system.
 
-A `Source` delivers what the process writes, then b"" once at the end. A `Sink` takes what the process reads. On Linux
+A `Source` delivers what the process writes, and finally b"" once. A `Sink` takes what the process will read. On Linux
 and macOS both are file descriptors that the event loop watches (`fd_pipes.py`). On Windows they belong to a transport
 of asyncio's Proactor loop (`windows/job_spawner.py`).
 """

@@ -1,4 +1,4 @@
-"""Reaper: a small process that starts a hub's servers and lets none outlive it.
+"""The reaper, a small process that starts a hub's servers and lets none of them outlive the hub.
 
 Run by path, with the standard library only (`python -I -S reaper.py FD RUNTIME_DIR`). It exists because a killed
 process cannot clean up after itself: when the hub dies, however it dies, its end of the control socket closes, and
@@ -17,9 +17,9 @@ the reaper kills everything that it started and exits.
   the descendants of a server, in whichever session, before it is killed. A daemon whose parent has ended is not found.
 
 Control messages are JSON lines. To the reaper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
-`end`, `hold` (with one descriptor, which stays open until all servers have ended, or until `release`).
-From the reaper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the
-server's own process has ended.
+`end`, `hold` (with one descriptor, which stays open until all servers have ended, or until `release`). From the
+reaper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the server's own process
+has ended.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 class Child:
     """One server's process, as the reaper knows it.
 
-    After its exit, processes that it left behind are killed at the time `kill_at`.
+    After it exits, any processes that it left behind are killed at the time `kill_at`.
     """
 
     def __init__(self, id: int, pid: int, tag: str, group: str = "") -> None:
@@ -248,7 +248,7 @@ class Reaper:
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _kill_everything(self) -> None:
-        """Kill all server processes and their descendants without a grace period: the hub is gone."""
+        """Kill all server processes and their descendants without a grace period, because the hub is gone."""
         _kill_groups(self.children.values(), os.getpid())
         kill_descendants(os.getpid())
         for child in self.children.values():
@@ -382,9 +382,9 @@ def _pass_filter(program: bytes) -> None:
 
 
 def _limit_resources(data: int, processes: int) -> None:
-    """Limit this process's memory, and its user's processes; 0 for no limit.
+    """Limit this process's memory and the number of its user's processes; 0 means no limit.
 
-    The kernel does not apply the limit of processes to root.
+    The kernel does not apply the process limit to root.
     """
     if not data and not processes:
         return
@@ -423,9 +423,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _split(control: socket.socket) -> int:
-    """Fork the inner process of the reaper; return in it a descriptor that is closed when the outer process ends.
+    """Fork the reaper's inner process. In it, return a descriptor that is closed when the outer process ends.
 
-    In the outer process this function never returns.
+    In the outer process, this function never returns.
     """
     _become_subreaper()
     reader, writer = os.pipe()
@@ -535,7 +535,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name; empty if the process is gone.
+    """Return the fields of /proc/PID/stat after the process name, or nothing if the process is gone.
 
     The name is skipped, because it may contain anything.
     """
@@ -547,7 +547,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a running process: ticks since boot, on macOS a date, or "" if it has ended."""
+    """Return a running process's start time (ticks since boot, or a date on macOS), or "" if it has ended."""
     if not LINUX:
         rows = _ps("-p", str(pid), "-o", "stat=,lstart=")
         return " ".join(rows[0][1:]) if rows and rows[0][0][0] != "Z" else ""

@@ -1,4 +1,4 @@
-"""Spawner on Linux and macOS: client of the reaper process, which starts the servers and watches them.
+"""The spawner on Linux and macOS: a client of the reaper process, which starts and watches the servers.
 
 One spawner belongs to one hub. It starts its reaper with the first process, and a new one if the reaper dies.
 """
@@ -67,8 +67,8 @@ class ReaperSpawner(SpawnerBase):
     ) -> Process:
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
-        `grants` and the folder with the socket of a proxy are for the sandbox `strict`. Raises `SpawnError` if the
-        program is not found or cannot run, if the reaper cannot be started, or if the sandbox is not possible.
+        `grants` and the folder with a proxy's socket are for the sandbox `strict`. Raises `SpawnError` if the program
+        is not found or cannot run, if the reaper cannot be started, or if the sandbox is not possible.
         """
         loop = asyncio.get_running_loop()
         confined = await self._confine(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
@@ -117,15 +117,15 @@ class ReaperSpawner(SpawnerBase):
         task.add_done_callback(self._ending.discard)
 
     def send_command(self, command: dict[str, Any]) -> None:
-        """Send a command to the reaper. Ignored if no reaper runs: then no server process is left."""
+        """Send a command to the reaper. If no reaper is running, no server process is left, so this does nothing."""
         if self._control is not None:
             self._send(command)
 
     async def hold(self, fd: int) -> int:
         """Pass a copy of a file descriptor to the reaper, which keeps it open until all servers have ended.
 
-        So a lock on the descriptor is held that long, even if this process is killed. Once the reaper has it, return
-        a number for `release`.
+        A lock on the descriptor is thus held that long, even if this process is killed. Once the reaper has the copy,
+        return a number for `release`.
         """
         self._last_id += 1
         number = self._last_id
@@ -320,7 +320,7 @@ def _resolve_future(future: asyncio.Future[int] | None, outcome: int | SpawnErro
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -> None:
-    """Wait until the reaper has killed its processes and exited. After `limit` seconds, do both for it.
+    """Wait until the reaper has killed its processes and exited. After `limit` seconds, kill them and it.
 
     A server with the same user may have paused the reaper, so it is resumed.
     """
@@ -336,5 +336,5 @@ async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -
 
 
 def _reaper_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the reaper's environment: nothing secret, because same-user servers could read it."""
+    """Return the reaper's environment. It contains no secrets, because servers of the same user could read it."""
     return {name: value for name, value in own.items() if name in base_variables() or name.startswith(("LD_", "DYLD_"))}

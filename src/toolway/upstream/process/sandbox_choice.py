@@ -1,4 +1,4 @@
-"""Which sandbox a server process gets, and the plan of its start."""
+"""Which sandbox a server process gets, and the plan for starting it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from toolway.upstream.process.confinement import Confinement, hide_own_folders, 
 
 
 def choose_sandbox(own: Sandbox, default: DefaultSandbox) -> Sandbox:
-    """Return a server's sandbox: from its entry, or the gateway's default.
+    """Return a server's sandbox, from its entry or the gateway's default.
 
-    Call it in a thread, because it tests whether bubblewrap works.
+    Call this in a thread, because it tests whether bubblewrap works.
     """
     if own != "auto" or default != "guard-if-possible":
         return "guard" if own == "auto" and default == "guard" else own
@@ -34,8 +34,8 @@ def confine(
 ) -> Confinement:
     """Return how to start the command line `argv` in its sandbox.
 
-    Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
-    if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
+    Call this in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises
+    `SandboxError` if the sandbox is not possible, and `FileNotFoundError` if the program does not exist.
     """
     if sandbox not in ("guard", "strict"):
         return Confinement([*argv], env, {} if sys.platform == "win32" else hide_own_folders(sandbox, own_folders))

@@ -1,4 +1,4 @@
-"""The sandboxes `guard` and `strict` of a server process: how they are made here, and what the reaper does first.
+"""The `guard` and `strict` sandboxes for server processes: how they are made, and what the reaper does first.
 
 The reaper is the process that starts all servers. `guard` and `strict` use bubblewrap if it can be used. Without it,
 `guard` hides Toolway's own folders with Landlock, and `strict` uses Landlock with a filter of system calls. On macOS
@@ -45,8 +45,8 @@ def make_sandbox(
 ) -> Confinement:
     """Return how to start the command line `argv` in the sandbox `guard` or `strict`.
 
-    Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
-    if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
+    Call this in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises
+    `SandboxError` if the sandbox is not possible, and `FileNotFoundError` if the program does not exist.
     """
     if sys.platform == "win32":
         raise AssertionError("Windows has no sandboxes")
@@ -86,8 +86,8 @@ def make_sandbox(
 def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
     """Return lines for users: the program that makes a sandbox on this machine, and the limits that apply.
 
-    Call it in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit of the entry
-    cannot apply.
+    Call this in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit in the entry
+    cannot be applied.
     """
     require("sandbox")
     if sys.platform == "darwin":
@@ -111,9 +111,9 @@ def _refuse_replaceable(own: Sequence[str]) -> None:
 
 
 def _scope(program: str, grants: SandboxGrants) -> dict[str, Any]:
-    """Return the order to keep a server with a network from abstract sockets, which belong to the network namespace.
+    """Return the order that keeps a server with a network from abstract sockets, which a network shares.
 
-    A bubblewrap with the setuid bit would lose its rights by it.
+    A bubblewrap with the setuid bit would lose its rights if it got this order.
     """
     is_possible = landlock.abi_version() >= landlock.STRICT_ABI and not os.stat(program).st_mode & stat.S_ISUID
     return {"scoped": True} if grants.all_hosts and is_possible else {}

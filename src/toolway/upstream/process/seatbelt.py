@@ -28,7 +28,7 @@ MAC_SYSTEM_PATHS: Final = (
 def guard_profile(home: str, own: Iterable[str]) -> str:
     """Return the `sandbox-exec` profile for `guard`, which allows everything with a few exceptions.
 
-    Denied are access to secret files and to `own` (Toolway's files), writing start-up files, and signalling or
+    It denies access to secret files and to `own` (Toolway's files), writing startup files, and signaling or
     inspecting processes outside.
     """
     secrets = [*own, *(f"{home}/{name}" for name in (*SECRET_PATHS, *MAC_SECRET_PATHS) if home)]

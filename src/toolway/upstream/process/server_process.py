@@ -24,7 +24,7 @@ TAG_VARIABLE: Final = "TOOLWAY_TAG"  # random tag in the environment of a server
 
 
 class SpawnError(Exception):
-    """Raised when a process could not be started. `code` is an errno name such as ENOENT, or ours."""
+    """Raised when a process could not be started. `code` is an errno name such as ENOENT, or a Toolway code."""
 
     def __init__(self, code: str, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class SpawnError(Exception):
 
 
 class Process(msgspec.Struct):
-    """A running server process: pid, our ends of its pipes, and a future of its exit code."""
+    """A running server process: its pid, this side's ends of its pipes, and a future for its exit code."""
 
     pid: int
     stdin: Sink
@@ -88,8 +88,8 @@ class SpawnerBase(ABC):
     ) -> Process:
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
-        `grants` and the folder with the socket of a proxy are for the sandbox `strict`. Raises `SpawnError` if the
-        program is not found or cannot run, or if the sandbox is not possible.
+        `grants` and the folder with a proxy's socket are for the sandbox `strict`. Raises `SpawnError` if the program
+        is not found or cannot run, or if the sandbox is not possible.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class SpawnerBase(ABC):
     async def hold(self, fd: int) -> int:
         """Keep a copy of a file descriptor open until all server processes have ended. Return a number for `release`.
 
-        So a lock on the descriptor is held that long, even if this process is killed.
+        A lock on the descriptor is thus held that long, even if this process is killed.
         """
 
     @abstractmethod
@@ -120,7 +120,7 @@ class SpawnerBase(ABC):
         grants: SandboxGrants,
         proxy_folder: str,
     ) -> Confinement:
-        """Return how to start a program in its sandbox: command line, environment, orders to the reaper.
+        """Return how to start a program in its sandbox: command line, environment, and orders for the reaper.
 
         Raises `SpawnError` if the program is not found, or if the sandbox is not possible.
         """

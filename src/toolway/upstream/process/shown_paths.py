@@ -1,7 +1,7 @@
 """Paths that a server in the sandbox `strict` can see: its program, and what its entry grants.
 
-Nothing that the server can write may decide this: a link or script that it leaves in a writable folder must not
-reveal more to it on its next start.
+Nothing that the server can write may affect this. If it leaves a link or script in a writable folder, that must not
+show it more on its next start.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def readable_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None,
     """Return what a server in `strict` may read besides the system.
 
     Paths inside a writable folder are left out, because they are visible there. Raises `FileNotFoundError` if a path
-    does not exist, `ValueError` if a path in a writable folder leads out of what is granted: the server may have put
-    a link there, to see more at its next start.
+    does not exist. Raises `ValueError` if a path in a writable folder leads out of what is granted, because the
+    server may have put a link there to see more on its next start.
     """
     paths = [*existing(grants.read), *([cwd] if cwd else [])]
     for path in paths:
@@ -44,7 +44,7 @@ def readable_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None,
 def writable_paths(grants: SandboxGrants) -> list[str]:
     """Return the writable paths that an entry grants, without those inside another such folder.
 
-    Raises as `readable_paths`.
+    Raises the same errors as `readable_paths`.
     """
     paths = existing(grants.write)
     for path in paths:
@@ -137,7 +137,7 @@ def _program_folder(path: str) -> str:
 def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
     """Yield the folder of the script an interpreter runs, or just the script if that is too much.
 
-    That is so for `/`, temporary folders, and a folder that contains the home folder.
+    The folder is too much if it is `/`, a temporary folder, or a folder that contains the home folder.
     """
     script = next((each for each in arguments if not each.startswith("-")), "")
     path = os.path.join(cwd or os.getcwd(), script)

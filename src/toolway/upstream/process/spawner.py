@@ -49,7 +49,8 @@ OWN_PREFIXES: Final = ("TOOLWAY_", "_TOOLWAY_")
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
     """Build a server's environment from this process's variables `own` and its entry's.
 
-    `policy` decides which of ours are passed on; Toolway's own never are. The variables of the entry have precedence.
+    `policy` decides which of this process's variables are passed on; Toolway's own never are. The entry's variables
+    take precedence.
     """
     if policy == "inherit":
         passed = {name: value for name, value in own.items() if not name.startswith(OWN_PREFIXES)}

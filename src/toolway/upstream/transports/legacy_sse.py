@@ -1,10 +1,11 @@
 """Transport to a server at a URL with HTTP+SSE, the transport of 2024-11-05.
 
 All responses arrive on one stream, which is opened first. Each message is a separate POST to the URL that the stream
-names. So a request has two outcomes, and both matter: a rejected POST did not run, an accepted one waits for the
-stream, and one whose response was lost may still be answered there. The stream is the session: when it ends, the
-transport ends, and the next transport initializes again. Only if the server forgot the session but kept the stream does
-the transport open another stream, for all requests that were affected.
+names. So both the POST and the stream decide what became of a request: if the POST was rejected, the request did not
+run; if it was accepted, the response follows on the stream; and if the POST's own response was lost, the request may
+still be answered on the stream. The stream is the session, so when it ends, the transport ends, and the next
+transport initializes again. Only if the server forgot the session but kept the stream does the transport open another
+stream, for all affected requests.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ MAX_SERVER_REQUESTS: Final = 4096  # server requests in progress: the user behin
 class MessageStream(ABC):
     """Base class of a transport with one stream of messages in each direction.
 
-    A subclass passes received frames to `_on_frame`, calls `_on_received` after each chunk, and `_disconnect` once the
-    stream has ended. It implements `_write`, `_cancel_write`, `_pause_reading`, `_resume_reading` and `_is_mid_frame`.
+    A subclass passes received frames to `_on_frame`, calls `_on_received` after each chunk, and calls `_disconnect`
+    once the stream has ended. It implements `_write`, `_cancel_write`, `_pause_reading`, `_resume_reading` and
+    `_is_mid_frame`.
     """
 
     def __init__(self, server: Server, ended_code: str) -> None:

@@ -1,7 +1,7 @@
 """Requests waiting for a response on a shared transport, by id.
 
-Ids count up and are never reused. So a late response cannot match another request: it is dropped and counted. Large
-messages are decoded in a thread that regularly yields the GIL to the event loop.
+Ids count up and are never reused. A late response therefore cannot match another request; it is dropped and counted.
+Large messages are decoded in a thread that regularly yields the GIL to the event loop.
 """
 
 from __future__ import annotations

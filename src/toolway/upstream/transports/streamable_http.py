@@ -93,8 +93,9 @@ class HttpExchange(RequestExchange):
     def on_response(self) -> None:
         """Pass the result in a response with status 200 to the listener, without a task.
 
-        The response is complete JSON, or a stream on which nothing but the result has arrived. For everything else,
-        such as errors and compressed bodies, it calls `listener.failed`. Then a coroutine awaits the response.
+        This works if the response is complete JSON, or a stream on which nothing but the result has arrived. For
+        everything else, such as errors and compressed bodies, it calls `listener.failed`, and a coroutine awaits the
+        response.
         """
         response, listener = self.response, self.listener
         assert response is not None

@@ -1,7 +1,7 @@
 """Spawner on Windows: each server is in a Job Object, which the kernel ends with this process.
 
-Windows has no reaper. A server is born in its job, so no descendant can escape. Only this process has a handle of
-the job: when it dies, however it dies, the kernel kills all processes of the job.
+Windows has no reaper. A server is born in its job, so no descendant can escape. Only this process has a handle for
+the job, so when it dies, for whatever reason, the kernel kills all processes in the job.
 
 The pipes belong to asyncio's Proactor loop, the default on Windows. The Selector loop has none.
 """
@@ -97,12 +97,12 @@ class JobSpawner(SpawnerBase):
                 os.kill(pid, signal.CTRL_BREAK_EVENT)
 
     async def hold(self, fd: int) -> int:
-        """Return a number. Nothing is copied: servers and locks end together with this process."""
+        """Return a number. Nothing is copied, because servers and locks end together with this process."""
         self._last_id += 1
         return self._last_id
 
     def release(self, number: int) -> None:
-        """Do nothing: `hold` made no copy."""
+        """Do nothing, because `hold` made no copy."""
 
     async def close(self) -> None:
         for job, _ in list(self._jobs.values()):

@@ -65,7 +65,7 @@ class UnsafeArgument(Exception):
 
 
 def build_command_line(argv: Sequence[str], env: Mapping[str, str], cwd: str, files: Files) -> list[str]:
-    """Raised for an argument that cmd.exe would treat as syntax.
+    """Return the command line that starts a program, with a batch file replaced with what it runs.
 
     `env` are the variables of the process, whose PATH counts, and `cwd` is its folder. Raises `FileNotFoundError` if
     the program does not exist, and `UnsafeArgument` for an argument that a batch file must not get.
