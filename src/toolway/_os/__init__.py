@@ -1,4 +1,4 @@
-"""All that differs between Linux, macOS and Windows, under one set of names. No other module asks for the system.
+"""Everything that differs between Linux, macOS, and Windows, under one set of names.
 
 | | Linux | macOS | Windows |
 |---|---|---|---|
@@ -9,11 +9,12 @@
 | `process_exists` | kill 0 | kill 0 | OpenProcess |
 | `process_start` | /proc | unknown | GetProcessTimes |
 
-`posix` and `win32` have the same names for files, limits and folders, `posix_processes` and `win32_processes` those for
-processes, signals and terminals. `tests/test_os.py` compares them, and finds modules that ask the system themselves.
+No other module checks which system it runs on. `posix` and `win32` define the same names for files, limits, and
+folders; `posix_processes` and `win32_processes` do so for processes, signals, and terminals. `tests/test_os.py`
+compares them, and finds modules that check the system themselves.
 
-Two modules belong to one system and are imported by name: `proc` reads what Linux says about processes, and is empty
-elsewhere; `win32_job` has the Job Objects of Windows, `win32_start` starts a process in one.
+Other modules belong to one system and are imported by name. `proc` reads what Linux reports about processes, and
+finds none elsewhere. `win32_job` has the Job Objects of Windows, and `win32_start` starts a process in one.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def try_lock_handle(handle: int) -> bool:
 
 
 def unlock_handle(handle: int) -> None:
-    """Release the lock, also that of copies of the handle in other processes."""
+    """Release the lock, including the one held by copies of the handle in other processes."""
     fcntl.flock(handle, fcntl.LOCK_UN)
 
 
@@ -56,7 +56,8 @@ def lock_folder_handle(folder: Path) -> int:
 def sync_data(handle: int) -> None:
     """Return once an open file's data is on the disk itself.
 
-    On macOS `fsync` ends in the cache of the drive. F_FULLFSYNC empties it; network file systems refuse that.
+    On macOS, `fsync` only reaches the drive's cache. F_FULLFSYNC empties that cache, but network file systems reject
+    it.
     """
     if sys.platform == "darwin":
         try:
@@ -84,7 +85,7 @@ def restrict_to_owner(handle: int) -> None:
 
 
 def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
-    """Give an open file the mode of another one, and its owner if that is permitted."""
+    """Give an open file another file's mode, and its owner if that is permitted."""
     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):
             os.fchown(handle, old.st_uid, old.st_gid)
@@ -99,13 +100,13 @@ def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
 
 
 def max_open_files() -> int:
-    """Return how many files and sockets this process may open; a large number without a limit."""
+    """Return how many files and sockets this process may open, or a large number without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to the most that the system allows."""
+    """Raise the limit on open files to the most that the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:
@@ -114,14 +115,14 @@ def raise_open_files() -> None:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use. macOS does not restrict a process to some of them."""
+    """Return how many cores this process may use. macOS cannot restrict a process to some of its cores."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def machine_name() -> str:
-    """Return system, processor and C library, as locks of packages name them: `linux-x86_64`, `macos-arm64`."""
+    """Return the system, processor, and C library, as package locks name them: `linux-x86_64`, `macos-arm64`."""
     import platform
 
     if sys.platform == "darwin":

@@ -40,7 +40,7 @@ def boot_time() -> float:
 
 
 def process_exists(pid: int) -> bool:
-    """Return True if a process runs, of whichever user."""
+    """Return True if a process is running, whoever its user is."""
     if pid <= 0:
         return False  # a group of processes, for `kill`
     try:
@@ -58,7 +58,7 @@ def process_start(pid: int) -> str:
 
 
 def describe_user() -> str:
-    """Return the name and number of the user of this process; only the number if it has no name."""
+    """Return the name and number of this process's user, or only the number if the user has no name."""
     import getpass
 
     try:
@@ -73,7 +73,7 @@ def kill_session(pid: int) -> None:
 
 
 def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
-    """Start a child that outlives us, with pipes, and that holds the lock of an open file as long as it runs."""
+    """Start a child with pipes that outlives this process, and holds an open file's lock while it is running."""
     import subprocess
 
     return subprocess.Popen(
@@ -87,9 +87,10 @@ def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
 
 
 def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
-    """Erase environment variables, and secrets in the arguments, from the memory of this process that others can see.
+    """Erase environment variables and secret arguments from the part of this process's memory others can see.
 
-    On Linux, programs of the same user can then no longer inspect it either. macOS shows neither without a debugger.
+    On Linux, other programs of the same user can then no longer inspect it either. macOS only shows these to a
+    debugger.
     """
     if sys.platform == "linux":
         proc.erase_own_memory(variables, secrets)
@@ -97,7 +98,7 @@ def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
 
 
 def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
-    """Read a line from a process's pipe. Return b"" at its end, or after `timeout` seconds of silence."""
+    """Read a line from a process's pipe. Return b"" at the end, or after `timeout` seconds of silence."""
     data = b""
     while not data.endswith(b"\n") and len(data) <= max_bytes:
         if not select.select([descriptor], [], [], timeout)[0]:
@@ -135,7 +136,7 @@ def limit_lifetime(seconds: int) -> None:
 
 
 def limit_cpu_of_turn(seconds: float) -> None:
-    """End this process when it has used so much CPU time from now on; 0 takes the limit back."""
+    """End this process when it has used this much more CPU time; 0 cancels the limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)  # the default action of its signal ends the process
 
 
@@ -143,7 +144,7 @@ def limit_cpu_of_turn(seconds: float) -> None:
 
 
 def has_desktop(environ: Mapping[str, str]) -> bool:
-    """Return True if this user probably sees the windows that a program opens."""
+    """Return True if this user will probably see the windows that a program opens."""
     return sys.platform == "darwin" or any(environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
 
 
@@ -155,7 +156,7 @@ def can_poll(file: IO[bytes]) -> bool:
 
 @contextmanager
 def hidden_input(descriptor: int) -> Iterator[None]:
-    """Do not show on the terminal what is typed."""
+    """Do not show on the terminal what the user types."""
     before = termios.tcgetattr(descriptor)
     after = [*before]
     after[3] &= ~termios.ECHO
@@ -167,10 +168,10 @@ def hidden_input(descriptor: int) -> Iterator[None]:
 
 
 async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
-    """Return the next line from a terminal; empty at its end.
+    """Return the next line from a terminal, or nothing at its end.
 
-    A terminal is ready to be read when a line is complete, so neither a thread nor a buffer is needed, and Ctrl-C ends
-    the wait.
+    A terminal is only ready to read when a line is complete, so this works without a thread or buffer, and Ctrl-C
+    ends the wait.
     """
     import asyncio
 
@@ -184,7 +185,7 @@ async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
 
 
 def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
-    """Limit this process for the rest of its life: its address space in bytes, and its CPU time."""
+    """Limit this process's address space in bytes, and its CPU time, for the rest of its life."""
     if cpu_seconds:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     if memory and sys.platform != "darwin":  # macOS refuses this limit

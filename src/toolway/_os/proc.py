@@ -1,6 +1,6 @@
-"""This user's processes, their files and sockets, from Linux's /proc. Other systems show none.
+"""This user's processes, their files and sockets, from /proc on Linux. On other systems there are none.
 
-`erase_own_memory` and `forbid_inspection` are the other side: what this process shows.
+`erase_own_memory` and `forbid_inspection` work the other way: they limit what this process shows to others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def user_pids() -> Iterator[int]:
 
 
 def read(pid: int, name: str) -> bytes:
-    """Return the content of a file in /proc/PID; b"" if it is missing or not ours to read."""
+    """Return the content of a file in /proc/PID, or b"" if it is missing or this user may not read it."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
@@ -87,7 +87,7 @@ def pages_to_megabytes(pages: int) -> int:
 
 
 def end(pid: int, *, at_once: bool) -> None:
-    """Ask a process to end, or kill it at once. Nothing happens if it is gone, or if it is not ours."""
+    """Ask a process to end, or kill it at once. Does nothing if it is gone, or belongs to another user."""
     if sys.platform == "linux":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL if at_once else signal.SIGTERM)
@@ -127,7 +127,7 @@ def socket_inodes(pid: int) -> list[str]:
 
 
 def listening_sockets() -> Iterator[tuple[int, str]]:
-    """Yield (port, inode) of each TCP socket of this machine that listens."""
+    """Yield (port, inode) for each listening TCP socket on this machine."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/net/{table}") as file:
             for line in file.readlines()[1:]:
@@ -155,8 +155,8 @@ _ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
 def orphaned_sockets() -> set[str]:
     """Return the inodes of all Unix sockets whose other end is closed.
 
-    Node.js programs, and so most clients, give their servers a socket as stdin; other programs use a pipe. The set
-    is empty if the kernel gives no answer within a second.
+    Node.js programs, and so most clients, give their servers a socket as stdin, whereas other programs use a pipe.
+    The set is empty if the kernel does not answer within a second.
     """
     if sys.platform == "linux":
         import socket
@@ -202,9 +202,10 @@ def _closed_directions(attributes: bytes) -> int:
 
 
 def erase_own_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
-    """Overwrite environment variables, and secrets in the arguments, in the memory that /proc shows.
+    """Overwrite environment variables and secret arguments in the memory that /proc shows.
 
-    `os.environ` is a copy: the variables that this process was started with stay in its memory otherwise.
+    This is needed because `os.environ` is a copy: the variables with which this process was started stay in its
+    memory.
     """
     import ctypes
 
@@ -229,7 +230,7 @@ def erase_own_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
 
 
 def forbid_inspection() -> None:
-    """Let no other program of this user read the memory, the environment and the open files of this process."""
+    """Keep other programs of this user from reading this process's memory, environment, and open files."""
     if sys.platform == "linux":
         import ctypes
 

@@ -1,4 +1,4 @@
-"""Features that only some systems have, and the advice for the others. `missing` answers for this system."""
+"""Features that only some systems have, and advice for the others. `missing` answers for this system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES: Final[Mapping[System, str]] = {
 
 
 class Missing(NamedTuple):
-    """Feature that this system lacks: what failed, the evidence, and a fix to copy."""
+    """A feature that this system lacks: what failed, the evidence, and a fix to copy."""
 
     message: str
     detail: str
@@ -66,7 +66,7 @@ _FEATURES: Final[Mapping[Feature, tuple[frozenset[System], Missing]]] = {
 
 
 def has_file_modes() -> bool:
-    """Return True if each file says who may read it. On Windows its folder does, for all files in it."""
+    """Return True if each file says who may read it. On Windows, the folder decides for all files in it."""
     return SYSTEM != "windows"
 
 

@@ -85,7 +85,7 @@ def unlock_handle(handle: int) -> None:
 
 
 def lock_folder_handle(folder: Path) -> int:
-    """Return a handle whose lock excludes other writers in a folder: the handle of a file in it."""
+    """Return a handle whose lock excludes other writers in a folder. It is the handle of a file in the folder."""
     return os.open(folder / ".toolway.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
 
 
@@ -97,18 +97,18 @@ def sync_data(handle: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Do nothing: a folder cannot be flushed without administrator rights. NTFS journals names, not contents."""
+    """Do nothing, because only an administrator can flush a folder. NTFS journals names, but not contents."""
 
 
 def restrict_to_owner(handle: int) -> None:
-    """Do nothing. A file inherits the access list of its folder.
+    """Do nothing. A file inherits its folder's access list.
 
-    In a profile (%APPDATA%, %LOCALAPPDATA%) that is: its user, SYSTEM and administrators. Elsewhere it may be more.
+    In a profile (%APPDATA%, %LOCALAPPDATA%), that is the user, SYSTEM, and administrators. Elsewhere, it may be more.
     """
 
 
 def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
-    """Do nothing: `os.replace` keeps the new file's access list, which comes from its folder."""
+    """Do nothing, because `os.replace` keeps the new file's access list, which comes from its folder."""
 
 
 def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
@@ -121,12 +121,12 @@ def set_pipe_encoding(stream: io.TextIOWrapper) -> None:
 
 
 def max_open_files() -> int:
-    """Return a large number: Windows limits handles by memory only."""
+    """Return a large number, because on Windows only memory limits the number of handles."""
     return 1 << 30
 
 
 def raise_open_files() -> None:
-    """Do nothing: Windows has no limit to raise."""
+    """Do nothing, because Windows has no limit to raise."""
 
 
 def usable_cores() -> int:
@@ -134,14 +134,14 @@ def usable_cores() -> int:
 
 
 def machine_name() -> str:
-    """Return system and processor, as locks of packages name them: `windows-amd64`."""
+    """Return the system and processor, as package locks name them: `windows-amd64`."""
     import platform
 
     return f"windows-{platform.machine().lower()}"
 
 
 def allow_rebinding(listener: socket.socket) -> None:
-    """Do nothing: an address is free as soon as its process has ended. SO_REUSEADDR would take it from a live one."""
+    """Do nothing: an ended process's address is free at once. SO_REUSEADDR would take it from a live one."""
 
 
 # -- folders ------------------------------------------------------------------------------------------------------

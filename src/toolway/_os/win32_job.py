@@ -1,4 +1,4 @@
-"""Job Objects of Windows: processes that end together, and limits of processes."""
+"""Job Objects on Windows: processes that end together, and limits on processes."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def _check(result: object) -> None:
 
 
 class JobObject:
-    """A set of processes with all descendants, which the kernel kills with the last handle.
+    """A set of processes and their descendants, which the kernel kills when the last handle is closed.
 
-    This process has the only handle. So its death, however it dies, ends all of them.
+    This process has the only handle, so when it dies, for whatever reason, all of them end.
     """
 
     def __init__(self, *, kill_on_close: bool = True, memory: int = 0, processes: int = 0, cpu: int = 0) -> None:
@@ -88,7 +88,7 @@ class JobObject:
 
     @property
     def handle(self) -> int:
-        """Return the handle with which processes are created in the job."""
+        """Return the handle for creating processes in the job."""
         assert self._handle is not None
         return self._handle
 
@@ -96,12 +96,12 @@ class JobObject:
         _check(kernel32.AssignProcessToJobObject(self._handle, process))
 
     def kill(self) -> None:
-        """Kill all processes of the job."""
+        """Kill all processes in the job."""
         if self._handle is not None:
             kernel32.TerminateJobObject(self._handle, 1)
 
     def close(self) -> None:
-        """Kill all processes of the job and give it back."""
+        """Kill all processes in the job, and close the job."""
         if self._handle is not None:
             self.kill()
             kernel32.CloseHandle(self._handle)

@@ -30,7 +30,7 @@ HAS_SESSIONS: Final = False
 
 
 def register_at_fork(**_: Callable[[], object]) -> None:
-    """Do nothing: Windows has no fork."""
+    """Do nothing, because Windows has no fork."""
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
@@ -60,12 +60,12 @@ kernel32.GetProcessTimes.argtypes = [wintypes.HANDLE, *(ctypes.POINTER(wintypes.
 
 
 def boot_time() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps (QueryPerformanceCounter)."""
+    """Return the seconds of a clock (QueryPerformanceCounter) that also counts while the machine sleeps."""
     return time.monotonic()
 
 
 def process_exists(pid: int) -> bool:
-    """Return True if a process runs. `os.kill(pid, 0)` would send it Ctrl-C here."""
+    """Return True if a process is running. Here, `os.kill(pid, 0)` would send it Ctrl-C."""
     if not 0 < pid <= _MAX_PID:
         return False
     handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
@@ -101,7 +101,7 @@ def describe_user() -> str:
 
 
 def kill_session(pid: int) -> None:
-    """Kill one process: Windows has no sessions. Raises `ProcessLookupError` if it does not exist."""
+    """Kill one process, because Windows has no sessions. Raises `ProcessLookupError` if it does not exist."""
     handle = kernel32.OpenProcess(_TERMINATE, False, pid)
     if not handle:
         raise ProcessLookupError
@@ -110,7 +110,7 @@ def kill_session(pid: int) -> None:
 
 
 def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
-    """Start a child that outlives us, with pipes. A lock of Windows is not inherited: only we hold it."""
+    """Start a child with pipes that outlives this process, which keeps the lock: a child cannot inherit it."""
     import subprocess
 
     return subprocess.Popen(
@@ -123,13 +123,14 @@ def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
 
 
 def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
-    """Do nothing: on Windows, programs of the same user can always read each other's memory."""
+    """Do nothing, because on Windows, programs of the same user can always read each other's memory."""
 
 
 def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
-    """Read a line from a pipe of a process. Return b"" if it has ended, or after `timeout` seconds.
+    """Read a line from a process's pipe. Return b"" if it has ended, or after `timeout` seconds.
 
-    `select` has no pipes here, so a thread reads. The caller ends the process, which ends the thread.
+    On Windows, `select` does not support pipes, so a thread reads. The caller ends the process, which ends the
+    thread.
     """
     found: list[bytes] = []
 
@@ -152,7 +153,8 @@ def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], object], interrupt: bool = True) -> None:
     """Call `stop` in the event loop on Ctrl-Break, SIGTERM of this process and, with `interrupt`, Ctrl-C.
 
-    Closing the console, a log-off and a shutdown call it too. Windows then ends the process after five seconds.
+    Closing the console, logging off, and shutting down call it too. In these cases, Windows ends the process after
+    five seconds.
     """
 
     def handle(*_: object) -> None:
@@ -183,7 +185,7 @@ def _handle_console_close(handle: Callable[[], None]) -> None:
 
 
 def on_reload_signal(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:
-    """Do nothing: Windows has no such signal. `POST /admin/reload` and the watch of the file remain."""
+    """Do nothing, because Windows has no such signal. Use `POST /admin/reload`, or let the gateway watch the file."""
 
 
 def outlive_stop_signals() -> None:
@@ -226,18 +228,18 @@ def has_console() -> bool:
 
 
 def has_desktop(environ: Mapping[str, str]) -> bool:
-    """Return True if this user probably sees the windows that a program opens: not in a session by SSH."""
+    """Return True if this user will probably see the windows that a program opens, but not over SSH."""
     return not environ.get("SSH_CONNECTION")
 
 
 def can_poll(file: IO[bytes]) -> bool:
-    """Return False: the event loop waits only for pipes that were opened for overlapped use."""
+    """Return False, because the event loop can only wait for pipes that were opened for overlapped use."""
     return False
 
 
 @contextlib.contextmanager
 def hidden_input(descriptor: int) -> Iterator[None]:
-    """Do not show on the console what is typed."""
+    """Do not show on the console what the user types."""
     handle, before = msvcrt.get_osfhandle(descriptor), wintypes.DWORD()
     if not kernel32.GetConsoleMode(handle, ctypes.byref(before)):
         raise OSError("this is not a console")
@@ -249,7 +251,7 @@ def hidden_input(descriptor: int) -> Iterator[None]:
 
 
 async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
-    """Return the next line from a console; empty at its end."""
+    """Return the next line from a console, or nothing at its end."""
     import asyncio
 
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""Start of a process that is born in a Job Object, with its pipes: CreateProcessW with a list of attributes.
+"""Starts a process directly in a Job Object, with its pipes: CreateProcessW with a list of attributes.
 
-`subprocess` can only put a process into a job after it was created. If this process died between the two, the other one
-would stay forever.
+`subprocess` can only put a process into a job after creating it. If this process died in between, the other one would
+stay forever.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ kernel32.CreateProcessW.argtypes = [
 
 
 class Started(NamedTuple):
-    """Process with our ends of its pipes."""
+    """A process with this side's ends of its pipes."""
 
     handle: int
     pid: int
@@ -154,7 +154,7 @@ def _create(line: str, env: str, cwd: str | None, flags: int, job: int, pipes: S
 
 
 def _block(env: Mapping[str, str]) -> str:
-    """Return variables in the form Windows needs. Raises `ValueError` for impossible ones."""
+    """Return variables in the form that Windows needs. Raises `ValueError` for invalid ones."""
     for name, value in env.items():
         if "\0" in name + value or "=" in name[1:] or not name:
             raise ValueError(f"invalid environment variable {name!r}")

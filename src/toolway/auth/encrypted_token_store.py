@@ -1,8 +1,8 @@
 """Tokens on disk: one encrypted file per server and principal, shared by all processes.
 
-A file is encrypted with AES-256-GCM and bound to its server and principal: renamed to another one, it does not decrypt.
-The key is itself a secret in the secret store (`secrets/`), which is the system keychain if there is one. It is fetched
-once, when the first file is opened. So a hub without logins never waits for a keychain.
+A file is encrypted with AES-256-GCM and bound to its server and principal, so it cannot be decrypted if it is renamed
+to another one. The key is itself a secret in the secret store (`secrets/`), which is the system keychain if there is
+one. It is fetched once, when the first file is opened, so a hub without logins never waits for a keychain.
 """
 
 from __future__ import annotations
@@ -82,24 +82,24 @@ class EncryptedTokenStore:
         return found.st_mtime_ns, found.st_ino
 
     def file_path(self, upstream: str, principal: str) -> Path:
-        """Return the path of the token file of a server (`upstream`: name and URL) and principal."""
+        """Return the path of the token file for a server (`upstream`: name and URL) and principal."""
         name = hashlib.sha256(json.dumps([upstream, principal]).encode()).hexdigest()[:40]
         return self.folder / f"{name}.token"
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
-        """Return the stored credentials of a server and principal by issuer; empty without a file.
+        """Return the stored credentials for a server and principal, by issuer. Empty without a file.
 
-        Raises `TokenFileUnreadable` if the file cannot be decrypted, and `SecretsError` if the encryption key
-        is not available.
+        Raises `TokenFileUnreadable` if the file cannot be decrypted, and `SecretsError` if the encryption key is not
+        available.
         """
         if self.version(upstream, principal) is None:
             return {}
         return await asyncio.to_thread(self._read_file, upstream, principal)
 
     def load_key(self) -> bytes:
-        """Return the encryption key; the first call fetches it from the secret store.
+        """Return the encryption key. The first call fetches it from the secret store.
 
-        May wait for the user to unlock the keychain. Raises `SecretsError` if the key is invalid or cannot be
+        This may wait for the user to unlock the keychain. Raises `SecretsError` if the key is invalid or cannot be
         fetched.
         """
         if self._key is None:
@@ -109,7 +109,7 @@ class EncryptedTokenStore:
     def update(
         self, upstream: str, principal: str, change: Callable[[CredentialsByIssuer], CredentialsByIssuer]
     ) -> None:
-        """Apply `change` to the stored credentials of a server and principal, under a file lock.
+        """Apply `change` to a server and principal's stored credentials, under a file lock.
 
         If no credential is left, the file is deleted. A file that cannot be decrypted counts as empty and is
         overwritten.
@@ -148,7 +148,7 @@ def default_token_store(environ: Mapping[str, str]) -> EncryptedTokenStore | Non
 
 
 def _load_or_create_key(folder: Path, environ: Mapping[str, str]) -> bytes:
-    """Return the key of the encrypted token files from the secret store; create it if missing.
+    """Return the key for the encrypted token files from the secret store, and create it if missing.
 
     Raises `SecretsError` if the stored key is not 32 bytes in hex, or if the secret store fails.
     """
@@ -175,7 +175,7 @@ def _load_or_create_key(folder: Path, environ: Mapping[str, str]) -> bytes:
 
 
 def encrypt_credentials(credentials: CredentialsByIssuer, key: bytes, upstream: str, principal: str) -> bytes:
-    """Return the encrypted content of the token file of a server and principal."""
+    """Return the encrypted content of the token file for a server and principal."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     text = json.dumps([[issuer, credential_to_dict(credential)] for issuer, credential in credentials.items()]).encode()
@@ -185,9 +185,9 @@ def encrypt_credentials(credentials: CredentialsByIssuer, key: bytes, upstream: 
 
 
 def decrypt_credentials(data: bytes, key: bytes, upstream: str, principal: str) -> CredentialsByIssuer:
-    """Return the credentials in `data`, the content of the token file of a server and principal.
+    """Return the credentials in `data`, the content of the token file for a server and principal.
 
-    Raises `TokenFileUnreadable` if `data` is malformed, or was encrypted with another key, server or principal.
+    Raises `TokenFileUnreadable` if `data` is malformed, or was encrypted for another key, server, or principal.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

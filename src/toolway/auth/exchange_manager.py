@@ -1,8 +1,8 @@
-"""Authorizer that exchanges a caller's token for a server's token, and keeps it until it expires.
+"""Authorizer that exchanges a caller's token for a server's token, and keeps that until it expires.
 
-Tokens stay in memory only, one per issuer, server and principal. All calls share one exchange (single flight). A token
-is renewed 60 s early; if the issuer does not respond then, the token is used until it expires. No other
-credential is used: if the exchange fails, the call fails.
+Tokens stay in memory only, one per issuer, server, and principal. All calls share one exchange (single flight). A
+token is renewed 60 s early; if the issuer does not respond at that time, the token is used until it expires. If the
+exchange fails, the call fails, because no other credential is used instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Send = Callable[[str, TokenRequest | None], Awaitable[tuple[int, bytes]]]
 
 
 class TokenEndpoints:
-    """Cache of the token endpoints that the metadata of issuers names, shared by all servers and callers."""
+    """A cache of the token endpoints in issuers' metadata, shared by all servers and callers."""
 
     def __init__(self, now: Clock) -> None:
         self._now = now
@@ -87,7 +87,7 @@ class TokenEndpoints:
 
 
 class ExchangeManager:
-    """`Authorizer` that gets tokens for one server on behalf of one caller, in exchange for the caller's own token."""
+    """`Authorizer` that gets one caller's tokens for one server, in exchange for the caller's own token."""
 
     is_inactive = False  # the server is never called without a token of the caller
     is_interactive = False
@@ -101,7 +101,7 @@ class ExchangeManager:
         now: Clock,
         send: Send | None = None,
     ) -> None:
-        """Create the manager of the exchanged token for the server and caller in `owner`.
+        """Create the manager for the exchanged token of the server and caller in `owner`.
 
         `subjects` returns the source of the tokens with which callers logged in, or None if the gateway has no login.
         """
@@ -176,9 +176,9 @@ class ExchangeManager:
         return f"Bearer {self._token.token}" if self._token is not None else ""
 
     def _require_login(self) -> None:
-        """Raise `AuthError`, and forget the token, if the caller did not log in as a user or its login was ended.
+        """Raise `AuthError` and forget the token unless the caller is a user whose login has not been ended.
 
-        The token of an ended login is also forgotten if the caller has logged in again since.
+        The token from an ended login is forgotten even if the caller has logged in again since.
         """
         subjects, caller = self._subjects(), self.owner.principal
         if not caller or subjects is None or subjects.is_login_ended(caller):

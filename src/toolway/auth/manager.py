@@ -1,10 +1,10 @@
-"""Credentials of all servers of a hub: which server needs one, and which principal owns it.
+"""Credentials for all of a hub's servers: which server needs one, and which principal owns it.
 
-Every hub loads this module. So it imports no OAuth code; that is loaded for the first server that requires a login.
+Every hub loads this module, so it imports no OAuth code. That is loaded for the first server that requires a login.
 
-A gateway has several callers. A login belongs to the user who made it: each caller has a separate login, and the login
-of the hub's owner is not used for other callers, unless the entry says so (`shareConnection`). A token that the hub
-gets with the secret of the entry (`client_credentials`) is used for all callers.
+A gateway has several callers. A login belongs to the user who made it, so each caller has a separate login. The hub
+owner's login is not used for other callers, unless the entry says so (`shareConnection`). A token that the hub gets
+with the secret in the entry (`client_credentials`) is used for all callers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnLogin = Callable[[str, str], None]
 
 
 class AuthManager:
-    """OAuth logins and tokens of a hub: one `TokenManager` per server, principal and settings."""
+    """A hub's OAuth logins and tokens: one `TokenManager` per server, principal, and settings."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class AuthManager:
     def authorizer(self, name: str, server: Server, caller: str = "") -> Authorizer | None:
         """Return the `Authorizer` that provides OAuth tokens for `server`, or None if it needs none.
 
-        None is returned for a local server, for a static Authorization header, and for the transport of a part
-        without `auth`.
+        A server needs none if it is local, has a static Authorization header, or uses a part's transport without
+        `auth`.
         """
         if server.auth is not None and server.auth.is_on_behalf:
             return self._exchange_manager(name, server, server.auth, caller)
@@ -93,9 +93,9 @@ class AuthManager:
     async def log_in(
         self, name: str, server: Server, login: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
     ) -> Credential:
-        """Log in a user at an OAuth server through the `login` callback and return the credential.
+        """Log a user in to an OAuth server through the `login` callback, and return the credential.
 
-        Raises `AuthError` if the server supports no login, or if the login fails.
+        Raises `AuthError` if the server does not support logins, or if the login fails.
         """
         token_manager = self._require_token_manager(name, server, caller)
         settings = server.auth or OAuth()
@@ -104,7 +104,7 @@ class AuthManager:
     async def log_out(self, name: str, server: Server, *, caller: str = "") -> bool:
         """Delete the caller's stored login for a server, and revoke it if the issuer supports that.
 
-        Return True if a login was stored. Raises `AuthError` if the server supports no login, or if the token
+        Return True if a login was stored. Raises `AuthError` if the server does not support logins, or if the token
         store fails.
         """
         return await self._require_token_manager(name, server, caller).log_out()
@@ -189,7 +189,7 @@ class AuthManager:
     # -- missing logins -----------------------------------------------------------------------------------------------
 
     def _start_login_poll(self) -> None:
-        """Start to poll the token store for missing logins. The poll ends when none is missing."""
+        """Start polling the token store for missing logins. Polling ends when none is missing."""
         if self._on_login is not None and self._login_poll is None:
             self._login_poll = asyncio.create_task(self._poll_logins(self._on_login))
             self._login_poll.add_done_callback(self._on_login_poll_done)

@@ -2,10 +2,11 @@
 
 Loaded on first use.
 
-The steps are the SDK's. The SDK flow expects to send the original request itself and to see its 401. Here the transport
-has sent that request, so the flow is fed with a copy of the 401 response. Each request that the flow yields is checked
-before it is sent. Toolway adds what the SDK leaves open: URLs are checked, an issuer without PKCE is rejected, an
-issuer other than the configured one receives nothing, and the authorization server's error messages are not repeated.
+The steps are the SDK's. The SDK flow expects to send the original request itself and to get its 401 response. Here,
+the transport has already sent that request, so the flow gets a copy of the 401 response. Each request that the flow
+yields is checked before it is sent. Toolway adds what the SDK leaves open: URLs are checked, an issuer without PKCE
+is rejected, an issuer other than the configured one receives nothing, and the authorization server's error messages
+are not repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ logging.getLogger("mcp.client.auth.oauth2").addFilter(lambda record: not _in_too
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRequest:
-    """Input of one OAuth flow: the server, its OAuth settings and its challenge."""
+    """The input for one OAuth flow: the server, its OAuth settings, and its challenge."""
 
     url: str  # of the server
     settings: OAuth
@@ -75,7 +76,8 @@ class AuthorizationRequest:
 async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: NetworkPolicy) -> AuthChallenge:
     """Send a request without credential and return the server's auth challenge.
 
-    Raises `AuthError` if the server accepts the request, which means that it has no login, or if it cannot be reached.
+    Raises `AuthError` if the server accepts the request, which means that it does not require a login, or if it
+    cannot be reached.
     """
     protocol_headers = {
         "Accept": "application/json, text/event-stream",
@@ -121,7 +123,7 @@ async def authorize(
 ) -> Credential:
     """Run the OAuth flow and return the new credential.
 
-    `run_login` lets the user log in; the `client_credentials` grant needs none. Raises `AuthError` if the flow
+    `run_login` lets the user log in; the `client_credentials` grant does not use it. Raises `AuthError` if the flow
     fails.
     """
     provider = _create_provider(auth_request, run_login)
@@ -347,7 +349,7 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
 
 
 def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationFull | None:
-    """Return the configured OAuth client, else the previous credential's, or None if both are missing.
+    """Return the configured OAuth client, or the previous credential's, or None if both are missing.
 
     A client that was registered with another redirect URI is not used again.
     """
@@ -372,7 +374,7 @@ def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationF
 
 
 def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
-    """Return the previous access token of the server, so the flow extends its scope, or None without one.
+    """Return the server's previous access token, so the flow extends its scope, or None without one.
 
     Its refresh token is left out, because the flow would use it.
     """
@@ -382,9 +384,9 @@ def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
 
 
 def _requested_scope(settings: OAuth, context: OAuthContext) -> str | None:
-    """Return the scopes to request: the configured ones, plus those the server demands if its earlier token has scopes.
+    """Return the OAuth scopes to request: the configured ones, and in a step-up those that the server demands.
 
-    Such a new authorization for more scopes is called a step-up.
+    A step-up is a new authorization for more scopes, which only happens if the earlier token has scopes.
     """
     granted = context.current_tokens.scope if context.current_tokens is not None else None
     configured = " ".join(settings.scopes)

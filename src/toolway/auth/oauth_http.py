@@ -68,7 +68,7 @@ async def post(
 
 
 async def get(url: str, network_policy: NetworkPolicy) -> httpx2.Response:
-    """Fetch a JSON document of an authorization server. Raises `AuthError` as `fetch` does."""
+    """Fetch a JSON document from an authorization server. Raises `AuthError` as `fetch` does."""
     try:
         request = httpx2.Request("GET", url, headers={"Accept": "application/json"})
     except httpx2.InvalidURL:

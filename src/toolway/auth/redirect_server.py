@@ -1,8 +1,8 @@
 """Loopback server for the OAuth redirect at the end of a login (RFC 8252).
 
-Every program on this machine, and every web page, can send requests to this port. So only a request for the right path
-and Host, with the state of a login in progress, ends the wait. All other requests get an error page that repeats
-nothing of them.
+Every program on this machine, and every web page, can send requests to this port. So only a request for the right
+path and Host, with the state of a login in progress, ends the wait. All other requests get an error page that
+contains nothing from them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESPONSE_HEADERS: Final = (
 
 
 class RedirectServer:
-    """HTTP server that receives the OAuth redirect of the browser. `uri` is its redirect URI."""
+    """HTTP server that receives the browser's OAuth redirect. `uri` is its redirect URI."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -58,10 +58,10 @@ class RedirectServer:
             del self._waiting[state]
 
     async def handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read one HTTP request of a browser, answer it with a page, and close the connection.
+        """Read one HTTP request from a browser, answer it with a page, and close the connection.
 
-        The redirect of a login in progress ends `wait_for_redirect`. A connection that is too slow, or one too
-        many, is closed without a response.
+        The redirect of a login in progress ends `wait_for_redirect`. A connection that is too slow, or exceeds the
+        limit, is closed without a response.
         """
         self._open_connections += 1
         try:
@@ -97,8 +97,8 @@ class RedirectServer:
 async def open_redirect_server(uri: str, *, any_port: bool) -> AsyncIterator[RedirectServer]:
     """Run a redirect server at the loopback URL `uri` inside the `async with` block.
 
-    If its port is in use and `any_port` is set, any free port is used. Raises `OSError` if the port cannot be
-    bound, and `ValueError` if `uri` is not an http URL of a loopback address.
+    If the port is in use and `any_port` is set, any free port is used. Raises `OSError` if the port cannot be bound,
+    and `ValueError` if `uri` is not an http URL of a loopback address.
     """
     parts = urlsplit(uri)
     host = parts.hostname or ""

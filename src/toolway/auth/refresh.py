@@ -20,7 +20,7 @@ _ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 
 
 def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-    """Return form and headers of the request that refreshes `credential` at its issuer."""
+    """Return the form and headers of the request that refreshes `credential` at its issuer."""
     assert credential.refresh is not None
     form = {"grant_type": "refresh_token", "refresh_token": credential.refresh}
     if credential.resource is not None:
@@ -29,9 +29,9 @@ def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, s
 
 
 def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-    """Return form and headers of the request that revokes `credential` at its issuer.
+    """Return the form and headers of the request that revokes `credential` at its issuer.
 
-    The request names the refresh token, or the access token without a refresh token.
+    The request contains the refresh token, or the access token if the credential has no refresh token.
     """
     if credential.refresh is not None:
         return _add_client_auth(credential.client, {"token": credential.refresh, "token_type_hint": "refresh_token"})
@@ -108,7 +108,7 @@ def parse_expires_in(value: object) -> float | None:
 
 
 def is_usable_token(token: str) -> bool:
-    """Return True if the token is printable ASCII without spaces, and so safe in an HTTP header, and not empty."""
+    """Return True if the token is not empty and safe in an HTTP header: printable ASCII without spaces."""
     return token != "" and token.isascii() and token.isprintable() and " " not in token
 
 

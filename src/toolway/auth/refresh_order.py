@@ -1,4 +1,4 @@
-"""One refresh of a stored token, as its own process does it: see `refresh_process.py`."""
+"""One refresh of a stored token, as the separate process runs it: see `refresh_process.py`."""
 
 from __future__ import annotations
 

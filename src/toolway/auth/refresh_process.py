@@ -1,8 +1,8 @@
 """Subprocess that refreshes a token, and finishes even if its parent is killed.
 
-It reads one order from stdin: JSON with the credential, the folder of the token store and its key. It prints `{}` or
-the error. It inherits an open file that holds the refresh lock. So the lock is released when the process ends, in any
-way. Its arguments and environment contain no secret.
+It reads one order from stdin: JSON with the credential, the token store's folder, and the store's key. It prints `{}`
+or the error. It inherits an open file that holds the refresh lock, so the lock is released when the process ends, for
+whatever reason. Its arguments and environment contain no secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ MAX_LIFETIME_S: Final = 30  # seconds until the process ends by itself
 def main() -> None:
     """Read the refresh order (JSON) from stdin, refresh the token and print the result as JSON.
 
-    Signals that would end the process are ignored from the order on; after `MAX_LIFETIME_S` seconds it ends by itself.
+    Once it has the order, the process ignores signals that would end it. After `MAX_LIFETIME_S` seconds, it ends by
+    itself.
     """
     order = json.load(sys.stdin)  # ends if the parent has ended: then nothing was sent, and nothing is lost
     sys.path[:] = order["path"]  # the parent process's, so the same code is imported

@@ -1,9 +1,9 @@
-"""Token slot (stored credential of a server and principal) on disk: one process refreshes it for all of a user.
+"""Token slot (a server and principal's stored credential) on disk, which one process at a time refreshes.
 
-An issuer that rotates refresh tokens accepts each token once. It takes a second use for theft, and ends every login of
-that token family. So only one process at a time may refresh, and the next one first checks whether that is done.
-Between the issuer's response and the write to disk, the only copy of the new token is in memory. So the refresh runs
-in a separate process that holds the lock (`refresh_process.py`). It finishes even if its parent is killed.
+An issuer that rotates refresh tokens accepts each token once. It takes a second use for theft, and ends every login
+in that token family. So only one process at a time may refresh, and the next one first checks whether that has been
+done. Between the issuer's response and the write to disk, the only copy of the new token is in memory. So the refresh
+runs in a separate process that holds the lock (`refresh_process.py`) and finishes even if its parent is killed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CHANGE_CHECK_INTERVAL_S: Final = 1.0  # seconds between two checks for a change 
 
 
 class SharedTokenSlot(TokenSlot):
-    """Stored credential of one server and principal in the encrypted store, which other processes may change too.
+    """A server and principal's credential in the encrypted store, which other processes may change too.
 
-    A file lock ensures that only one process at a time refreshes the token.
+    A file lock lets only one process at a time refresh the token.
     """
 
     def __init__(self, store: EncryptedTokenStore, upstream: str, principal: str, now: Clock = time.time) -> None:
@@ -169,8 +169,8 @@ _LOCK_RETRY_DELAYS_S: Final = (0.005, 0.01, 0.02, 0.05)  # seconds between attem
 async def acquire_file_lock(timeout: float, file: Path) -> int:
     """Lock `file` and return its open file descriptor; closing that releases the lock.
 
-    The lock excludes all processes that share the file. It is the kernel's (`flock`), so it is released when its
-    holder is killed. It belongs to an open file: a child can inherit it, and holds it after the parent has ended.
+    The lock excludes all processes that share the file. It is a kernel lock (`flock`), so it is released when its
+    holder is killed. It belongs to an open file, so a child can inherit it and keep it after the parent has ended.
 
     Raises `TimeoutError` if the lock is not free within `timeout` seconds, and `OSError` if the file cannot be
     opened.

@@ -1,11 +1,12 @@
-"""Tokens for a server on behalf of a caller: the caller's own token is exchanged at its issuer. No I/O.
+"""Gets a token for a server on a caller's behalf, by exchanging the caller's own token at its issuer. No I/O.
 
     exchange   RFC 8693: subject token = the caller's token, resource and audience = the URL of the server
     obo        the form of Microsoft Entra: grant `jwt-bearer`, with the caller's token as assertion
     id-jag     RFC 8693 for an identity assertion (ID-JAG), then `jwt-bearer` at the server's own issuer
 
-Requests are built here, and responses are checked: another issuer, another kind of token, or more scope than was asked
-for is refused. `exchange_manager.py` sends the requests, keeps the tokens, and refuses those that open the gateway.
+Requests are built here, and responses are checked: another issuer, another kind of token, or more scope than
+requested is rejected. `exchange_manager.py` sends the requests, keeps the tokens, and rejects those that open the
+gateway.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _KNOWN_ERRORS: Final = frozenset(
 
 
 class SubjectToken(NamedTuple):
-    """Token with which a caller logged in, and the issuer that verified it. Only that issuer may receive it."""
+    """The token with which a caller logged in, and the issuer that verified it. Only that issuer may get it."""
 
     token: str
     issuer: str
@@ -49,22 +50,22 @@ class SubjectToken(NamedTuple):
 
 
 class SubjectTokens(Protocol):
-    """Interface to the tokens with which callers logged in to a gateway."""
+    """Gives access to the tokens with which callers logged in to a gateway."""
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token with which a caller logged in, or None if missing or expired, or if the login was ended."""
+        """Return the token with which a caller logged in, or None if it is missing, expired, or was ended."""
         ...
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if an administrator ended the login of a caller: its tokens must not be used any more."""
+        """Return True if an administrator ended a caller's login, so the caller's tokens must not be used."""
         ...
 
     def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
-        """Return True if an administrator ended the login of a caller after one of its tokens was issued."""
+        """Return True if an administrator ended a caller's login after one of the caller's tokens was issued."""
         ...
 
     def opens_gateway(self, token: str) -> bool:
-        """Return True if the gateway could accept a token as a login: then no server may get it."""
+        """Return True if the gateway could accept a token as a login, so no server may get it."""
         ...
 
 
@@ -104,7 +105,7 @@ def exchange_request(settings: OAuth, subject: SubjectToken, url: str) -> TokenR
 
 
 def assertion_request(settings: OAuth, assertion: str) -> TokenRequest:
-    """Return the second request of a token exchange with the grant `id-jag`, which goes to the server's own issuer.
+    """Return the second request of a token exchange with the grant `id-jag`, for the server's own issuer.
 
     The request does not contain the caller's token.
     """
@@ -181,14 +182,14 @@ def _require_token(response: Mapping[str, Any]) -> str:
 
 
 def answer_error(problem: str) -> AuthError:
-    """Return the error for an unusable issuer response; `problem` completes "the response …"."""
+    """Return the error for an unusable issuer response. `problem` completes the sentence "the response …"."""
     reason = f"the identity provider's response {problem}, so it was rejected"
     hint = "report it to whoever runs the server; we never fall back to another credential"
     return AuthError(reason, code=EXCHANGE_CODE, hint=hint)
 
 
 def no_subject_error(server: str, caller: str) -> AuthError:
-    """Return the error for a caller who has no token of a login that could be exchanged."""
+    """Return the error for a caller who has no token from a login that could be exchanged."""
     who = "calls of the gateway itself have none" if not caller else "an API key has none, and a login may have ended"
     return AuthError(
         f"{server} is called on behalf of a user, but this call has no user token: {who}",

@@ -1,4 +1,4 @@
-"""Manager of the OAuth token of one server and principal, shared by concurrent calls."""
+"""Manages the OAuth token for one server and principal, which concurrent calls share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOGIN_FAILURE_COOLDOWN_S: Final = 300.0  # seconds after a failed login without 
 
 
 class TokenOwner(msgspec.Struct, frozen=True):
-    """Server and principal that a token belongs to; a token may also serve all callers."""
+    """The server and principal that a token belongs to. A token may also serve all callers."""
 
     server: str
     url: str
@@ -45,7 +45,7 @@ class TokenOwner(msgspec.Struct, frozen=True):
 class TokenManager:
     """`Authorizer` for one server and principal: loads, refreshes and replaces its OAuth token.
 
-    Times are wall-clock times, because token expiry is.
+    Times are wall-clock times, because tokens expire by the wall clock.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class TokenManager:
             self._challenge_limiter.block(challenge.sent_authorization, self._now())
 
     def reset_failures(self) -> None:
-        """Forget rejected credentials and failed refreshes and logins, which allows a retry."""
+        """Forget rejected credentials and failed refreshes and logins, so they can be retried."""
         self._challenge_limiter = ChallengeLimiter()
         self._rejected_refresh_token = self._refresh_failure = self._authorize_failure = None
 
@@ -130,7 +130,7 @@ class TokenManager:
         return self._credential.header if self._credential is not None else ""
 
     def detect_login(self) -> bool:
-        """Return True, and forget failures, if another process has since stored the login that was missing."""
+        """Return True and forget failures if another process has since stored the login that was missing."""
         if self.login_needed and self._slot.has_changed() and self._slot.may_have_token:
             self.login_needed = False
             self.reset_failures()
@@ -140,7 +140,7 @@ class TokenManager:
     # -- for users ----------------------------------------------------------------------------------------------------
 
     async def log_in(self, login: LoginCallback, headers: Mapping[str, str], redirect_uri: str) -> Credential:
-        """Run a new login, even if there is a credential; store and return the new credential.
+        """Run a new login, even if there already is a credential. Store and return the new credential.
 
         Raises `AuthError` if the login fails, or takes longer than `LOGIN_TIMEOUT_S` seconds.
         """
@@ -174,7 +174,7 @@ class TokenManager:
     async def _revoke(self, credential: Credential) -> None:
         """Revoke a deleted credential at its issuer, if the issuer has a revocation endpoint.
 
-        Errors are ignored, since the credential is deleted here in any case.
+        Errors are ignored, because the credential has already been deleted here.
         """
         if credential.revoke_url is None:
             return
@@ -334,9 +334,9 @@ def is_scope_challenge(challenge: AuthChallenge) -> bool:
 
 
 class ChallengeLimiter(msgspec.Struct):
-    """Limit on auth challenges (401 or 403) that are answered with a new credential.
+    """Limits how many auth challenges (401 or 403) are answered with a new credential.
 
-    Without it, a server that rejects every credential would cause logins without end. No I/O: `now` is an argument.
+    Without it, a server that rejects every credential would cause endless logins. No I/O: `now` is an argument.
     """
 
     # Credential → time until which it is not replaced.
@@ -368,6 +368,6 @@ class ChallengeLimiter(msgspec.Struct):
     def block(self, credential: str, now: float) -> None:
         """Reject challenges for `credential` for `BLOCK_S` seconds, to keep it from being replaced again.
 
-        Called if the server rejects a credential again right after its replacement.
+        This is called if the server rejects a credential that has only just been replaced.
         """
         self._blocked_until = {credential: now + BLOCK_S}

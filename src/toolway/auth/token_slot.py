@@ -1,7 +1,7 @@
-"""Storage slot for the credential of one server and one principal: load, save and refresh.
+"""The storage slot for one server and principal's credential: load, save, and refresh.
 
-`TokenSlot` works with any store that one process uses. `shared_token_slot.py` has the slot of the store on disk, where
-one process refreshes for all processes of a user.
+`TokenSlot` works with any store that only one process uses. `shared_token_slot.py` has the slot for the store on
+disk, where one process refreshes for all of a user's processes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TokenSlot:
         return None
 
     async def save(self, credential: Credential) -> None:
-        """Save a credential as the newest of this server and principal. Raises `AuthError` if the token store fails."""
+        """Save a credential as the newest for this server and principal. Raises `AuthError` if the store fails."""
         try:
             await self._store.put(TokenKey(credential.issuer, self._upstream, self._principal), credential)
         except Exception as exc:
@@ -78,10 +78,10 @@ class TokenSlot:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Keep other processes from requesting a token for this server and principal while the `async with` block runs.
+        """Keep other processes from requesting this server and principal's token while the block runs.
 
-        This slot belongs to one process, so no lock is needed. A shared slot takes a lock, and raises `AuthError` if it
-        does not get the lock in time.
+        This slot belongs to one process, so it does not lock. A shared slot takes a lock, and raises `AuthError` if
+        it does not get the lock in time.
         """
         yield
 
@@ -113,7 +113,7 @@ class TokenSlot:
 
 @runtime_checkable
 class TokenSlotProvider(Protocol):
-    """Interface of a token store that several processes share; its slots let one process at a time refresh a token."""
+    """A token store that several processes share. Its slots let one process at a time refresh a token."""
 
     def token_slot(self, upstream: str, principal: str, now: Clock) -> TokenSlot:
         """Return the storage slot for the credential of one server (`upstream`) and principal."""

@@ -1,4 +1,4 @@
-"""OAuth credentials, and the protocol and in-memory version of a store for them.
+"""OAuth credentials, the interface of a store for them, and an in-memory store.
 
 A credential belongs to one issuer, one server at one URL, and one principal.
 """
@@ -130,6 +130,6 @@ def remove_credential(credentials: CredentialsByIssuer, issuer: str) -> Credenti
 
 
 def replace_credential(old: Credential, new: Credential, credentials: CredentialsByIssuer) -> CredentialsByIssuer:
-    """Return `credentials` with `old` replaced by `new`; unchanged if `old` is no longer stored."""
+    """Return `credentials` with `old` replaced with `new`, or unchanged if `old` is no longer stored."""
     stored = credentials.get(old.issuer)
     return {**credentials, old.issuer: new} if stored is not None and stored.access == old.access else credentials

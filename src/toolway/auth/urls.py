@@ -1,4 +1,4 @@
-"""Checks of OAuth URLs that may receive a secret or be opened for the user. No I/O."""
+"""Checks OAuth URLs before they receive a secret or are opened for the user. No I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from toolway.types import AuthError
 def check_oauth_url(url: str) -> None:
     """Raise `AuthError` if an OAuth URL is neither https nor http on this machine.
 
-    With other schemes, the server would choose the program that opens the URL. A user name in the URL is rejected
-    too.
+    With other schemes, the server could choose which program opens the URL. A user name in the URL is rejected too.
     """
     problem = _url_problem(url)
     if problem:
@@ -21,7 +20,7 @@ def check_oauth_url(url: str) -> None:
 
 
 def oauth_url_error(problem: str) -> AuthError:
-    """Return the `AuthError` for an OAuth URL that must not be used; `problem` completes the sentence "it …"."""
+    """Return the `AuthError` for an OAuth URL that must not be used. `problem` completes the sentence "it …"."""
     hint = "report it to whoever runs the server; nothing was sent there"
     return AuthError(f"the server names an OAuth URL that {problem}", code="E-AUTH-URL", hint=hint)
 

@@ -1,7 +1,7 @@
 """In-memory catalog of all servers' tools, prompts and resources, as received but with secrets masked.
 
-An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that a server's allow and
-deny lists deny, and items whose definition needs review (`pins.py`), are kept apart: no list or lookup
+An invalid item is skipped with a reason, and the rest of the list stays. Lookups are exact. Tools that a server's
+allow and deny lists deny, and items whose definition needs review (`pins.py`), are kept apart, so no list or lookup
 returns them.
 """
 
@@ -31,7 +31,7 @@ ItemCheck: TypeAlias = Callable[[Json], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One tool, prompt, resource or template of a server. `raw` is its definition, with secrets masked."""
+    """A server's tool, prompt, resource, or template. `raw` is its definition, with secrets masked."""
 
     server: str
     name: str  # the server's own name of it, or its URI
@@ -53,7 +53,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """A tool of a server. Users see `qualified_name` (`server.tool`), models `model_name`.
+    """A server's tool. Users see its `qualified_name` (`server.tool`), and models its `model_name`.
 
     Example:
         for tool in hub.known_tools():
@@ -91,7 +91,8 @@ class Tool(Item):
     def has_header_params(self) -> bool:
         """Return True if the schema marks arguments that must be repeated in HTTP headers.
 
-        The result is cached: hardly any tool needs it, and searching the schema costs more than the rest of a call.
+        The result is cached, because few tools have such arguments, and searching the schema costs more than the rest
+        of a call.
         """
         if self._mirrors is None:
             object.__setattr__(self, "_mirrors", HEADER_PARAM_MARKER in msgspec.json.encode(self.input_schema))
@@ -164,7 +165,7 @@ class Catalog:
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def add_server(self, server: str, access: ToolAccess | None = None, identity: str = "") -> None:
-        """Add a server, as yet without tools or other items, to the catalog.
+        """Add a server to the catalog, without any tools or other items yet.
 
         `identity` is a fingerprint of its command or URL, by which its pins are found.
         """
@@ -224,7 +225,7 @@ class Catalog:
     def pinned_digests(self, server: str, tools: Iterable[Any]) -> dict[str, str]:
         """Return the digests, by name, of tools that another connection lists, to compare with the pins.
 
-        Empty if the hub has no pins or does not know the server.
+        Return an empty mapping if the hub has no pins or does not know the server.
         """
         if self.pins is None or server not in self._lists:
             return {}
@@ -232,7 +233,7 @@ class Catalog:
         return {name: self.pins.digest(server, "tools", name, item.raw) for name, item in items.items()}
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return True if a tool with this digest may be used: pinned, or deviations are not blocked."""
+        """Return True if a tool with this digest may be used, because it is pinned or deviations are not blocked."""
         return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
 
     def is_held(self, server: str, kind: ListKind, name: str) -> bool:
@@ -296,10 +297,10 @@ class Catalog:
         stale: bool = False,
         check_item: ItemCheck | None = None,
     ) -> CatalogChanged | None:
-        """Replace one list of a server by the items that it sent (`raw`).
+        """Replace one of a server's lists with the items that it sent (`raw`).
 
-        Return the difference, or None if nothing changed. `check_item` returns why a valid item cannot be used on this
-        server's transport, or None.
+        Return the difference, or None if nothing changed. `check_item` returns why a valid item cannot be used over
+        this server's transport, or None if it can.
         """
         items, item_problems = _validate_items(server, kind, raw, stale, check_item)
         old = self._lists[server][kind]
@@ -333,9 +334,9 @@ class Catalog:
                 yield from lists[kind].items.values()
 
     def received_items(self, kind: ListKind, server: str) -> list[Item]:
-        """Return all items of a list that a server has sent, including denied items and items that need review.
+        """Return all items in a list that a server sent, including denied items and items that need review.
 
-        For storage only: never show them.
+        They are only for storage: never show them.
         """
         lists = self._lists.get(server)
         return list(lists[kind].received.values()) if lists else []
@@ -350,8 +351,8 @@ class Catalog:
     def denied_by(self, ref: ToolRef) -> str | None:
         """Return the setting that denies a tool, such as `tools.deny`, or `pins` if it needs review.
 
-        `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. Return None if the tool is allowed, or
-        is not on the complete list of its server.
+        Return `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. Return None if the tool is
+        allowed, or is not in its server's complete list.
         """
         access, lists = self._access.get(ref.server), self._lists.get(ref.server)
         if lists is None:
@@ -379,7 +380,7 @@ class Catalog:
         return lists["tools"].items if lists else _NO_ITEMS
 
     def count_tools(self) -> int:
-        """Return the number of tools of all servers, without the denied ones."""
+        """Return the number of all servers' tools, without the denied ones."""
         if self._tool_count[0] != self.generation:
             self._tool_count = (self.generation, sum(len(lists["tools"].items) for lists in self._lists.values()))
         return self._tool_count[1]
@@ -439,7 +440,7 @@ class Catalog:
         return tuple(p for each in self._lists.get(server, {}).values() for p in each.problems)
 
     def suggest(self, name: str, limit: int = 3) -> list[str]:
-        """Return the qualified names of similar tools as suggestions for a misspelled name, with or without server."""
+        """Return the qualified names of tools that a misspelled name, with or without server, may have meant."""
         tools = self.tools()
         close = closest(name, (tool.qualified_name for tool in tools), limit)
         if close:
@@ -516,8 +517,8 @@ _DATA_KEYWORDS: Final = frozenset({"default", "const", "enum", "examples"})
 def check_schema(schema: Any) -> str | None:
     """Return why a tool's schema is too deep, too large or has external references, or None.
 
-    Nothing is evaluated. A `$ref` inside data (`default`, `enum`) is not a reference. A property named like such a
-    keyword is a schema.
+    The schema is not evaluated. A `$ref` inside data (`default`, `enum`) is not a reference. A property that is named
+    like such a keyword is a schema.
     """
     level: list[Any] = [schema]
     named: list[Any] = []  # mappings of names to schemas

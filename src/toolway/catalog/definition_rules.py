@@ -1,7 +1,7 @@
 """Rules for text in definitions: what users cannot see, disguised commands, phrases for models.
 
-Structural rules (`hold`) found nothing in over 1,000 definitions of real servers, so a match is not an accident.
-Phrases also occur in honest definitions, above all in security tools, so they are only noted.
+Structural rules (`hold`) found no match in over 1,000 real servers' definitions, so a match is not an accident.
+Phrases also occur in honest definitions, above all in those of security tools, so they are only noted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class RuleMatch:
 
 
 class ToolNames:
-    """Index of the tool names of all servers.
+    """An index of all servers' tool names.
 
-    Finds text that mentions, and names that resemble, another server's tool.
+    It finds text that mentions, and names that resemble, another server's tool.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ToolNames:
         self._alike: dict[str, set[str]] = {}  # skeleton → names
 
     def replace(self, server: str, names: Iterable[str]) -> None:
-        """Set the tool names of a server in the index; its earlier names are removed."""
+        """Set a server's tool names in the index, and remove its earlier names."""
         new = frozenset(names)
         old = self._names.get(server, frozenset())
         for name in old - new:
@@ -65,7 +65,7 @@ class ToolNames:
         self._names[server] = new
 
     def is_foreign(self, server: str, name: str) -> bool:
-        """Return True if other servers have a tool of this name, and `server` has none."""
+        """Return True if other servers have a tool with this name, and `server` does not."""
         return name in self._servers and name not in self._names.get(server, ())
 
     def find_alike(self, server: str, name: str) -> str | None:
@@ -76,7 +76,7 @@ class ToolNames:
 
 
 def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | None = None) -> tuple[RuleMatch, ...]:
-    """Return all matches of the text rules in the definition of a tool, prompt or template.
+    """Return all matches of the text rules in the definition of a tool, prompt, or template.
 
     `is_foreign` returns True for the name of a tool that only other servers have.
     """
@@ -97,7 +97,7 @@ def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | Non
 
 
 def _strings(definition: Json) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of every text in a definition, and of every key of an object that is not ASCII."""
+    """Yield (path, text) for every string in a definition, and for every object key that is not ASCII."""
     pending: list[tuple[str, Any]] = [("", definition)]
     count = 0
     while pending and count < MAX_STRINGS:
@@ -172,7 +172,7 @@ def _invisible_kind(text: str, place: int, character: str) -> str | None:
 
 
 def _joins(text: str, place: int, character: str) -> bool:
-    """Return True if an invisible joiner is legitimate: between emoji, or in scripts that use joiners."""
+    """Return True if an invisible joiner is legitimate: between emoji, or in a script that uses joiners."""
     if character not in "\u200c\u200d" or not 0 < place < len(text) - 1:
         return False
     before, after = text[place - 1], text[place + 1]

@@ -1,7 +1,7 @@
-"""Masking of secrets in definitions: tools, prompts, resources and templates are masked when they arrive.
+"""Masks secrets in the definitions of tools, prompts, resources, and templates when they arrive.
 
-So everything that is made of them is masked: lists, pins and their digests, the search index, the lists on disk and
-those that other nodes of a cluster get. The masked form stays the same if the secret gets another value.
+Everything made from them is therefore masked too: lists, pins and their digests, the search index, the lists on disk,
+and the lists that other cluster nodes get. The masked form stays the same if the secret gets another value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_LABEL_CHARS: Final = 80
 
 
 class _SecretName(Exception):
-    """Raised when an item cannot be masked: it could not be used under its masked name."""
+    """Raised when an item cannot be masked, because it could not be used under its masked name."""
 
 
 def mask_items(server: str, kind: ListKind, items: Iterable[Any]) -> tuple[list[Any], list[str]]:
@@ -47,7 +47,7 @@ def mask_items(server: str, kind: ListKind, items: Iterable[Any]) -> tuple[list[
 
 
 def describe_item(item: Any, kind: ListKind, number: int, mask: Callable[[str], str] = lambda text: text) -> str:
-    """Return how a problem names an item of a list: by its own name, shortened, or by its position."""
+    """Return how to refer to a list item in a problem: by its name, shortened, or by its position."""
     name = item.get(ITEM_KEY[kind]) if isinstance(item, dict) else None
     return repr(cut_text(mask(name), _MAX_LABEL_CHARS)) if isinstance(name, str) else f"number {number + 1}"
 

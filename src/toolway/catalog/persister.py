@@ -59,14 +59,14 @@ class CatalogPersister:
     def late_for(self, server: str) -> float:
         """Return for how many more seconds a server counts as late, because a list had to wait for it.
 
-        0 if it does not, or if that is not remembered.
+        Return 0 if it does not count as late, or if that is not remembered.
         """
         if not self.shares_late or not isinstance(self._storage, FileCatalogStorage):
             return 0.0
         return self._storage.late_for(server, self._identities[server], self._wall_clock())
 
     def mark_late(self, server: str) -> None:
-        """Remember that a server has kept a list waiting, if that is shared with other programs."""
+        """Remember that a list had to wait for a server, if that is shared with other programs."""
         if self.shares_late and isinstance(self._storage, FileCatalogStorage):
             self._storage.mark_late(server, self._identities[server])
 

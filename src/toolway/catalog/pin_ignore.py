@@ -1,8 +1,8 @@
 """Rules that exempt parts of definitions from pins, for definitions that change for good reasons.
 
-A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that continues below a string
-with `date` or `number` exempts only the dates and times, or the numbers, in that string: `description.date`. What is
-exempt is still read by the content rules.
+A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that ends with `date` or
+`number` below a string exempts only the dates and times, or the numbers, in that string: `description.date`. The
+content rules still read exempt parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Storage of pins (approved definitions) in a file of the state folder, and the review of received lists with them.
+"""Stores pins (accepted definitions) in a file in the state folder, and reviews received lists with them.
 
-The file holds the pins and what deviates from them, so `toolway trust tools` works without a running hub. A
-hub that holds something reads the file again once a second if it changed. Several processes use one file: each writes
-only the servers whose lists it reviewed, and only an approval replaces a pin in the file.
+The file holds the pins and what deviates from them, so `toolway trust tools` works without a running hub. A hub that
+has something on hold checks once a second whether the file changed, and reads it again if so. Several processes use
+one file. Each writes only the servers whose lists it reviewed, and only an approval replaces a pin in the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DamagedPinsError(Exception):
 
 
 class PinFile:
-    """The file with the pins of all servers of a user or a gateway."""
+    """The file with the pins of all of a user's or gateway's servers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class PinFile:
     def save(self, reviews: Sequence[ReviewedServer]) -> Saved:
         """Write the results of reviews (new pins and deviations) to the pin file.
 
-        Return, for each server, the stored pins, and False if a proposed pin was rejected, for example because another
+        Return each server's stored pins, and False if a proposed pin was rejected, for example because another
         process has stored a different one. Raises `OSError` and `DamagedPinsError`.
         """
         saved = []
@@ -113,7 +113,7 @@ class PinFile:
         return approved
 
     def modified(self) -> tuple[int, int]:
-        """Return inode and modification time of the file, which differ after the file was replaced."""
+        """Return the file's inode and modification time, which differ after the file is replaced."""
         try:
             found = self.path.stat()
         except OSError:
@@ -125,7 +125,7 @@ class PinFile:
 
 
 def _encode(servers: Mapping[str, ServerPins]) -> Iterator[bytes]:
-    """Yield the new content of the pin file in parts, because the whole text may have megabytes."""
+    """Yield the new content of the pin file in parts, because it may take megabytes."""
     yield b'{"format":%d,"servers":{' % _FORMAT_VERSION
     before = b""
     for key, pins in servers.items():
@@ -148,7 +148,7 @@ class PinKeeper:
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
         run_in_thread: RunInThread | None = None,
     ) -> None:
-        """Create the keeper of the pins of all servers.
+        """Create the keeper of all servers' pins.
 
         Args:
             file: where the pins are stored; None keeps them in memory.
@@ -196,15 +196,15 @@ class PinKeeper:
         self._damaged = damaged
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
+        """Load a server's pins (accepted definitions). Call this before the first review of its lists.
 
-        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
-        identity, the pins of that server are no longer used.
+        `identity` is a fingerprint of the server's command or URL. If a server with this name was known under another
+        identity, that server's pins are no longer used.
         """
         self.review_state.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
+        """Compare items that a server sent with their pins, and return those on hold, by name.
 
         The value is how the item deviates from its pin, or None if its new pin is not on disk yet.
         """
@@ -228,7 +228,7 @@ class PinKeeper:
     # -- for administrators
 
     def list_servers(self) -> list[ServerPins]:
-        """Return the pins (approved definitions) of the current servers, with received definitions that deviate."""
+        """Return the pins (accepted definitions) of the current servers, with received definitions that deviate."""
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
@@ -262,10 +262,10 @@ class PinKeeper:
     # -- file
 
     def _save(self) -> bool:
-        """Store the pins and deviations that reviews changed, and use what is stored then.
+        """Store the pins and deviations that reviews changed, and use what is stored afterwards.
 
-        Return False if a proposed pin was rejected, for example because another process has stored a different one:
-        then the list must be reviewed again.
+        Return False if a proposed pin was rejected, for example because another process has stored a different one;
+        the list must then be reviewed again.
         """
         state = self.review_state
         if not state.changed:
@@ -281,7 +281,7 @@ class PinKeeper:
         return all(accepted for _, accepted in saved)
 
     def _saved_or_merged(self, save: Callable[[], Saved], reviews: Sequence[ReviewedServer]) -> Saved:
-        """Save reviewed pins with `save`; return its result. If the file cannot be written, keep them in memory."""
+        """Save reviewed pins with `save`, and return its result. If the file cannot be written, keep them in memory."""
         assert self._file is not None
         try:
             saved = save()
@@ -370,7 +370,7 @@ class PinKeeper:
     def _reread(self, who: str = "") -> None:
         """Read the pin file, use the pins that differ from those in memory, and review the lists of these servers.
 
-        Emits an event for each approved pin among them; `who` is the user in it.
+        Emits an event for each approved pin among them, with the user in `who`.
         """
         assert self._file is not None
         self._modified = self._file.modified()
@@ -404,7 +404,7 @@ def _merge_in_memory(reviews: Sequence[ReviewedServer]) -> Saved:
 
 
 def hash_identity(identity: str) -> str:
-    """Return a short hash of a server's fingerprint, which may contain secrets of the configuration."""
+    """Return a short hash of a server's fingerprint, which may contain secrets from the configuration."""
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

@@ -17,7 +17,7 @@ MAX_CHANGES: Final = 200  # of one definition
 
 
 def describe_pins(servers: Iterable[ServerPins]) -> Json:
-    """Return, as JSON, the number of pins of each server, and all definitions that deviate from their pins."""
+    """Return, as JSON, each server's number of pins, and all definitions that deviate from their pins."""
     known = [*servers]
     return {
         "servers": [{"server": each.name, "pins": len(each.pins)} for each in known],

@@ -1,6 +1,7 @@
-"""Review of received definitions: each is compared with its pin and checked by the content rules.
+"""Reviews received definitions: compares each with its pin, and checks it with the content rules.
 
-Decides only. A store (`pin_keeper.py`, in a cluster `cluster/replication/shared_pins.py`) saves what a review changed.
+This module only decides. A store (`pin_keeper.py`, or in a cluster `cluster/replication/shared_pins.py`) saves what a
+review changed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OnDeviation = Callable[[str, str, Deviation | None], None]
 
 
 class ReviewedServer(NamedTuple):
-    """Unsaved result of comparing one server's lists with its pins."""
+    """The unsaved result of comparing one server's lists with its pins."""
 
     pins: ServerPins
     kinds: frozenset[str]  # whose lists were reviewed
@@ -61,13 +62,13 @@ class PinReview:
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
         on_deviation: OnDeviation | None = None,
     ) -> None:
-        """Create the review of the items of all servers.
+        """Create the review for all servers' items.
 
         Args:
             stored: pins of earlier runs, by `server_key`.
             mode_of: returns the setting `pins` of a server.
             now: returns the Unix time.
-            trusts_first_sight: False if the stored pins are lost: then every unknown definition deviates.
+            trusts_first_sight: False if the stored pins are lost, so every unknown definition deviates.
             waits_for_store: hold a proposed pin until the store has accepted it, unless the mode is `note`.
             ignored_of: returns the paths of the parts that are not compared, for a server and the name of an item.
             on_deviation: called if a deviation began, changed or ended.
@@ -86,7 +87,7 @@ class PinReview:
         self._inspected: dict[tuple[str, str], tuple[RuleMatch, ...]] = {}  # by name and digest
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins (approved definitions) of a server that starts; its tools are compared with them.
+        """Load the pins (accepted definitions) of a server that is starting, to compare its tools with them.
 
         `identity` is a digest of its command or URL. A server with another identity has its own pins.
         """
@@ -254,7 +255,7 @@ class PinReview:
 
 
 def _kept(definition: Json) -> Json | None:
-    """Return a definition if it is small enough to be stored with its pin, for users to compare; else None."""
+    """Return a definition if it is small enough to store with its pin, for users to compare, or else None."""
     return definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
 
 

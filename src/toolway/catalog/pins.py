@@ -32,7 +32,7 @@ Reason = Literal["changed", "new", "not accepted", "suspicious"]
 
 
 class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Digest of the definition that an item (tool, prompt, template or instructions) must have to be used."""
+    """The digest that the definition of an item (tool, prompt, template, or instructions) must have."""
 
     digest: str
     since: float  # Unix time of the first sight or the approval
@@ -54,7 +54,7 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
 class ServerPins(msgspec.Struct, omit_defaults=True):
     """Pins of one server, by `kind/name`, and the received definitions that deviate from them.
 
-    `identity` is a digest of the server's command or URL: another server under the same name has its own pins.
+    `identity` is a digest of the server's command or URL, so another server with the same name has its own pins.
     """
 
     name: str
@@ -97,8 +97,8 @@ def merge_review(
 ) -> tuple[ServerPins, bool]:
     """Merge the result of a review of the lists `kinds` of a server into the stored pins of that server.
 
-    Return the merged pins, and False if a proposed pin was rejected. A stored pin is never replaced: another process
-    has pinned or approved it since the review read the pins.
+    Return the merged pins, and False if a proposed pin was rejected. A stored pin is never replaced, because another
+    process pinned or approved it after the review read the pins.
     """
     base = stored if stored is not None else ServerPins(reviewed.name, reviewed.identity)
     pins = dict(base.pins)
@@ -120,7 +120,7 @@ def merge_review(
 def merge_without_store(
     reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
 ) -> ServerPins:
-    """Return the pins of a server after a review of the lists `kinds`. Without a store, all proposed pins count."""
+    """Return a server's pins after a review of the lists `kinds`. Without a store, all proposed pins count."""
     before = ServerPins(reviewed.name, reviewed.identity, reviewed.pins, reviewed.deviations)
     before.listed = [kind for kind in reviewed.listed if kind not in kinds]
     return merge_review(before, reviewed, kinds, proposed)[0]
@@ -135,16 +135,16 @@ def _is_settled(pin: Pin, deviation: Deviation) -> bool:
 
 
 class ItemPins(Protocol):
-    """Interface that compares received definitions with their pins (the approved ones) and decides which may be used.
+    """Compares received definitions with their pins (the accepted ones), and decides which may be used.
 
     See `pin_keeper.py`.
     """
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
+        """Load a server's pins (accepted definitions). Call this before the first review of its lists.
 
-        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
-        identity, the pins of that server are no longer used.
+        `identity` is a fingerprint of the server's command or URL. If a server with this name was known under another
+        identity, that server's pins are no longer used.
         """
         ...
 
@@ -168,10 +168,10 @@ class ItemPins(Protocol):
 
 
 class Pins(ItemPins, Protocol):
-    """Interface of the pins (approved definitions) of all servers, stored in a file or in a database."""
+    """The pins (accepted definitions) of all servers, stored in a file or in a database."""
 
     def list_servers(self) -> Sequence[ServerPins]:
-        """Return the pins (approved definitions) of the current servers, with received definitions that deviate."""
+        """Return the pins (accepted definitions) of the current servers, with received definitions that deviate."""
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
@@ -186,7 +186,7 @@ class Pins(ItemPins, Protocol):
 
 
 def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-    """Replace pins of a server by the deviating definitions that the user approved. Return their keys (`kind/name`).
+    """Replace a server's pins with the deviating definitions that the user approved. Return their keys (`kind/name`).
 
     `digests` has, by key, the digest of the definition that the user has seen. No other definition is approved.
     """

@@ -2,11 +2,12 @@
 
 With them, the lists are available before the server answers.
 
-One file per server. Its name depends on the server's fingerprint, so another server under the same name starts
-without old lists. An unreadable file counts as missing.
+There is one file per server. Its name depends on the server's fingerprint, so another server with the same name
+starts without old lists. An unreadable file counts as missing.
 
-Other programs can write the cache folder: a server of the same user, even one that cannot read Toolway's own folders.
-So each file begins with a MAC of its content and of the server that it belongs to. Its key is in the state folder.
+Other programs can write to the cache folder. Even a server that cannot read Toolway's own folders can do so, if it
+runs as the same user. So each file begins with a MAC that covers its content and the server that it belongs to. The
+MAC's key is in the state folder.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ class StoredLists(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class CatalogStorage(Protocol):
-    """Interface of a storage for each server's last known lists (tools, prompts …), loaded when the server is added."""
+    """A storage for each server's last known lists (tools, prompts …), loaded when the server is added."""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
         """Return the stored lists (tools, prompts …) of a server with this fingerprint (`identity`), or None if none.
 
-        May raise `ForgedListsError`, if the storage can detect that.
+        May raise `ForgedListsError`, if the storage can detect forged lists.
         """
         ...
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Save the lists (tools, prompts …) of a server under its fingerprint (`identity`). Called in a thread."""
+        """Save a server's lists (tools, prompts …) under its fingerprint (`identity`). Called in a thread."""
         ...
 
 
@@ -63,7 +64,7 @@ class FileCatalogStorage:
     """Catalog storage in a folder, one file per server: a MAC, a line break and JSON."""
 
     def __init__(self, folder: Path, key_file: Path) -> None:
-        """Create the storage of tool lists. Files are authenticated by a MAC; its key is in `key_file`.
+        """Create the storage for tool lists. A MAC authenticates each file, with the key in `key_file`.
 
         The key file is created when the first lists are stored.
         """
@@ -97,7 +98,7 @@ class FileCatalogStorage:
             return None
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Store the lists of a server by replacing its file. A disk error is ignored: lists can be fetched again."""
+        """Store a server's lists by replacing its file. A disk error is ignored, because lists can be fetched again."""
         data = msgspec.json.encode(StoredLists(_FORMAT_VERSION, era, dict(lists)))
         with contextlib.suppress(OSError):
             key = self._load_key(create=True)
@@ -129,11 +130,11 @@ class FileCatalogStorage:
         return max(0.0, LATE_MEMORY_S - max(0.0, now - marked_at))
 
     def _late_path(self, server: str, identity: str) -> Path:
-        """Return the path of a late server's mark. The mark is not signed: a forged one only shortens a wait."""
+        """Return the path of a late server's mark, which is not signed: a forged one only shortens a wait."""
         return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.late"
 
     def _load_key(self, *, create: bool) -> bytes:
-        """Read the key of the MACs; if `create`, create a missing key. Raises `OSError` without a valid key."""
+        """Read the key for the MACs. If `create`, create a missing key. Raises `OSError` without a valid key."""
         if not self._key:
             key = (
                 read_or_create(self._key_file, lambda: os.urandom(_KEY_BYTES))

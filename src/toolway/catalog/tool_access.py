@@ -29,7 +29,7 @@ _HINTS: Final = {
 
 
 class ToolAccess:
-    """Decides by name which tools of a server may be used.
+    """Decides by name which of a server's tools may be used.
 
     The deny list wins over the allow list. Patterns may contain `*` and `?`. A name may begin with the server, as in
     `server.tool` or `server__tool`.
@@ -48,7 +48,7 @@ class ToolAccess:
     def from_server(cls, name: str, server: Server, run_time_denied: Iterable[str] | None = None) -> ToolAccess | None:
         """Return the compiled allow and deny lists of a server, or None if it has none.
 
-        `run_time_denied` replaces the deny list of the configuration.
+        `run_time_denied` replaces the configured deny list.
         """
         if run_time_denied is not None:
             return cls(name, server.allowed_tools, run_time_denied, denied_by=_RUN_TIME_LIST)
@@ -104,7 +104,7 @@ def unmatched_entries(server: str, entries: Iterable[str], tools: Collection[str
 
 
 class _NameMatcher:
-    """Set of tool names and patterns; `name in matcher` is True if `name` is one of them or matches a pattern."""
+    """A set of tool names and patterns. `name in matcher` is True if `name` is one of them or matches a pattern."""
 
     __slots__ = ("_names", "_pattern")
 

@@ -1,8 +1,8 @@
 """Servers' claims on resource URIs, which decide where a read is sent.
 
 A server claims each URI that it lists, and every URI that begins with the literal text of one of its templates. A URI
-without a server in it is sent to a server only if no other server claims it. Claims have no order: a server cannot take
-over the URI of another one by its name, its speed or a later list.
+that does not name a server is sent to a server only if no other server claims it. Claims have no order, so a server
+cannot take over another one's URI with its name, its speed, or a later list.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class UriClaims:
 
 
 def find_claiming_servers(resources: Iterable[Item], templates: Iterable[Item], uri: str) -> set[str]:
-    """Return the servers that list a URI or have a template for it, without an index: for a single lookup."""
+    """Return the servers that list a URI or have a template for it. Without an index, for a single lookup."""
     found = {item.server for item in resources if item.name == uri}
     prefixes = ((literal_prefix(item.name), item.server) for item in templates)
     return found | {server for prefix, server in prefixes if _is_claimable(prefix) and uri.startswith(prefix)}
@@ -65,7 +65,7 @@ def literal_prefix(template: str) -> str:
 
 
 def qualify(server: str, uri: str) -> str:
-    """Return the URI with the server in it: `toolway:github/file:///readme`."""
+    """Return the URI with the server's name in it: `toolway:github/file:///readme`."""
     return f"{QUALIFIED_PREFIX}{server}/{uri}"
 
 
@@ -87,7 +87,7 @@ def _servers_by_text(claims: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _indices_of_next_server(claims: list[tuple[str, str]]) -> list[int]:
     """Return, for each claim in a sorted list, the index of the next claim by another server.
 
-    If there is none, it is the length of the list.
+    If no such claim exists, the index is the length of the list.
     """
     found = [len(claims)] * len(claims)
     for index in range(len(claims) - 2, -1, -1):

@@ -6,19 +6,17 @@
         if response.status == 200:
             data = await response.read(limit)
 
-Theory of operation
--------------------
-Why not a general client: that costs 200 to 1000 µs per call. And none reports how many bytes of a request were sent,
-which decides whether a lost call may be repeated. This one follows no redirect and repeats nothing:
-one `send`, one attempt.
+Theory of operation ------------------- A general client would cost 200 to 1000 µs per call. And none reports how many
+bytes of a request were sent, which decides whether a lost call may be repeated. This client never follows a redirect
+and never repeats a request: one `send` is one attempt.
 
-`send` only builds the request. To enter the block takes a connection from the pool, most recently used first, or lets
+`send` only builds the request. Entering the block takes a connection from the pool, most recently used first, or lets
 the `Dialer` open one (`dialer.py`: DNS, TCP, proxy, TLS). A `ClientConnection` (`client_connection.py`) writes the
-request and parses the response in event loop callbacks. It fills the `HttpResponse`, which the caller reads at its own
-speed; the socket pauses while too much is unread.
+request and parses the response in event loop callbacks. It fills the `HttpResponse`, which the caller reads at its
+own speed; the socket pauses while too much is unread.
 
-To exit the block before the response has ended closes its connection: that is how a request is cancelled. After a
-complete response the connection returns to the pool. The number of open connections is bounded by the number of
+Exiting the block before the response has ended closes its connection, which is how a request is cancelled. After a
+complete response, the connection returns to the pool. The number of open connections is bounded by the number of
 requests that the caller has in flight.
 
 Every failure is an `HttpError` (`limits.py`) with `bytes_sent`: zero means that the server cannot have executed the
@@ -74,9 +72,9 @@ MAX_CACHED_HEADS: Final = 16  # cached response heads; most servers send one per
 class HttpClient:
     """HTTP client with a connection pool, for origins that the network policy allows.
 
-    Belongs to one event loop. `close` fails every request in progress. `check_connection` is called with every new
-    connection before anything else is sent on it, and raises `HttpError` if the connection must not be used. With
-    `unix_path`, all connections are to that Unix socket.
+    A client belongs to one event loop. `close` fails every request in progress. `check_connection` is called with
+    every new connection before anything else is sent on it, and raises `HttpError` if the connection must not be
+    used. With `unix_path`, all connections are to that Unix socket.
     """
 
     def __init__(
@@ -134,7 +132,7 @@ class HttpClient:
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> HttpResponse:
-        """Build a request from a head that `prepare` encoded for `target`. The rest is as for `send`."""
+        """Build a request from a head that `prepare` encoded for `target`. Otherwise, this works like `send`."""
         return HttpResponse(self, target, encode_request(head, body), max_idle, on_sent)
 
     def send_on(
@@ -146,9 +144,9 @@ class HttpClient:
         on_sent: Callable[[], None],
         on_change: Callable[[], None],
     ) -> HttpResponse:
-        """Write a request with a body immediately on an idle connection, one that `take_idle` returned.
+        """Write a request with a body immediately on an idle connection that `take_idle` returned.
 
-        No task reads the response: `on_change` is called when bytes of it arrive, and when the connection ends.
+        No task reads the response. `on_change` is called when bytes of it arrive, and when the connection ends.
         """
         response = HttpResponse(self, target, b"", None, on_sent, connection.loop.time(), on_change=on_change)
         connection.start(response, b"%bContent-Length: %d\r\n\r\n%b" % (head.head, len(body), body), on_sent)
@@ -194,8 +192,8 @@ class HttpClient:
     def _drop_suspect(self, origin: Origin, since: float) -> None:
         """Close the pooled connections to `origin` that have not been used since the time `since`.
 
-        At that time a request began that got no byte back. The fault that dropped the request may have cut these
-        connections too. Connections that were used later are known to work.
+        At that time, a request began that never got a byte back. The fault that dropped it may have cut these
+        connections too, whereas connections that were used later are known to work.
         """
         for connection in self._idle.get(origin, ()):
             if connection.idle_since <= since:
@@ -271,9 +269,9 @@ class HttpClient:
         return self._proxies[origin]
 
     def _tick(self) -> None:
-        """Close connections that are idle for too long, and fail requests that make no progress.
+        """Close connections that have been idle for too long, and fail requests that make no progress.
 
-        One timer checks all connections, so requests work without timers.
+        One timer checks all connections, so requests work without their own timers.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -317,8 +315,8 @@ class HttpResponse(IncomingResponse):
     async def send_and_wait(self, connection: ClientConnection | None = None) -> None:
         """Send the request and wait for the head (status and headers) of the response.
 
-        A `connection` that is passed in is used, otherwise an idle or a new one. If it returns, the caller must call
-        `abandon` at the end. Raises `HttpError` if the connection or the request fails.
+        If a `connection` is passed in, use it, or else an idle or new one. If this method returns, the caller must
+        call `abandon` at the end. Raises `HttpError` if the connection or the request fails.
         """
         origin = self._target.origin
         if connection is None:
@@ -346,7 +344,7 @@ class HttpResponse(IncomingResponse):
     async def wait_head(self) -> None:
         """Wait for the head of the response to a request that was sent. Raises `HttpError` if the request fails.
 
-        If it returns, the caller must call `abandon` at the end.
+        If this method returns, the caller must call `abandon` at the end.
         """
         self.on_change = None
         try:
@@ -378,7 +376,7 @@ class HttpResponse(IncomingResponse):
         return chunk
 
     async def chunk(self) -> bytes:
-        """Return the next bytes of the body, at most a few hundred KiB; empty at its end.
+        """Return the next bytes of the body, at most a few hundred KiB. Return b"" at its end.
 
         Raises `HttpError` if the connection fails, or if the compressed body is invalid.
         """
@@ -396,7 +394,7 @@ class HttpResponse(IncomingResponse):
             raise self._response_error("E-HTTP-LIMIT", str(exc)) from None
 
     def take_complete(self, limit: int) -> bytes | None:
-        """Return the body if all of it has arrived in one chunk of at most `limit` bytes; else None.
+        """Return the body if all of it has arrived in one chunk of at most `limit` bytes, or else None.
 
         After None, use `read`. A compressed body always needs `read`.
         """
@@ -405,9 +403,9 @@ class HttpResponse(IncomingResponse):
         return None
 
     def take_plain(self, limit: int) -> bytes | None:
-        """Return the body if all of it has arrived, in any number of chunks, and has at most `limit` bytes; else None.
+        """Return the body if all of it has arrived, in any number of chunks, and fits into `limit` bytes.
 
-        Only for a response that is not compressed.
+        Otherwise, return None. Only use this for a response that is not compressed.
         """
         if not self.complete or self.unread > limit:
             return None
@@ -444,7 +442,7 @@ class HttpResponse(IncomingResponse):
     def finish_soon(self) -> None:
         """Stop reading the response; the rest of its body is discarded.
 
-        The connection is kept if the body ends within `linger_timeout`, else it is closed.
+        The connection is kept if the body ends within `linger_timeout`; otherwise it is closed.
         """
         self.chunks.clear()
         if self.connection is not None:
@@ -502,7 +500,7 @@ class BadCompression(Exception):
 
 
 class Decompressor:
-    """Decompressor of one gzip or deflate body, with a limit on the compression ratio.
+    """Decompresses one gzip or deflate body, with a limit on the compression ratio.
 
     After each `feed`, call `read` until it returns no bytes. After the last one, call `finish`.
     """
@@ -522,7 +520,7 @@ class Decompressor:
         self._bytes_in += len(data)
 
     def read(self) -> bytes:
-        """Return the next decompressed piece, at most 64 KiB; empty if more input is needed.
+        """Return the next decompressed piece, at most 64 KiB. Return b"" if more input is needed.
 
         Raises `BadCompression` if the input is invalid, or if the output exceeds the ratio limit.
         """

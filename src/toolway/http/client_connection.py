@@ -5,7 +5,8 @@ Rule 1. A connection carries one exchange at a time. It is reused only after a c
 Rule 2. Facts are recorded when they become known, in event loop callbacks; nothing here waits.
 Rule 3. Input is bounded: the head by bytes and fields, the framing in relation to the content, the body by pausing the
         socket while the reader is behind.
-Rule 4. `bytes_sent` is an upper bound, and zero only if that is certain. TLS hides what was sent, so there it is all.
+Rule 4. `bytes_sent` is an upper bound, and zero only if that is certain. TLS hides what was sent, so there it
+        counts all bytes.
 """
 
 from __future__ import annotations
@@ -303,8 +304,8 @@ class ClientConnection(asyncio.Protocol):
     def _take_first_part(self, response: IncomingResponse, data: bytes) -> bool:
         """Take the first bytes of a large response without the parser, if its head is known.
 
-        Return False, with nothing taken, if the head was not parsed before: the parser must then read `data`. For a
-        large response, the parser would take as long as all other work.
+        Return False without taking anything if the head was not parsed before; the parser must then read `data`. For
+        a large response, the parser would take as long as all other work.
         """
         known = self._known_head
         start = known.match_start(data) if known is not None else None
@@ -474,7 +475,7 @@ class IncomingResponse(msgspec.Struct, eq=False, kw_only=True):
         return object.__repr__(self)  # without the fields: a request has credentials
 
     def wake(self) -> None:
-        """Report a change of the response: call `on_change` if set, else wake the waiting reader."""
+        """Report a change of the response: call `on_change` if it is set, or else wake the waiting reader."""
         if self.on_change is not None:
             self.on_change()
             return

@@ -1,8 +1,8 @@
-"""Dialer: connections to an origin through DNS, TCP, proxy and TLS.
+"""Dialer: opens connections to an origin, through DNS, TCP, proxy, and TLS.
 
-After a failure here, nothing was sent. Only checked addresses are connected to (`toolway.network`); the name is still
-used for `Host` and for TLS. Plain text is never used instead of TLS. The environment sets the proxy; TLS goes
-through a CONNECT tunnel.
+If anything fails here, nothing has been sent. Only checked addresses are connected to (`toolway.network`), but the
+name is still used for `Host` and for TLS. Plain text is never used instead of TLS. The environment sets the proxy,
+and TLS goes through a CONNECT tunnel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Dialer:
     """Opens connections to addresses that the network policy allows.
 
     A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings that replace the system's. With
-    `unix_path`, every connection is to that Unix socket, without DNS, proxy and TLS.
+    `unix_path`, every connection goes to that Unix socket, without DNS, proxy, or TLS.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Dialer:
 
 
 async def _connect_unix(path: str, protocol_factory: Callable[[], P]) -> P:
-    """Connect to a Unix socket of this machine. Raises `HttpError` if nothing listens there."""
+    """Connect to a Unix socket on this machine. Raises `HttpError` if no program is listening on it."""
     try:
         _, protocol = await asyncio.get_running_loop().create_unix_connection(protocol_factory, path)
         return protocol
@@ -143,8 +143,8 @@ async def _connect_unix(path: str, protocol_factory: Callable[[], P]) -> P:
 async def _connect_first(addresses: Iterable[ResolvedAddress]) -> socket.socket:
     """Connect to the addresses in order and return the first socket that is connected.
 
-    The next address is tried after a failure, or in parallel after a short delay. Raises `OSError` if none
-    connects.
+    The next address is tried after a failure, or in parallel after a short delay. Raises `OSError` if all attempts
+    fail.
     """
     waiting: set[asyncio.Task[socket.socket]] = set()
     left = list(addresses)
@@ -244,7 +244,7 @@ class Proxy(NamedTuple):
 def proxy_for(origin: Origin) -> Proxy | None:
     """Return the proxy that the `*_PROXY` environment variables set for an origin, or None.
 
-    Loopback addresses never use a proxy. Raises `HttpError` if the URL of the proxy is not an http:// URL.
+    Loopback addresses never use a proxy. Raises `HttpError` if the proxy's URL is not an http:// URL.
     """
     url = env_proxy_url(*origin)
     if url is None:

@@ -1,8 +1,8 @@
 """HTTP exchange: one request to the server, and the methods that send its response.
 
-`HeadCache` serves the client too. A peer sends the same head (start line and headers) repeatedly; only the body length
-differs. A head that was parsed and accepted once is found by its bytes without the Content-Length digits. Every other
-head goes to the parser, which costs ten times as much.
+`HeadCache` serves the client too. A peer sends the same head (start line and headers) repeatedly, and only the body
+length differs. A head that was parsed and accepted once is found again by its bytes, except for the Content-Length
+digits. Every other head goes to the parser, which costs ten times as much.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
 
 
 class HeadNotes:
-    """Results of authentication and routing for one request head.
+    """The results of authentication and routing for one request head.
 
-    Requests share them only if the head cache found their heads by identical bytes (docs/decisions/0043). Never compare
-    two parsed heads to reuse them.
+    Requests share them only if the head cache found their heads by identical bytes (docs/decisions/0043). Never reuse
+    them by comparing two parsed heads.
     """
 
     __slots__ = ("authenticated", "plan", "routing")
@@ -51,9 +51,9 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
 
     def with_body(self, body: bytes, peer: str) -> HttpRequest:
-        """Return a request with the same method, path and headers as this one, but with another body.
+        """Return a request with this one's method, path, and headers, but with another body.
 
-        `peer` is the client that sent it, which may be another one.
+        `peer` is the client that sent the other request, which may be a different one.
         """
         return HttpRequest(
             self.method, self.path, self.query, self.headers, self.repeated_headers, body, peer, self.notes
@@ -61,7 +61,7 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class ConnectionWriter(Protocol):
-    """Methods of a server connection that an `Exchange` uses to send the response."""
+    """The methods of a server connection with which an `Exchange` sends the response."""
 
     authenticated: bool  # the client is authenticated
 
@@ -80,7 +80,7 @@ class ConnectionWriter(Protocol):
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """One request to the server and its response: call `reply`, or `open`, `write` … and `end`."""
+    """One request to the server and its response: call `reply`, or `open`, then `write`, then `end`."""
 
     _connection: ConnectionWriter
     request: HttpRequest
@@ -102,7 +102,7 @@ class Exchange(msgspec.Struct, eq=False):
     def mark_authenticated(self) -> None:
         """Mark the client as authenticated, so its connection is not among the first to be closed.
 
-        Connections are closed if there are too many: rejected and unauthenticated ones first.
+        If there are too many connections, rejected and unauthenticated ones are closed first.
         """
         self._connection.authenticated = True
 
@@ -290,9 +290,9 @@ class HeadCache(Generic[T]):
 
 
 class KnownHead(Generic[T]):
-    """Parsed HTTP head (start line and headers) of the last message of a connection.
+    """The parsed HTTP head (start line and headers) of the last message on a connection.
 
-    Most messages of a connection have the head of the one before, and comparing is cheaper than a search.
+    Most messages on a connection have the same head as the one before, and comparing is cheaper than a search.
     """
 
     __slots__ = ("_after", "_before", "_begin", "_end", "_head", "_size", "parsed")
@@ -307,7 +307,7 @@ class KnownHead(Generic[T]):
         self._size = end + int(data[begin:stop])  # of the whole message: `data` may be its start
 
     def match(self, data: bytes) -> bytes | None:
-        """Return the body of the complete message `data`, if its head equals this one; else None.
+        """Return the body of the complete message `data` if its head equals this one, or else None.
 
         Only the value of Content-Length may differ.
         """
@@ -327,9 +327,9 @@ class KnownHead(Generic[T]):
         return data[end:]
 
     def match_start(self, data: bytes) -> tuple[int, bytes] | None:
-        """Return the length of the whole body and its first part, if `data` is the start of a message with this head.
+        """Return the length of the body and its first part, if `data` is the start of a message with this head.
 
-        Return None if the head is another one, or if `data` is already a whole message.
+        Return None if the head is different, or if `data` is already a whole message.
         """
         begin = self._begin
         if not data.startswith(self._before):

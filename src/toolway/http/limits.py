@@ -51,7 +51,7 @@ class HttpError(Exception):
 
     @property
     def certainty(self) -> Certainty:
-        """Return NOT_SENT if no byte of the request was sent, else UNKNOWN (maybe executed)."""
+        """Return NOT_SENT if no byte of the request was sent, or else UNKNOWN (it may have run)."""
         return Certainty.UNKNOWN if self.bytes_sent else Certainty.NOT_SENT
 
 
@@ -59,7 +59,7 @@ ExchangeStage = Literal["write", "head", "body"]
 
 
 class StallDetector:
-    """Detects HTTP exchanges that make no progress. No I/O: state and time are arguments."""
+    """Detects HTTP exchanges that make no progress. No I/O: the state and time are arguments."""
 
     __slots__ = ("_count", "_limits", "_since", "_stage")
 
@@ -73,9 +73,9 @@ class StallDetector:
         self._stage = None
 
     def is_stalled(self, now: float, stage: ExchangeStage, count: int) -> bool:
-        """Return True if the exchange is too long in `stage`, or receives its body too slowly.
+        """Return True if the exchange stays too long in `stage`, or receives its body too slowly.
 
-        `count` is the number of unsent bytes if `stage` is "write", else of received bytes.
+        `count` is the number of unsent bytes if `stage` is "write", and otherwise of received bytes.
         """
         if stage != self._stage or (stage == "write" and count < self._count):
             self._restart(now, stage, count)
@@ -126,7 +126,7 @@ STRANGERS: Final = ""  # principal id of all clients that aren't authenticated y
 class BodyBudget:
     """Memory budget of the HTTP server for request bodies: a total, and a share per principal.
 
-    The principal id None is for a server without authentication: its bytes count only against the total.
+    The principal id None is for a server without authentication, whose bytes count only against the total.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -138,7 +138,7 @@ class BodyBudget:
         return self._reserved
 
     def can_reserve(self, size: int, principal_id: str | None = None) -> bool:
-        """Return True if `reserve` would accept `size` bytes for this principal. Reserves nothing."""
+        """Return True if `reserve` would accept `size` bytes for this principal. This does not reserve them."""
         if principal_id is not None and self._by_principal.get(principal_id, 0) + size > self._share_of(principal_id):
             return False
         return self._reserved + size <= self._max_bytes
@@ -149,7 +149,7 @@ class BodyBudget:
     def reserve(self, size: int, principal_id: str | None) -> bool:
         """Reserve `size` bytes for a request body.
 
-        Return False, and reserve nothing, if the total or the principal's share would be exceeded.
+        Return False without reserving them if the total or the principal's share would be exceeded.
         """
         if not self.can_reserve(size, principal_id):
             return False

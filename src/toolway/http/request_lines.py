@@ -1,7 +1,8 @@
 """Checks request lines against their only valid form, because the parser accepts more.
 
-llhttp skips any number of spaces between method, target and version. A proxy in front of the gateway may read such a
-line differently. The parser doesn't tell where in its input a request begins, so this class follows the requests.
+llhttp skips any number of spaces between method, target, and version, but a proxy in front of the gateway may read
+such a line differently. The parser does not report where in its input a request begins, so `RequestLines` keeps track
+of that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class RequestLines:
         self._body = 0
 
     def is_valid(self, line: bytes) -> bool:
-        """Return True if the head that was just read begins with this line; empty lines may precede it."""
+        """Return True if the head that was just read begins with this line. Empty lines may precede the line."""
         found, begin = self._bytes, self._begin
         if begin is None:
             begin = found.find(b"\n" + line) + 1
@@ -35,11 +36,11 @@ class RequestLines:
         return found.startswith(line, begin)
 
     def end_request(self, body_bytes: int, *, is_chunked: bool) -> None:
-        """Note the end of a request, `body_bytes` of whose body were in this packet."""
+        """Record the end of a request of whose body `body_bytes` were in this packet."""
         self._begin = None if is_chunked else self._body + body_bytes
 
     def end_packet(self, *, in_head: bool) -> None:
-        """Forget what the parser has consumed, except a head that isn't complete yet."""
+        """Forget what the parser has consumed, except a head that is not complete yet."""
         if not in_head:
             self._bytes, self._begin = b"", 0
         elif self._begin:

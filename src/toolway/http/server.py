@@ -60,7 +60,7 @@ class HttpServer:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, reuse_port: bool = False) -> int:
         """Accept connections at `host` and `port`, with TLS if `tls` is set.
 
-        Return the port, which differs from `port` if that is 0. With `reuse_port`, other processes may listen there
+        Return the port, which the system chooses if `port` is 0. With `reuse_port`, other processes may listen there
         too, and the kernel distributes the connections. Raises `OSError` if the address cannot be bound.
         """
         self.loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class HttpServer:
             listener.close()
 
     async def cancel_all(self, timeout: float = 1.0) -> None:
-        """Cancel all running handlers; wait for their error responses, at most `timeout` seconds."""
+        """Cancel all running handlers, and wait at most `timeout` seconds for their error responses."""
         tasks = [task for connection in self._connections if (task := connection.cancel()) is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
@@ -159,7 +159,8 @@ class HttpServer:
     def _evict_one(self, newest: ServerConnection) -> None:
         """Close the one connection whose loss does the least harm, because there are too many.
 
-        Order: rejected, unauthenticated and idle, unauthenticated and reading, longest idle, the newest.
+        They are closed in this order: rejected, unauthenticated and idle, unauthenticated and reading, longest idle,
+        newest.
         """
         unauthenticated_reading = (c for c in self._reading if not c.authenticated)
         for waiting in (self._rejected, self._unauthenticated, unauthenticated_reading, self._idle):
@@ -237,7 +238,7 @@ class HttpServer:
             self._close_waiting(self._idle, now - self.limits.idle_timeout)
 
     def _close_waiting(self, waiting: dict[ServerConnection, float], until: float) -> None:
-        """Close the connections in `waiting` that have waited since the time `until` or longer.
+        """Close the connections in `waiting` that have been waiting since the time `until` or longer.
 
         `waiting` has the time at which each began to wait, oldest first.
         """
@@ -268,9 +269,9 @@ class HttpServer:
         return connection.drained_bytes - before < self.limits.min_bytes_per_s * self.limits.stall_timeout
 
     def _abort_slowest_readers(self) -> None:
-        """Disconnect the clients with most unread bytes if the total of all exceeds the limit.
+        """Disconnect the clients with the most unread bytes if the total of all clients exceeds the limit.
 
-        So slow readers together cannot fill our memory.
+        Slow readers together therefore cannot fill the memory.
         """
         total = sum(c.unread_bytes for c in self._blocked)
         if total <= self.limits.max_total_unread_bytes:

@@ -1,10 +1,9 @@
 """Server side of one HTTP/1.1 connection: reads requests, writes responses in order.
 
-Rule 1. A request reaches the handler complete, or not at all.
-Rule 2. Requests of one connection are answered in order; pipelined requests wait in a bounded queue.
-Rule 3. If the client closes its side, the connection ends: the running handler is notified or cancelled at once.
-Rule 4. Nothing here waits; the server's sweep ends what takes too long.
-Rule 5. An ambiguous request is rejected, and the connection is closed.
+Rule 1. A request reaches the handler complete, or not at all. Rule 2. Requests on one connection are answered in
+order; pipelined requests wait in a bounded queue. Rule 3. If the client closes its side, the connection ends: the
+running handler is notified or cancelled at once. Rule 4. Nothing here waits; the server's sweep ends what takes too
+long. Rule 5. An ambiguous request is rejected, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionHandler(Protocol):
-    """Interface of the HTTP server to its connections: settings, and methods that they call for requests and errors.
+    """What a connection needs from the HTTP server: settings, and methods to call for requests and errors.
 
     All methods are called synchronously, from event loop callbacks.
     """
@@ -168,7 +167,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while a request of this connection is being handled."""
+        """True while a request on this connection is being handled."""
         return self._exchange is not None
 
     # -- the socket ---------------------------------------------------------------------------------------------------
@@ -291,7 +290,7 @@ class ServerConnection(asyncio.Protocol):
             self._set_rejection(400, "too much chunk framing")
 
     def _set_rejection(self, status: int, reason: str) -> None:
-        """Note status and reason for rejecting the request being read; only the first ones are kept."""
+        """Record the status and reason for rejecting the request being read. Only the first ones are kept."""
         if self._rejection is None:
             self._rejection = (status, reason.encode(), (("content-type", "text/plain"),))
 
@@ -388,7 +387,7 @@ class ServerConnection(asyncio.Protocol):
     def _expect_body(self, fields: dict[str, str]) -> None:
         """Check the announced body and authenticate the client, before any byte of the body is read.
 
-        A problem is noted as a rejection.
+        If there is a problem, it is recorded as a rejection.
         """
         size = int(fields.get("content-length", "0"))
         expected = fields.get("expect", "").lower()
@@ -408,8 +407,8 @@ class ServerConnection(asyncio.Protocol):
     def _authenticate(self) -> None:
         """Authenticate the client by the request head (request line and headers).
 
-        Sets the principal id, or a rejection. It is done for a pipelined request too, before its body is read. No body
-        bytes of the request are budgeted yet, so the principal may change.
+        This sets the principal id, or a rejection. A pipelined request is authenticated too, before its body is read.
+        No body bytes of the request have been budgeted yet, so the principal may still change.
         """
         if self._server.authenticate_head is None:
             return

@@ -1,7 +1,7 @@
-"""TLS contexts of client connections: one that all servers share, and one per server with its own TLS settings.
+"""TLS contexts for client connections: a shared one, and one for each server with its own TLS settings.
 
-A context is created in a thread, because it reads files. The shared one reads all CAs of the system once. A server's
-own context is created again if one of its files has changed, so a renewed certificate works without a restart.
+A context is created in a thread, because it reads files. The shared one reads all of the system's CAs once. A
+server's own context is created again if one of its files changed, so a renewed certificate works without a restart.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _context_lock = threading.Lock()
 
 
 async def get_tls_context(tls: Tls | None) -> ssl.SSLContext:
-    """Return the TLS context for a server with these settings; the shared one without settings.
+    """Return the TLS context for a server with these settings, or the shared one if there are none.
 
-    Raises `HttpError` if a file of the settings is missing or invalid.
+    Raises `HttpError` if a file in the settings is missing or invalid.
     """
     # OpenSSL reads these two variables once, when a context is created.
     files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
@@ -43,7 +43,10 @@ async def get_tls_context(tls: Tls | None) -> ssl.SSLContext:
 
 
 def explain_alert(exc: BaseException | None) -> tuple[str, str] | None:
-    """Return (problem, hint) if the server ended TLS because of a missing or rejected client certificate; else None."""
+    """Return (problem, hint) if the server ended TLS because of a missing or rejected client certificate.
+
+    Otherwise, return None.
+    """
     reason = (getattr(exc, "reason", None) or "") if isinstance(exc, ssl.SSLError) else ""
     if "ALERT" not in reason:
         return None
@@ -75,7 +78,7 @@ def _get_own_context(files: _CaFiles, tls: Tls) -> ssl.SSLContext:
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, where a parent's thread may have been holding it."""
+    """Replace the lock in a forked child, because a thread of the parent may have been holding it."""
     global _context_lock
     _context_lock = threading.Lock()
 
@@ -84,7 +87,7 @@ register_at_fork(after_in_child=_renew_lock)
 
 
 def _stamp(name: str, path: str) -> _FileStamp:
-    """Return values of a file, such as its modification time, that differ after a change.
+    """Return values that differ after a file has changed, such as its modification time.
 
     Raises `HttpError` if the file cannot be read.
     """

@@ -2,9 +2,10 @@
 
     resolved = await resolve_host("docs.example", 443, server.network_policy)   # raises AddressError
 
-`address_classes.py` detects non-public addresses in every encoding. `policy.py` holds the exceptions that the settings
-allow. `resolver.py` resolves a host to checked addresses. `httpx_transport.py` does so for httpx2. Every connection to
-a host named by a config file, a server or a document uses this package, at every redirect.
+`address_classes.py` detects non-public addresses in every encoding. `policy.py` has the exceptions that the
+settings allow. `resolver.py` resolves a host to checked addresses, and `httpx_transport.py` does the same for
+httpx2. Every connection to a host named by a config file, a server or a document uses this package, at every
+redirect.
 """
 
 from __future__ import annotations

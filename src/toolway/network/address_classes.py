@@ -1,8 +1,8 @@
 """Classes of IP addresses: public, or one of several non-public classes. No I/O.
 
-The tables are our own for two reasons. `ipaddress` does not inspect an address that embeds another one: it calls
-64:ff9b::7f00:1 and 2002:7f00:1:: global, and both can reach 127.0.0.1. Nor does it know the metadata addresses of
-clouds; some of them are public. And its results have changed between Python versions.
+Toolway has its own tables because `ipaddress` does not inspect an address that embeds another one: it calls
+64:ff9b::7f00:1 and 2002:7f00:1:: global, although both can reach 127.0.0.1. Nor does it know the clouds' metadata
+addresses, some of which are public. And its results have changed between Python versions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _ISATAP: Final = frozenset({0x00005EFE, 0x02005EFE})  # the first half of an int
 
 
 class AddressClass(NamedTuple):
-    """Class of a non-public IP address, with the IPv4 addresses that an IPv6 address embeds."""
+    """The class of a non-public IP address, with the IPv4 addresses embedded in an IPv6 address."""
 
     name: str
     embedded: tuple[IPv4Address, ...] = ()  # embedded addresses, which it may reach
@@ -151,7 +151,7 @@ def _embedded_ipv4(ip: IPv6Address) -> Iterator[tuple[str, tuple[IPv4Address, ..
 def _local_nat64_candidates(bits: int) -> Iterator[IPv4Address]:
     """Yield every IPv4 address that a local NAT64 address (64:ff9b:1::/48) may embed.
 
-    RFC 6052 has one position per prefix length, and an address does not show its own prefix length. So every candidate
+    RFC 6052 has one position per prefix length, and an address does not show its prefix length, so every candidate
     counts. Octet 8 is always zero and is skipped.
     """
     without_octet_8 = (bits >> 64 << 56) | (bits & 0xFFFFFFFFFFFFFF)  # without octet 8

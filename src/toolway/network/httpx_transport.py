@@ -2,9 +2,9 @@
 
     async with httpx2.AsyncClient(transport=PinnedTransport(policy, ssl_context)) as client: …
 
-Connections are not reused: the pool of httpx2 identifies a connection by its address and would reuse it for another
-host name. A proxy of the environment is used as usual. It resolves names itself, so only IP literals in a URL can be
-checked before.
+Connections are not reused, because the pool of httpx2 identifies a connection by its address and would reuse it for
+another host name. The environment's proxy is used as usual. It resolves names itself, so only IP literals in a URL
+can be checked in advance.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class ModelAddress(NamedTuple):
 def parse_model_url(url: str) -> ModelAddress | None:
     """Return the address of an http or https URL.
 
-    Return None for other URLs, and for anything that could hide where it leads: a user, query, fragment, or `..`.
+    Return None for other URLs, and for URLs that could hide where they lead with a user, query, fragment, or `..`.
     """
     try:
         parts = urlsplit(url)

@@ -1,7 +1,8 @@
-"""Resolution of a host to allowed IP addresses, and the proxy that the environment sets.
+"""Resolves a host to allowed IP addresses, and finds the proxy that the environment sets.
 
-A name is resolved once per connection, and the connection uses the checked address, so a later, different DNS answer
-has no effect. Each name is resolved in its own thread, because a hanging lookup must only delay callers of that name.
+A name is resolved once per connection, and the connection uses the checked address, so a different DNS answer later
+has no effect. Each name is resolved in its own thread, because a hanging lookup must only delay the callers of that
+name.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def check_ip_literal(host: str, policy: NetworkPolicy) -> None:
 
 
 def parse_ip_literal(host: str) -> list[str]:
-    """Return the IP address that `host` spells out, even as 127.1 or 0x7f000001; [] for a name."""
+    """Return the IP address that `host` spells out, even as 127.1 or 0x7f000001, or [] for a name."""
     try:
         return system_lookup(host, socket.AI_NUMERICHOST)
     except OSError:

@@ -114,7 +114,7 @@ def _is_encoded(value: str) -> bool:
 
 
 def check_request(method: str, params: Json, headers: Mapping[str, str] | None = None) -> RequestError | None:
-    """Return the error of a modern request whose `_meta` or headers are not valid, or None.
+    """Return the error for a modern request whose `_meta` or headers are not valid, or None.
 
     `headers` have lower-case names; without them, only `_meta` is checked.
     """
@@ -136,7 +136,7 @@ def check_request(method: str, params: Json, headers: Mapping[str, str] | None =
 
 
 def _different_header(method: str, params: Json, version: Any, headers: Mapping[str, str]) -> str:
-    """Return how the headers for version, method and name differ from the body of the request, or "" if they agree."""
+    """Return how the version, method, and name headers differ from the request's body, or "" if they agree."""
     header = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     if header is None or header != version:
         return f"the {MCP_PROTOCOL_VERSION_HEADER} header does not match the version in params._meta"
@@ -150,7 +150,7 @@ def _different_header(method: str, params: Json, version: Any, headers: Mapping[
 
 
 def check_param_headers(input_schema: Any, arguments: Json, headers: Mapping[str, str]) -> RequestError | None:
-    """Return the error of a tool call whose `Mcp-Param-*` headers differ from its arguments, or None.
+    """Return the error for a tool call whose `Mcp-Param-*` headers differ from its arguments, or None.
 
     A schema with invalid header annotations is not checked, because clients do not send headers for it.
     """
@@ -224,7 +224,7 @@ def check_header_schema(input_schema: Any) -> str | None:
 
 
 def _header_properties(input_schema: Any) -> Iterator[tuple[tuple[str, ...], str, Json]]:
-    """Yield path, header name and schema of each property in an input schema whose argument an HTTP header repeats."""
+    """Yield path, header name, and schema of each property whose argument must be repeated in a header."""
     for path, schema in _schemas(input_schema):
         header = schema.get(X_MCP_HEADER_KEY)
         if path and isinstance(header, str):
@@ -234,8 +234,8 @@ def _header_properties(input_schema: Any) -> Iterator[tuple[tuple[str, ...], str
 def _schemas(root: Any) -> Iterator[tuple[tuple[str, ...] | None, Json]]:
     """Yield (path, schema) of a schema and of each schema nested in it. The path consists of property names.
 
-    The path is None if the schema does not describe a property of an object. References are not followed, so the walk
-    ends.
+    The path is None if the schema does not describe a property of an object. References are not followed, so this
+    always ends.
     """
     waiting: list[tuple[tuple[str, ...] | None, Any]] = [((), root)]
     while waiting:

@@ -1,13 +1,13 @@
 """JSON Schema validation that is skipped if its cost cannot be bounded.
 
-A server sends the schema and may make it slow on purpose: backtracking patterns, references that double at every level,
-branching recursion. Patterns run on a linear-time engine; those that it cannot evaluate are dropped, and the rest of
-the schema is validated. Before compilation the cost is counted with all references followed. A schema that is too
-expensive, or recursive in more than one position, is not evaluated at all. References to other documents are never
-followed. `$schema` sets the draft; the default is 2020-12. `format` is an annotation.
+A server sends the schema and may make it slow on purpose: backtracking patterns, references that double at every
+level, branching recursion. Patterns run on a linear-time engine; those that it cannot evaluate are dropped, and the
+rest of the schema is validated. Before compilation the cost is counted with all references followed. A schema that is
+too expensive, or recursive in more than one position, is not evaluated at all. References to other documents are
+never followed. `$schema` sets the draft; the default is 2020-12. `format` is an annotation.
 
-Whether a value matches is decided quickly. The library takes about 20 µs for each error that it describes, so errors
-are described only if their number is bounded too.
+Checking whether a value matches is fast. The library takes about 20 µs for each error that it describes, so errors
+are only described if their number is bounded too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _UNSUPPORTED_KEYWORDS: Final = ("$dynamicRef", "$recursiveRef", "$id", "id")  # 
 class SchemaValidator:
     """Validator for one JSON schema.
 
-    If the schema is too expensive, nothing is validated, and `skip_reason` says why. `dropped_patterns` are those that
-    are not validated, because only a backtracking engine could do it.
+    If the schema is too expensive, instances are not validated, and `skip_reason` says why. `dropped_patterns` are
+    patterns that are not checked, because only a backtracking engine could evaluate them.
     """
 
     def __init__(self, schema: Json) -> None:
@@ -58,7 +58,7 @@ class SchemaValidator:
 
     @property
     def max_values(self) -> int:
-        """Return how many JSON values an instance may have to be validated."""
+        """Return how many JSON values an instance may have if it is to be validated."""
         return MAX_VALIDATION_WORK // self._cost
 
     def is_too_large(self, instance: Any) -> bool:
@@ -68,9 +68,9 @@ class SchemaValidator:
     def is_valid(self, instance: Any, text_bytes: int = 0) -> bool:
         """Return False if `instance` violates the schema, or is too large to know.
 
-        True if it matches, or if the schema cannot be validated at all. `text_bytes` is the size of a JSON text that
-        holds `instance`, if known: it bounds the number of values. Raises `ValueError` if `instance` contains a value
-        that is not JSON, such as a date.
+        Return True if it matches, or if the schema cannot be used for validation at all. `text_bytes` is the size of
+        a JSON text that holds `instance`, if known, which bounds the number of values. Raises `ValueError` if
+        `instance` contains a value that is not JSON, such as a date.
         """
         validator, max_values = self._validator, MAX_VALIDATION_WORK // self._cost
         if validator is None:
@@ -94,7 +94,7 @@ class SchemaValidator:
 
 
 def find_schema_error(schema: Json) -> tuple[str, str] | None:
-    """Return (path, reason) if a schema is not valid JSON Schema, else None."""
+    """Return (path, reason) if a schema is not valid JSON Schema, or else None."""
     import jsonschema_rs
 
     try:
@@ -131,7 +131,7 @@ def _is_linear(pattern: str) -> bool:
 
 
 def schema_cost(schema: Json) -> int:
-    """Return an upper bound for the schema positions that one validation evaluates, with references followed.
+    """Return an upper bound on the schema positions that one validation evaluates, following references.
 
     Raises `ValueError` if the number is too large or cannot be bounded.
     """

@@ -65,8 +65,8 @@ encode_json = msgspec.json.Encoder().encode
 class InvalidMessage(Exception):
     """Raised for bytes that are not an acceptable JSON-RPC message.
 
-    `id` is set if the broken message still shows which request it answers. `code` and `hint` are set if the cause is
-    known more precisely than "unreadable".
+    `id` is set if the broken message still shows which request it answers. `code` and `hint` are set if a more
+    precise cause than "unreadable" is known.
     """
 
     def __init__(self, reason: str, id: MessageId | None = None, *, code: str = "", hint: str = "") -> None:
@@ -103,7 +103,7 @@ def encode_notification(method: str, params: Json) -> bytes:
 
 
 class RawResult(msgspec.Struct, frozen=True, gc=False):
-    """Result that is forwarded as received, not encoded again: the bytes `prefix` + `received` + `suffix` are sent."""
+    """A result that is forwarded as received, as the bytes `prefix` + `received` + `suffix`, not encoded again."""
 
     received: bytes | memoryview
     suffix: bytes
@@ -156,7 +156,7 @@ def parse_message(frame: bytes) -> Message:
 def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
     """Return (result, its bytes) of a small response to `id`, if written as `encode_json` does.
 
-    A fast path: None for any other message, which `parse_result` decodes.
+    This is a fast path. It returns None for any other message, which `parse_result` then decodes.
     """
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if len(frame) > SMALL_BYTES or not frame.startswith(begin):
@@ -228,12 +228,12 @@ def _no_yield() -> None:
 
 
 def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:
-    """Decode a large JSON-RPC message. To be called in a thread.
+    """Decode a large JSON-RPC message. Call this in a thread.
 
     `yield_loop` is called repeatedly to let the event loop run.
 
-    `items` names the requested list, such as "tools", if any: an item with too many values is then omitted and the rest
-    stay. Raises `InvalidMessage` if the bytes are not a valid message or exceed a limit.
+    `items` is the name of the requested list, such as "tools", if there is one. An item with too many values is then
+    left out, and the rest stay. Raises `InvalidMessage` if the bytes are not a valid message or exceed a limit.
     """
     try:
         return _build_message(decode_json_in_slices(frame, items, yield_loop))
@@ -301,10 +301,10 @@ _decode_last_key = msgspec.json.Decoder().decode  # strict but for duplicate key
 def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     """Decode a small JSON text that is written exactly as `encode_json` writes it.
 
-    None if it is not, or may exceed a limit.
+    Return None if it is written differently, or may exceed a limit.
 
-    Most programs write like this. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
-    steps together take half the time of a decoder that detects duplicate keys.
+    Most programs write JSON like this. If encoding the decoded value gives the very same bytes, it had no duplicate
+    keys. Both steps together take half the time of a decoder that detects duplicate keys.
     """
     size = len(data)
     if size > SMALL_BYTES:
@@ -363,7 +363,7 @@ _NODES_PER_SLICE: Final = 2000  # checked before the loop may run
 
 
 def _check_limits(root: Any, yield_loop: large_messages.YieldLoop = _no_yield) -> int:
-    """Check a decoded JSON value against the limits; return its number of keys. Raises `ValueError` beyond a limit."""
+    """Check a decoded JSON value against the limits, and return its number of keys. Raises `ValueError`."""
     keys = 0
     level = [root]
     for _ in range(MAX_DEPTH + 1):
@@ -446,7 +446,7 @@ def extract_id(frame: bytes) -> MessageId | None:
 
 
 def parse_error(body: Json) -> tuple[int, str, Any]:
-    """Return code, message and data of a JSON-RPC error object; defaults for invalid fields."""
+    """Return the code, message, and data of a JSON-RPC error object, with defaults for invalid fields."""
     code = body.get("code")
     message = body.get("message")
     return (

@@ -1,11 +1,11 @@
 """Large JSON messages: decoding in slices, and the size limits that are checked before decoding.
 
-A decoder creates all values of a message in one step and blocks every other task. So a large text is decoded in a
-thread, in slices of about a millisecond. A message with too many values is detected in its bytes and rejected before it
-is decoded.
+A decoder creates all of a message's values in one step and blocks every other task. So a large message is decoded in
+a thread, in slices of about a millisecond. A message with too many values is detected from its bytes, and rejected
+before it is decoded.
 
-`yield_loop` is called after each slice and releases the interpreter. Without it, a thread releases the interpreter only
-on request, 5 ms later, each time the loop returns from a system call.
+`yield_loop` is called after each slice and releases the interpreter. Without it, a thread releases the interpreter
+only on request, 5 ms later, each time the loop returns from a system call.
 
 Each slice is decoded strictly. Duplicate keys are not detected here: the last one wins, as in every decoder without
 that check.
@@ -115,9 +115,9 @@ def count_values(data: bytes, max_values: int, yield_loop: YieldLoop) -> ValueCo
 
 
 def drop_oversized_items(frame: bytes, items: str, max_values: int, yield_loop: YieldLoop) -> bytes:
-    """Replace each list item of more than `max_values` values in a response by a placeholder.
+    """Replace each list item of more than `max_values` values in a response with a placeholder.
 
-    `items` is the key of the list. A huge item then costs only itself and not the whole list. Raises `ValueError` if
+    `items` is the key of the list. A huge item then only costs itself, and not the whole list. Raises `ValueError` if
     `frame` is not a JSON-RPC response with such a list.
     """
     response = msgspec.json.decode(frame, type=_Members)
@@ -133,7 +133,7 @@ def drop_oversized_items(frame: bytes, items: str, max_values: int, yield_loop: 
 
 
 def _placeholder(item: msgspec.Raw) -> dict[str, Any]:
-    """Return the placeholder of a list item that is too large, with the item's name if that is in its first bytes."""
+    """Return the placeholder for a list item that is too large, with its name if that is in the first bytes."""
     name = _ITEM_NAME.search(bytes(item)[:SLICE_BYTES])
     text = name[1].decode("utf-8", "replace") if name else ""
     return {"name": text, "uri": text, "uriTemplate": text, OMITTED: True}

@@ -1,7 +1,7 @@
-"""Drops null arguments that a client sends for everything not set (`dropNulls`). No I/O.
+"""Drops null arguments, which some clients send for everything that is not set (`dropNulls`). No I/O.
 
-A null is removed if its property is optional and the schema of the property does not allow null. So a null with a
-meaning stays, and a missing required argument is still reported.
+A null is removed if its property is optional and the property's schema does not allow null. So a null with a meaning
+stays, and a missing required argument is still reported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _drop_within(value: Any, schema: Json, definitions: Json, depth: int) -> Any
 
 
 def _resolve(schema: Json, definitions: Json) -> Json:
-    """Return the definition that a schema refers to (`#/$defs/…`); the schema itself if it has no such reference."""
+    """Return the definition that a schema refers to (`#/$defs/…`), or the schema itself without a reference."""
     _, _, name = str(schema.get("$ref", "")).rpartition("/")
     for key in ("$defs", "definitions"):
         group = definitions.get(key)

@@ -3,7 +3,7 @@
 Such characters control a terminal, change the order in which text is shown, or hide text that a model reads and a
 user does not see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
 
-A separate module, so display code does not load the protocol.
+This is a separate module, so display code does not have to load the protocol.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HONEST_OR_UNPRINTABLE: Final = re.compile(f"({_HONEST})|{_UNPRINTABLE_CHARACTER
 
 
 def sanitize(text: str, limit: int) -> str:
-    """Remove control, direction and invisible characters from untrusted text; cut it to `limit` characters."""
+    """Remove control, direction, and invisible characters from untrusted text, and cut it to `limit` characters."""
     text = remove_invisible(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -69,7 +69,7 @@ def remove_invisible(text: str) -> str:
 
 
 def remove_controls(text: str) -> str:
-    """Return `text` without characters that control a terminal; tabs, newlines and carriage returns stay."""
+    """Return `text` without characters that control a terminal. Tabs, newlines, and carriage returns stay."""
     return _CONTROL.sub("", text)
 
 
@@ -135,7 +135,7 @@ def _escape(char: str) -> str:
 def browser_url_problem(url: str) -> str:
     """Return the reason why a browser must not open a URL that a server sent, or an empty string if it may.
 
-    With another scheme than http(s), such as `javascript:`, the server would choose the program that opens the URL.
+    With a scheme other than http(s), such as `javascript:`, the server could choose which program opens the URL.
     """
     try:
         parts = urlsplit(url)

@@ -1,8 +1,8 @@
-"""Schemas without the patterns that the linear-time engine cannot evaluate, such as look-aheads and back-references.
+"""Removes patterns from schemas that the linear-time engine cannot evaluate, such as look-aheads.
 
-A pattern that is dropped makes a schema accept more. That must hold for the whole schema: no value that the server's
-schema accepts may be rejected. Some keywords turn "more" around, for example `not`. Where such a keyword may contain a
-dropped pattern, directly or behind a reference, it is dropped or replaced too.
+Without a pattern, a schema must accept more values, never fewer: no value that the server's schema accepts may be
+rejected. Some keywords, such as `not`, turn this around. Where such a keyword may contain a dropped pattern, directly
+or behind a reference, the keyword is dropped or replaced too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Describes, for users and models, where arguments violate a JSON schema.
 
-A description names the position, what is wrong there and what the schema expects. It repeats names and types, never
-the value of an argument, which may be a secret. The server wrote the schema's strings: they are sanitized and
-cut.
+A description says where the problem is, what is wrong there, and what the schema expects. It repeats names and types,
+but never an argument's value, which may be a secret. The schema's strings come from the server, so they are sanitized
+and cut.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[Arg
 
 
 def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, str]:
-    """Return (problem, expected value, nearest allowed name) for a value that violates one schema keyword."""
+    """Return (problem, expected value, nearest allowed name) for a value that violates a schema keyword."""
     if keyword == "type":
         return f"is {_type_of(value)}", _join_types(facts["types"]), ""
     if keyword == "enum":
@@ -148,7 +148,7 @@ def _missing_property(root: Json, schema: Json, path: Sequence[str | int], name:
 def _no_alternative(root: Json, schema: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:
     """Yield the violations of a value that does not match `anyOf` or `oneOf`.
 
-    If only one alternative accepts the type of the value, its violations are more helpful than the list of all.
+    If only one alternative accepts the value's type, its violations are more helpful than a list of all alternatives.
     """
     alternatives: list[list[ValidationError]] = error.kind.as_dict().get("context", [])
     if not any(not each for each in alternatives):
@@ -196,7 +196,7 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 
 def _properties(root: Json, schema: Json) -> Json:
-    """Return the properties that a schema declares, by name; if it declares none, the properties of `root`."""
+    """Return the properties that a schema declares, by name, or those of `root` if it declares none."""
     return _own(schema) or _own(root)
 
 

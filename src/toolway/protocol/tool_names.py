@@ -41,7 +41,7 @@ def make_model_name(server: str, tool: str) -> str:
 def with_hash_suffix(name: str, server: str, tool: str) -> str:
     """Return `name` shortened to the limit of model providers, with a hash that makes it unique.
 
-    The hash is of server and tool.
+    The hash covers the server and tool.
     """
     digest = hashlib.sha256(f"{server}.{tool}".encode()).hexdigest()[:8]
     return f"{name[: MAX_MODEL_NAME - 9]}_{digest}"

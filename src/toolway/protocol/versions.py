@@ -1,4 +1,4 @@
-"""Protocol eras of MCP: version tables, request metadata, version negotiation, results of tools.
+"""MCP protocol eras: version tables, request metadata, version negotiation, and tool results.
 
 Modern (2026-07-28): every request carries client info and capabilities. Legacy (2024-11-05 to 2025-11-25):
 `initialize` sends them once. Bare: a server without a handshake, which knows `tools/list` and `tools/call` only.
@@ -93,7 +93,7 @@ def initialize_params(info: Json, capabilities: Json) -> Json:
 def select_modern_version(result: Json) -> str | None:
     """Return the newest modern protocol version that a `server/discover` result lists.
 
-    Return None if the result lists no modern version that we know.
+    Return None if the result lists no modern version that Toolway knows.
     """
     return _newest_common_version(result.get("supportedVersions"))
 
@@ -111,7 +111,7 @@ def version_from_error(code: int, data: Any) -> str | None:
 
 
 def agreed_legacy_version(result: Json) -> str | None:
-    """Return the protocol version in a legacy `initialize` result, or None if we do not know it."""
+    """Return the protocol version in a legacy `initialize` result, or None if Toolway does not know it."""
     version = result.get("protocolVersion")
     return version if isinstance(version, str) and version in HANDSHAKE_PROTOCOL_VERSIONS else None
 
@@ -141,10 +141,10 @@ def bare_call_params(params: Json) -> Json:
 
 
 def normalize_tool_result(result: Json, *, bare: bool) -> Json:
-    """Return `result` as a valid MCP tool result; unchanged if it is one.
+    """Return `result` as a valid MCP tool result, unchanged if it is one.
 
-    Any other object becomes the structured content, with its JSON as text. With `bare`, the server is one without a
-    handshake, whose results need not be MCP results: then only a list of content blocks counts as one.
+    Any other object becomes the structured content, with its JSON as text. `bare` means that the server has no
+    handshake, so its results need not be MCP results, and only a list of content blocks counts as one.
     """
     if bare:
         if _is_content(result.get("content")):

@@ -1,6 +1,6 @@
 """Secret stores, detection of likely secrets, and masking of known secrets in text.
 
-The libraries for encryption and keychains are loaded on first use.
+The encryption and keychain libraries are loaded on first use.
 """
 
 from toolway.secrets.detection import is_harmless_value, looks_like_secret, mask_secrets, remember_secret

@@ -1,8 +1,8 @@
-"""Masking of secrets that this process has used, and detection of likely secrets.
+"""Masks secrets that this process has used, and detects likely secrets.
 
-A secret is resolved late, for the one server that refers to it. But the server may repeat it, and that text appears in
-many outputs. So the code that resolves a secret adds it here, and the code that shows text masks it here. The secrets
-are in memory only.
+A secret is resolved late, for the one server that refers to it. But the server may repeat it in text that appears in
+many outputs. So the code that resolves a secret adds it here, and the code that shows text masks it with this module.
+The secrets are only kept in memory.
 
 Detection by name or format is for suggestions and warnings, never for security decisions.
 """

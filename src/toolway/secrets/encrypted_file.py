@@ -1,8 +1,9 @@
 """Secrets in one file, encrypted with AES-256-GCM, including their names.
 
-The key is derived from `$TOOLWAY_SECRETS_PASSPHRASE`, or else read from a file in another folder. A passphrase protects
-the secrets even if the whole disk is read. A key file protects them if only the encrypted file leaks: in a backup, a
-repository of settings, a support bundle. Against programs of the same user only a keychain or a passphrase helps.
+The key is derived from `$TOOLWAY_SECRETS_PASSPHRASE`, or else read from a file in another folder. A passphrase
+protects the secrets even if someone reads the whole disk. A key file protects them if only the encrypted file leaks,
+for example in a backup, a settings repository, or a support bundle. Only a keychain or a passphrase protects them
+from other programs of the same user.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SCRYPT_PARAMS: Final = {"n": 2**15, "r": 8, "p": 1}
 
 
 class EncryptedFileStore:
-    """`SecretStore` that keeps all secrets of a user in one encrypted file.
+    """A `SecretStore` that keeps all of a user's secrets in one encrypted file.
 
     Each change reads and replaces the whole file under a lock, so no process overwrites another one's change.
     """
@@ -173,9 +174,9 @@ def write_private_parts(file: Path, parts: Iterable[bytes]) -> None:
 
 
 def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Return the content of a file private to its user; create it with `make()` if missing.
+    """Return the content of a file that is private to its user. If it is missing, create it with `make()`.
 
-    If several processes create it concurrently, all return the content of the first. Raises `OSError` if the file
+    If several processes create it at the same time, all return the first one's content. Raises `OSError` if the file
     cannot be read or written.
     """
     with contextlib.suppress(FileNotFoundError):
@@ -209,8 +210,8 @@ def _new_private(file: Path, parts: Iterable[bytes]) -> Iterator[str]:
 def read_private(file: Path) -> bytes:
     """Return the content of `file`, and set its mode to 0600 if other users could read it.
 
-    A device such as /dev/null belongs to all programs: its mode is left alone. Raises `OSError` if the file cannot be
-    read.
+    A device such as /dev/null belongs to all programs, so its mode is left alone. Raises `OSError` if the file cannot
+    be read.
     """
     with open(file, "rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
@@ -232,6 +233,6 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _fsync_folder(folder: Path) -> None:
-    """Sync a folder to disk, without which a rename in it is not durable. Errors are ignored."""
+    """Sync a folder to disk, because a rename in it is not durable otherwise. Errors are ignored."""
     with contextlib.suppress(OSError):
         sync_folder(folder)

@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class Keychain:
-    """`SecretStore` that keeps each secret as an entry of the system keychain.
+    """A `SecretStore` that keeps each secret as an entry in the system keychain.
 
-    A keychain cannot list our entries. So the names of the secrets, which are not secret, are saved in a file.
+    A keychain cannot list Toolway's entries, so the names of the secrets, which are not secret, are saved in a file.
     """
 
     def __init__(self, backend: Any, names_file: Path) -> None:
@@ -97,7 +97,7 @@ def _create_backend(module: str, name: str) -> Any:
 
 
 def recorded_names(file: Path) -> frozenset[str]:
-    """Return the names of all secrets in the keychain, as recorded in `file`; empty if unreadable."""
+    """Return the names of all secrets in the keychain, as recorded in `file`, or nothing if it is unreadable."""
     try:
         found = json.loads(read_private(file))
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def recorded_names(file: Path) -> frozenset[str]:
 def run_with_timeout(seconds: float, operation: Callable[[], T]) -> T:
     """Run `operation` in a daemon thread and return its result.
 
-    Raises the exception of the operation, or `TimeoutError` after `seconds`; the thread is then abandoned.
+    Raises the operation's exception, or `TimeoutError` after `seconds`, in which case the thread is abandoned.
     """
     answers: list[T] = []
     failures: list[Exception] = []

@@ -1,8 +1,8 @@
 """Replaces secret values in text with `***`, in whatever form a program writes them.
 
-Text is searched as it is, then without its escapes (of JSON, URLs, HTML and source code), repeatedly, because escapes
-may be escaped again, and with its lines joined, because programs break long values into lines. The number of these
-steps is fixed, and each of them takes linear time.
+Text is first searched as it is. It is then searched without its escapes (of JSON, URLs, HTML, and source code),
+repeatedly, because escapes may be escaped again. It is also searched with its lines joined, because programs break
+long values into lines. The number of these steps is fixed, and each of them takes linear time.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ Mask = Callable[[str], str]
 def cut_text(text: str, limit: int) -> str:
     """Cut server text to at most `limit` characters plus `…`, before it is masked.
 
-    The `…` tells the masking where a secret may have been cut in two.
+    The `…` shows the masking code where a secret may have been cut in two.
     """
     return text if len(text) <= limit else f"{text[:limit]}{CUT}"
 
 
 def cut_bytes(data: bytes, limit: int) -> str:
-    """Cut `data` to at most `limit` bytes, as text, with `…` if it was cut. See `cut_text`."""
+    """Cut `data` to at most `limit` bytes, and return it as text, with `…` if it was cut. See `cut_text`."""
     shown = data[:limit].decode("utf-8", "replace")
     return shown if len(data) <= limit else f"{shown}{CUT}"
 
@@ -110,7 +110,7 @@ class _Replacer:
 
     @cached_property
     def _data(self) -> _FormSet[bytes]:
-        """The forms to look for in decoded text; computed for the first text with an escape or line break."""
+        """The forms to look for in decoded text. They are computed for the first text with an escape or line break."""
         return _FormSet({each for form in self._texts.forms for each in _decoded_forms(form)})
 
     def replace(self, text: str) -> str:
@@ -242,12 +242,12 @@ class _FormSet(Generic[AnyStr]):
         return sorted(found, key=lambda form: (-len(form), form)) if found else []
 
     def start_of_cut(self, text: AnyStr) -> int:
-        """Return where a cut-off secret begins at the end of `text` (4 or more characters); -1 if none."""
+        """Return where a cut-off secret (4 or more characters) begins at the end of `text`, or -1 if there is none."""
         starts = (_start_of_cut_form(text, form) for form in self.forms)
         return min((start for start in starts if start >= 0), default=-1)
 
     def end_of_cut(self, text: AnyStr) -> int:
-        """Return where a cut-off secret's rest (4 or more characters) ends at the start of `text`; -1 if none."""
+        """Return where the rest of a cut-off secret (4 or more characters) ends at the start of `text`, or -1."""
         return max((_end_of_cut_form(text, form) for form in self.forms), default=-1)
 
 
@@ -283,7 +283,7 @@ class _Step(NamedTuple):
 
 
 def _decoded_views(source: bytes) -> Iterator[tuple[bytes, list[_Step]]]:
-    """Yield `source` with joined lines, then with its escapes decoded, repeatedly, and the steps that led there."""
+    """Yield `source` with joined lines, then with escapes decoded, repeatedly, with the steps that led there."""
     data, steps = source, list[_Step]()
     if b"\n" in data:
         yield _join_lines(data, steps)

@@ -6,6 +6,6 @@ from toolway.errors import ToolwayError
 
 
 class SecretsError(ToolwayError):
-    """A secret store failed. The message never contains a secret."""
+    """Raised when a secret store fails. The message never contains a secret."""
 
     code = "E-SECRETS"

@@ -1,7 +1,7 @@
 """Secret values that this process holds per server: tokens, and secrets in its config entry.
 
-They must not leak through the server's results and definitions, so they are redacted in both. They are in memory
-only.
+They must not leak through the server's results and definitions, so they are redacted in both. They are only kept in
+memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class ServerSecrets:
     def add_token(self, value: str) -> None:
         """Add a caller's token for this server, or mark a known one as recently used.
 
-        If there are too many tokens, the one unused for longest is dropped. Values of the configuration entry are not.
+        If there are too many tokens, the one that has been unused for longest is dropped. Values from the
+        configuration entry are never dropped.
         """
         self._keep(self._tokens, value, MAX_TOKENS)
 
@@ -85,7 +86,7 @@ class ServerSecrets:
             self._environment, self._replace = found, None
 
     def set_names(self, names: Mapping[str, str]) -> None:
-        """Set which setting each value of the server's entry belongs to."""
+        """Set the name of the setting that each value in the server's entry belongs to."""
         self._names = dict(names)
 
     def named_values(self) -> list[tuple[str, str]]:

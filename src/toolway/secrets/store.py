@@ -1,6 +1,6 @@
-"""Secret stores: the protocol, and the choice between keychain and encrypted file.
+"""Secret stores: the interface, and the choice between the keychain and an encrypted file.
 
-The system keychain is used if it answers, else an encrypted file.
+The system keychain is used if it answers, and otherwise an encrypted file.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class SecretStore(Protocol):
 
 
 def open_store(environment: Mapping[str, str]) -> SecretStore:
-    """Return the secret store of this user: the system keychain, if one answers, and a file.
+    """Return this user's secret store: the system keychain, if one answers, and an encrypted file.
 
-    Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH. Raises
-    `SecretsError` if `$TOOLWAY_SECRETS` is invalid or requires a keychain and none answers, or if no home is known.
+    Secrets in the file are found even if there is a keychain, because they may have been saved over SSH. Raises
+    `SecretsError` if `$TOOLWAY_SECRETS` is invalid, if it requires a keychain and none answers, or if the home folder
+    is unknown.
     """
     data, state = (
         _require(data_folder(environment), "XDG_DATA_HOME"),
@@ -78,7 +79,7 @@ def _require(folder: Path | None, variable: str) -> Path:
 
 
 def check_secret_name(name: str) -> str:
-    """Return `name` if it is a valid secret name, else raise `SecretsError`.
+    """Return `name` if it is a valid secret name, or else raise `SecretsError`.
 
     The error does not contain the name, because the user may have typed the secret itself.
     """

@@ -1,3 +1,4 @@
-"""Observability: metrics, traces, log lines, recent calls, alerts.
+"""Observability: metrics, traces, log lines, recent calls, and alerts.
 
-Event sinks only; they never change a call."""
+Everything here is an event sink, and never changes a call.
+"""

@@ -1,21 +1,21 @@
-"""Alerts: conditions that a user must resolve, as events, files and webhook messages.
+"""Alerts: problems that a user must resolve, as events, files, and webhook messages.
 
-    login-needed      a server requires a login by a user, or a login ended
-    token-rejected    a server rejected the fixed token of its entry
-    rate-limited      a server asks to wait for several minutes or longer
-    server-down          a server failed too often, and is now restarted only rarely
-    outcome-unknown   a call may have run: check before it is repeated
-    audit             the audit log cannot be written, so calls are rejected
-    definition-on-hold   a definition of a server changed or is new, and needs review
-    cluster-database  the cluster database was changed without the cluster key
-    workflow-asks     a workflow run waits for a user's answer
-    workflow-stuck    a workflow run cannot continue
+    login-needed        a server requires a login by a user, or a login ended
+    token-rejected      a server rejected the fixed token in its entry
+    rate-limited        a server asked for a pause of several minutes or longer
+    server-down         a server failed too often, and is now restarted only rarely
+    outcome-unknown     a call may have run: check before you repeat it
+    audit               the audit log cannot be written, so calls are rejected
+    definition-on-hold  a server's definition changed or is new, and needs review
+    cluster-database    the cluster database was changed without the cluster key
+    workflow-asks       a workflow run is waiting for a user's answer
+    workflow-stuck      a workflow run cannot continue
 
 Parts add their own conditions (`PartCondition`).
 
-`AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
-is moved to `settled/` when the condition ends by itself. Otherwise the administrator deletes it. The number of files is
-limited to a few hundred: more of them do not help an administrator who reads none.
+`AlertDetector` derives alerts from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A
+file is moved to `settled/` when the problem clears by itself; otherwise the administrator deletes it. There are at
+most a few hundred files, because more would not help an administrator who reads none.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _log = logging.getLogger("toolway.alerts")
 
 
 def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert | None:
-    """Return the alert that an event causes, or None if no user has to act.
+    """Return the alert that an event causes, or None if no user needs to do anything.
 
     `restart` is the command that restarts a server, with `{}` for its name.
     """
@@ -186,7 +186,8 @@ def _format_wait(seconds: float) -> str:
 class AlertDetector:
     """Event sink that emits an `Alert` for each condition that a user must resolve, once per cause.
 
-    The same condition is reported again after it ended, or after a day. Never blocks; its memory is bounded.
+    The same condition is reported again if it returns after it ended, or after a day. The sink never blocks, and its
+    memory is bounded.
     """
 
     wants_attempts = False
@@ -221,7 +222,7 @@ class AlertDetector:
     def add_known(self, key: str, at: float) -> None:
         """Add an alert condition that an earlier run of the program reported at the time `at`.
 
-        This condition is not reported again now.
+        Until a day has passed, it is not reported again.
         """
         self._open.setdefault(key, at)
 
@@ -307,7 +308,7 @@ class AlertDelivery:
     """Event sink that writes a file for each alert and calls the webhook, if they are configured.
 
     Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file already exists is
-    not sent again, not even after a restart of the program.
+    not sent again, even after the program restarts.
     """
 
     wants_attempts = False
@@ -327,7 +328,7 @@ class AlertDelivery:
         self.link_of: Callable[[Alert], str] = lambda alert: ""  # URL of a page about an alert, for the webhook
 
     async def start(self) -> list[tuple[str, float]]:
-        """Start to deliver alerts. Return the key and the time of each alert that has a file already."""
+        """Start delivering alerts. Return the key and time of each alert that already has a file."""
         known = await asyncio.to_thread(self._known_alerts)
         self._task = asyncio.create_task(self._run())
         if self._webhook is not None:
@@ -335,7 +336,7 @@ class AlertDelivery:
         return known
 
     async def close(self) -> None:
-        """Wait at most 2 s until the queued alerts are written and sent, then stop. The rest is dropped."""
+        """Wait at most 2 s for the queued alerts to be written and sent, then stop. The rest is dropped."""
         if self._task is None:
             return
         with suppress(TimeoutError):
@@ -350,7 +351,7 @@ class AlertDelivery:
             await self._webhook.close()
 
     def on_call(self, event: CallFinished) -> None:
-        """Do nothing: an alert caused by a call arrives as a separate event."""
+        """Do nothing, because an alert caused by a call arrives as a separate event."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Alert | AlertResolved):
@@ -382,7 +383,7 @@ class AlertDelivery:
     def _write_file(self, folder: Path, alert: Alert) -> bool:
         """Write the file of an alert and return True.
 
-        A file of the same condition that is older than a day is replaced. Return False if a newer one exists, or if
+        A file for the same condition that is older than a day is replaced. Return False if a newer one exists, or if
         there are already `MAX_ALERTS` files.
         """
         files = _list_files(folder)

@@ -1,7 +1,7 @@
-"""Finished calls that wait to be counted: the event sinks of metrics and dashboard get them in batches.
+"""Finished calls that are waiting to be counted, because metrics and the dashboard get them in batches.
 
-A call only appends its event to a list. The sinks get the list if it holds 30 calls, after a second, or before they
-read, for example by a scrape or a request from the dashboard.
+A call only appends its event to a list. The sinks get the list when it holds 30 calls, after a second, or before they
+are read, for example by a scrape or a request from the dashboard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallBatch:
-    """Buffer of finished calls, which event sinks get in batches. Bounded in number and size."""
+    """A buffer of finished calls, which event sinks get in batches. Its number and size are limited."""
 
     def __init__(self) -> None:
         self.sinks: tuple[BatchSink, ...] = ()
@@ -55,7 +55,7 @@ class CallBatch:
                 _log.exception("event sink failed")
 
     def close(self) -> None:
-        """Deliver all calls that wait for their batch to the sinks, and stop the timer."""
+        """Deliver all waiting calls to the sinks, and stop the timer."""
         self.deliver()
         if self._timer is not None:
             self._timer.cancel()
@@ -82,7 +82,7 @@ def _shorten(text: str) -> str:
 def is_small(value: Any) -> bool:
     """Return True if the arguments of a call are small enough to be kept with the call.
 
-    The limits are 8192 characters and 200 values in all.
+    The limits are 8192 characters and 200 values in total.
     """
     chars_left, values_left, stack = MAX_ARGUMENT_CHARS, MAX_ARGUMENT_VALUES, [value]
     while stack:

@@ -1,12 +1,12 @@
-"""Log of a hub that a program uses as a library: calls under `toolway.calls`, servers under `toolway.servers`.
+"""The log of a hub in a program: calls under `toolway.calls`, servers under `toolway.servers`.
 
-    DEBUG    start and end of each call; a server that starts or is ready
+    DEBUG    start and end of each call; a server that is starting or ready
     INFO     a failed attempt that is followed by another one; a server that starts again or is ready after a failure
     WARNING  a server that fails or disconnects; a call that may have changed something; an alert
 
-Lines contain no arguments and no results, and secrets are masked. Calls pay nothing for a level that is off: the level
-for calls is read once, when the hub opens. A gateway has its own log (telemetry/logging.py); only the lines about
-attempts are the same.
+Lines contain no arguments and no results, and secrets are masked. A level that is off does not slow down calls,
+because the level for calls is read once, when the hub opens. A gateway has its own log (telemetry/logging.py); only
+the lines about attempts are the same.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HubLog:
     def on_error(self, exc: CallError, *, may_repeat: bool) -> None:
         """Log a failed call that may have run and must be checked. Other errors are only raised to the caller.
 
-        `may_repeat` means that the call does no harm if it is made again, such as one that only reads.
+        `may_repeat` means that making the call again is harmless, for example because it only reads.
         """
         if exc.executed == "unknown" and not may_repeat and _calls_log.isEnabledFor(logging.WARNING):
             _calls_log.warning(
@@ -105,9 +105,9 @@ class HubLog:
             self._log_server(logging.WARNING, event.server, f"{event.message} → {event.hint}")
 
     def _log_state(self, event: StateChanged) -> None:
-        """Log a state change of a server.
+        """Log a server's state change.
 
-        Repeated failures are logged as a warning once, and again when the server counts as failed.
+        Repeated failures are logged as a warning once, and again when the server counts as down.
         """
         server, new = event.server, event.new
         if new in ("backing_off", "failed") and event.state == "down":

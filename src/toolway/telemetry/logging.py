@@ -1,6 +1,6 @@
-"""Log lines of a gateway: text for a terminal, JSON for programs.
+"""A gateway's log lines: text for a terminal, JSON for programs.
 
-Every line is masked: secrets of this process, of server entries and of the environment never appear.
+Every line is masked: secrets from this process, from server entries, and from the environment never appear.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def configure_logging(
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Base of both formats: returns the fields of a record without secrets, control characters and long values."""
+    """Base of both formats. Returns a record's fields without secrets, control characters, and long values."""
 
     def __init__(self, mask: Callable[[str], str]) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class LogSink:
             _calls_log.log(level, outcome_of(event.code, event.executed).log_line, extra=_call_fields(event))
 
     def close(self) -> None:
-        """Log the refused calls that were counted and not logged yet."""
+        """Log the rejected calls that were counted but not logged yet."""
         self._refusals.flush()
 
     def on_event(self, event: Event) -> None:
@@ -209,7 +209,7 @@ def _log_rejected(found: RejectedCalls) -> None:
 
 
 def _call_fields(event: CallFinished) -> dict[str, Any]:
-    """Return the structured fields of the log line about a finished call.
+    """Return the structured fields of a finished call's log line.
 
     Trace and span id are named as in OpenTelemetry logs.
     """

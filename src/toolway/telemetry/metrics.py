@@ -61,8 +61,8 @@ _KNOWN_METHODS: Final = frozenset(
 class Metrics:
     """Event sink that counts calls, connections of servers and stalls of the event loop.
 
-    Never blocks; its memory is bounded. Finished calls arrive in batches; reading `store` first counts those that wait
-    for their batch.
+    The sink never blocks, and its memory is bounded. Finished calls arrive in batches, so reading `store` first
+    counts those that are still waiting.
     """
 
     wants_attempts = False
@@ -126,7 +126,7 @@ class Metrics:
 
 
 class RunMetrics:
-    """Counters of workflow runs and their steps. The number of workflows is bounded; the rest is `_other`."""
+    """Counters for workflow runs and their steps. Beyond a limit, workflows are counted as `_other`."""
 
     def __init__(self) -> None:
         self.states: Counter[tuple[str, str]] = Counter()  # (workflow, state that a run reached)
@@ -158,7 +158,7 @@ class RunMetrics:
 
 
 class MetricsStore:
-    """Counters of calls by (server, method, tool), counters of each server, and counts of its calls per minute."""
+    """Counters for calls by (server, method, tool), counters for each server, and its calls per minute."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str, str], CallSeries] = {}
@@ -289,7 +289,7 @@ def _known_method(method: str) -> str:
 class ServerSeries:
     """Counters of one server: seconds per call phase, connects, disconnects, calls not sent, approvals.
 
-    A call is not sent if its result is from the cache, a replay or an identical call in flight.
+    A call is not sent if its result comes from the cache, a replay, or an identical call in flight.
     """
 
     __slots__ = ("approvals", "connects", "disconnects", "phases", "series_count", "sources")
@@ -368,7 +368,7 @@ class CallSeries:
             histogram.exemplars[bucket] = Exemplar(event.trace_id, event.span_id, seconds, event.started_at + seconds)
 
     def total(self) -> DurationHistogram:
-        """Return one duration histogram that sums up the histograms of all outcomes."""
+        """Return one duration histogram that adds up the histograms of all outcomes."""
         total = DurationHistogram()
         for histogram in self.outcomes.values():
             total.merge(histogram)
@@ -416,7 +416,7 @@ class DurationHistogram:
 
 
 class Exemplar:
-    """Example call of a histogram bucket: duration, end time, trace id and span id."""
+    """An example call for a histogram bucket: duration, end time, trace id, and span id."""
 
     __slots__ = ("at", "seconds", "span", "trace")
 
@@ -442,7 +442,7 @@ class _MinuteCounts:
 
 
 class MinuteStats:
-    """Number of calls, errors and latencies of one server per minute."""
+    """One server's calls, errors, and latencies per minute."""
 
     __slots__ = ("_minutes",)
 
@@ -520,7 +520,8 @@ def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
 def latency_percentile(latencies: list[int], quantile: float) -> float | None:
     """Return the latency in seconds at a quantile such as 0.95, or None if there were no calls.
 
-    `latencies` counts the calls per bucket of `LATENCY_BOUNDS_S`. The result is the middle of the bucket that is hit.
+    `latencies` counts the calls per bucket of `LATENCY_BOUNDS_S`. The result is the middle of the bucket that
+    contains the quantile.
     """
     target, seen = quantile * sum(latencies), 0
     if not target:

@@ -1,6 +1,6 @@
-"""Export of traces and metrics to an OTLP collector: endpoint, sampling, shutdown.
+"""Exports traces and metrics to an OTLP collector: endpoint, sampling, shutdown.
 
-Imported only if enabled. Spans are queued (at most 2,048) and dropped beyond that. A call never waits for the
+This is imported only if it is enabled. Up to 2,048 spans are queued, and more are dropped. A call never waits for the
 collector.
 """
 
@@ -139,10 +139,9 @@ class MetricsPusher:
 
 
 async def run_with_deadline(work: Callable[[], object]) -> None:
-    """Run `work` in a daemon thread and wait for it, at most 5 s. Its errors are ignored.
+    """Run `work` in a daemon thread and wait at most 5 s for it. Its errors are ignored.
 
-    After that time the thread is abandoned. The interpreter does not wait for it on exit, unlike for executor
-    threads.
+    After that time, the thread is abandoned. Unlike executor threads, it does not delay the interpreter's exit.
     """
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 

@@ -1,7 +1,7 @@
 """Ring buffers of recently finished calls, from which administrators list and inspect calls.
 
-One buffer holds the newest calls. A second one holds the newest failed calls, so many successful calls do not
-displace them.
+One buffer holds the newest calls, and a second one the newest failed calls, so many successful calls cannot displace
+them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RecentCalls:
     def _newest_first(self) -> Iterator[CallFinished]:
         """Yield all stored calls, newest first.
 
-        Failed calls that are no longer in the buffer of all calls are last.
+        Failed calls that are no longer in the buffer of all calls come last.
         """
         yield from reversed(self._all)
         oldest = self._all[0].started_at + self._all[0].seconds if self._all else 0.0
@@ -101,7 +101,7 @@ class RecentCalls:
 def call_to_json(event: CallFinished) -> Json:
     """Return a finished call as a JSON object for a list of calls, without its attempts.
 
-    Error messages are not masked: the code that calls this must hide secrets in them.
+    Error messages are not masked, so the caller of this function must hide secrets in them.
     """
     return {
         "id": event.id,

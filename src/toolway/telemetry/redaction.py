@@ -1,13 +1,13 @@
 """Redaction of everything that is stored for later: all rules, in this one file.
 
-1. A value becomes a placeholder if its name usually names a secret (`password`, `api_key`, …) or is configured as one.
-2. A string with the form of a token (`ghp_…`, a JWT, a private key) becomes a placeholder, independent of its name.
-3. Secrets that this process has fetched are hidden inside every text (`secrets/detection.py`).
-4. Password and query of a URL are hidden, because queries often carry tokens.
-5. Values that are too deep, too wide or too long are cut, with a mark.
+1. A value becomes a placeholder if its name usually names a secret (`password`, `api_key`, …) or is configured as
+one. 2. A string with the form of a token (`ghp_…`, a JWT, a private key) becomes a placeholder, independent of its
+name. 3. Secrets that this process has fetched are hidden inside every text (`secrets/detection.py`). 4. Password and
+query of a URL are hidden, because queries often carry tokens. 5. Values that are too deep, too wide or too long are
+cut, with a mark.
 
-A placeholder is a keyed hash of the value, with a key of the log. Equal values have equal placeholders, but without the
-key the value cannot be found by trial.
+A placeholder is a keyed hash of the value, with a key that belongs to the log. Equal values have equal placeholders,
+but without the key, the value cannot be found by trial and error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Redactor:
     """Removes secrets from JSON values and strings before they are stored, and limits their size."""
 
     def __init__(self, key: bytes, names: Collection[str] = (), max_text_chars: int = MAX_TEXT_CHARS) -> None:
-        """Create a redactor. `key` is the secret key of the hashes in placeholders.
+        """Create a redactor. `key` is the secret key for the hashes in placeholders.
 
-        `names` are more field names whose values are secret, configured by the administrator. A string is cut after
+        `names` are additional field names, set by the administrator, whose values are secret. A string is cut after
         `max_text_chars` characters.
         """
         self._max_text_chars = max_text_chars
@@ -56,7 +56,7 @@ class Redactor:
     def redact(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Return a copy of a JSON value without secrets and of bounded size.
 
-        `name` is the field that holds the value: if it names a secret, the whole value is replaced.
+        `name` is the field that holds the value. If it names a secret, the whole value is replaced.
         """
         if self._is_secret_name(name) and value not in (None, "", True, False):
             return self.placeholder(value)

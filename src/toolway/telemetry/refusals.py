@@ -1,8 +1,8 @@
-"""Counts repeated refusals of one caller instead of repeating them, to keep a client from filling a log with them.
+"""Counts a caller's repeated rejections instead of logging each, so a client cannot fill a log with them.
 
-The first `FIRST_REFUSALS` of a caller and reason are reported one by one. Those that follow are counted, and the count
-is reported every `INTERVAL_S` seconds and at the end: no refusal is left out of it. After an interval without such a
-refusal, the next ones are reported one by one again.
+The first `FIRST_REFUSALS` rejections for a caller and reason are reported one by one. Later ones are counted, and the
+count is reported every `INTERVAL_S` seconds and at the end, so it includes every rejection. After an interval without
+such a rejection, the next ones are reported one by one again.
 
     1.0 s   caller k1   E-DENIED bank.pay                          ten of these
     9.0 s   caller k1   990 times: E-DENIED bank.pay 985, E-NOT-FOUND x.y 5
@@ -30,7 +30,7 @@ _MAX_NAME_CHARS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RejectedCalls:
-    """Number of refusals of one caller in an interval, by reason and tool."""
+    """How many of one caller's calls were rejected in an interval, by reason and tool."""
 
     caller: str
     count: int
@@ -45,7 +45,7 @@ class _Caller:
 
 
 def is_rejected(event: CallFinished) -> bool:
-    """Return True if a call ended before anything was sent for it: it was denied, unknown, invalid or over a limit."""
+    """Return True if a call ended before anything was sent: it was denied, unknown, invalid, or over a limit."""
     return event.executed == "no" and not event.attempts and error_code(event.code) != ""
 
 
@@ -53,7 +53,7 @@ class RefusalCounter:
     """Decides which rejected calls are reported individually, and counts the rest."""
 
     def __init__(self, report: Callable[[RejectedCalls], None], now: Callable[[], float] = time.monotonic) -> None:
-        """Create the counter. `report` gets the count of each caller at the end of an interval."""
+        """Create the counter. `report` gets each caller's count at the end of an interval."""
         self._report = report
         self._now = now
         self._callers: dict[str, _Caller] = {}
@@ -61,7 +61,7 @@ class RefusalCounter:
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, caller: str, reason: str, tool: str = "") -> bool:
-        """Return True if a refusal is to be reported by itself. Else it is counted."""
+        """Return True if a rejection should be reported on its own. Otherwise, count it."""
         now = self._now()
         if not self._callers:
             self._began = now

@@ -7,9 +7,10 @@
     invoke_agent MODEL ─▶ chat MODEL
                        └▶ execute_tool TOOL ─▶ the call to the tool
 
-The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is
-passed on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain
-no argument, result or error text, because such text may be confidential. Imported only if traces are enabled.
+The parent context is read from the caller's `_meta`, or in a library from the calling program's current context. It
+is passed on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They
+contain no argument, result, or error text, because such text may be confidential. This module is imported only if
+traces are enabled.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ITEM_NUMBER: Final = re.compile(r"\[\d+\]")
 
 
 class DownstreamRequest(Protocol):
-    """Interface of the client request that caused a call, with the properties that trace attributes need."""
+    """The client request that caused a call, with the properties that trace attributes need."""
 
     @property
     def requested_name(self) -> str: ...  # tool, prompt or resource, as the client named it
@@ -100,11 +101,11 @@ class OtelTracer:
     def start_run(
         self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
     ) -> RunTrace | None:
-        """Start the span of a workflow run in this process; None if the run is not recorded.
+        """Start the span of a workflow run in this process. Return None if the run is not recorded.
 
-        A run that was started in a trace (`parent`) belongs to it. Otherwise, with a sample ratio, the trace id follows
-        from the id of the run. So all processes that execute the run, one after the other, add to the same trace, or
-        none of them does.
+        A run that was started within a trace (`parent`) belongs to that trace. Otherwise, if there is a sample ratio,
+        the trace id is derived from the run's id. So either all processes that execute the run, one after another,
+        add to the same trace, or none of them does.
         """
         caller = _parent_context({otel_attributes.TRACEPARENT_KEY: parent}) if parent is not None else None
         if caller is not None:
@@ -128,8 +129,8 @@ class OtelTracer:
     def skip_trace(self, *, in_library: bool) -> str | None:
         """Return an unsampled `traceparent` to send if a call is left out of the traces, or None if it may be recorded.
 
-        Called before anything else is built for a call whose caller sent no trace context. After None, `start_trace`
-        must follow. `in_library` means that the call may belong to the current trace of the program.
+        This is called first for a call whose caller sent no trace context. If it returns None, call `start_trace`
+        next. `in_library` means that the call may belong to the program's current trace.
         """
         ratio = self._sample_ratio
         if ratio is None or (in_library and trace.get_current_span().get_span_context().is_valid):
@@ -183,7 +184,7 @@ class RunTrace:
         return _carrier_of(self._span)[otel_attributes.TRACEPARENT_KEY]
 
     def end(self, state: str) -> None:
-        """End the span of the workflow run; `state` is the state of the run when this process stops executing it."""
+        """End the span of the workflow run. `state` is the run's state when this process stops executing it."""
         _end_run_span(self._span, state)
 
 
@@ -217,7 +218,7 @@ class NoopTrace:
         return _with_trace_context(call, {otel_attributes.TRACEPARENT_KEY: _unsampled_context()})
 
     def end(self, event: CallFinished) -> None:
-        """Do nothing: a call that is not sampled has no spans to end."""
+        """Do nothing, because a call that is not sampled has no spans to end."""
 
 
 def _unsampled_context() -> str:
@@ -350,9 +351,9 @@ def _call_attributes(call: Call, target: str) -> dict[str, Any]:
 
 
 def _set_status(span: Span, code: str, executed: Executed, rpc_code: int | None) -> None:
-    """Set the error status of a span, if the outcome counts as a failure.
+    """Set the error status of a span if the outcome counts as a failure.
 
-    The attribute `error.type` is the server's JSON-RPC error code if there is one, else `code`.
+    The attribute `error.type` is the server's JSON-RPC error code if there is one, or else `code`.
     """
     if not outcome_of(code, executed).is_failure:
         return

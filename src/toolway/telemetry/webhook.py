@@ -1,8 +1,8 @@
-"""Webhook notification for each alert, and for checkpoints of the audit log. Imported only if one is configured.
+"""Sends a webhook message for each alert and each audit log checkpoint. Imported only if configured.
 
-One POST of a JSON object; chat programs display its `text`. Failed requests are retried a few times with exponential
-backoff, unless the response status says that a retry is useless. Redirects are not followed, and the network policy
-applies to the address.
+Each message is one POST of a JSON object, whose `text` chat programs display. Failed requests are retried a few times
+with exponential backoff, unless the response status says that a retry is useless. Redirects are not followed, and the
+network policy applies to the address.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Webhook:
         self._wakeup.set()
 
     async def drained(self) -> None:
-        """Wait until every queued webhook message was sent or dropped."""
+        """Wait until every queued webhook message has been sent or dropped."""
         await self._idle.wait()
 
     async def _run(self) -> None:
