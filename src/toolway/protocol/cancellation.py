@@ -1,13 +1,15 @@
 """Cancellation of a request: `notifications/cancelled`, and the path of a cancelled call.
 
-A call is cancelled by cancelling its task:
+A call takes this path when it is cancelled:
 
 1. The client leaves or sends the notification. A closed connection ends the exchange (http/server_connection.py).
    The notification is matched to its request (gateway/mcp/legacy_sessions.py, gateway/mcp/stdio.py); if another node
    has the request, through the change feed (cluster/sessions.py).
-2. The task of the call is cancelled in the middleware chain. hub/instrumentation.py reports it (`on_cancelled`).
-3. `request` of the transport ends. If the request was sent, `_notify_cancelled` of the transport sends the
-   notification to the server. A modern HTTP server gets none: there, the closed connection is the cancellation.
+2. On the fast path, the flight is told (`Flight.left`, hub/flight.py). In the pipeline, the call's task is cancelled,
+   and hub/instrumentation.py reports it (`on_cancelled`).
+3. The transport gives up the request. If it was sent, it sends the notification to the server: `_notify_cancelled`
+   over HTTP, `MessageStream.abandon` over stdio and WebSocket. A modern HTTP server gets none: there, the closed
+   connection is the cancellation.
 
 A server cancels its own requests to the client in the same way (upstream/transports/http_streams.py).
 """
