@@ -93,7 +93,7 @@ class Bus:
         """Connect to NATS, and reconnect after every loss until `close`.
 
         `credentials` is a NATS `.creds` file. User and password may also be part of the server URLs. Raises `OSError`
-        or `ValueError` if that file is not readable or invalid, `nats.errors.Error` if NATS rejects the connection.
+        or `ValueError` if that file is unreadable or invalid, and `nats.errors.Error` if NATS rejects the connection.
         """
         auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials is not None else {}
         connection = NatsConnection()
@@ -180,7 +180,7 @@ class Bus:
     def _warn_unreadable(self, kind: str) -> None:
         """Log a warning about an unreadable message, at most once a minute.
 
-        So a flood of messages cannot flood the log.
+        A flood of messages therefore cannot flood the log.
         """
         now = asyncio.get_running_loop().time()
         if now - self._warned_at >= WARNING_INTERVAL_S:

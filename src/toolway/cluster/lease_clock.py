@@ -71,5 +71,5 @@ class LeaseClock:
         return self._epoch if now < self._granted_at + self._settings.hold else None
 
     def expires_at(self) -> float:
-        """Return when the lease ends unless it is renewed."""
+        """Return when the lease ends if it is not renewed."""
         return self._granted_at + self._settings.hold

@@ -1,7 +1,7 @@
 """Tool, prompt and resource lists of each server, stored by its owner for all nodes.
 
-An owner writes with its fence, a number that grows with each new owner. So a former owner that has not noticed its
-loss yet changes nothing.
+An owner writes with its fence, a number that grows with each new owner, so a former owner that has not noticed its
+loss yet cannot change anything.
 """
 
 from __future__ import annotations

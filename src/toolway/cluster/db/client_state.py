@@ -139,7 +139,7 @@ class SessionStateStore:
     async def load_many(self, tenant: str, ids: Collection[str]) -> Mapping[str, SessionState]:
         """Return the stored state of these sessions, by session id; sessions without a row are left out.
 
-        For hundreds of ids, not thousands.
+        Call this with hundreds of ids, not thousands.
         """
         query = select(SessionRow.id, SessionRow.facts).where(SessionRow.tenant == tenant, SessionRow.id.in_(ids))
         async with self._engine.connect() as db:

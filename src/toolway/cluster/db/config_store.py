@@ -149,7 +149,7 @@ class ConfigStore:
     async def _try_commit(self, tenant: str, base_revision: int, change: ConfigDiff, digest: str | None) -> int:
         """Write a configuration change in one transaction and return its revision.
 
-        Return 0, with nothing written, if another writer changed the configuration since `base_revision`.
+        Return 0 without writing anything if another writer changed the configuration since `base_revision`.
         """
         rows = await asyncio.to_thread(self._encrypt_entries, tenant, change.entries)
         async with self._engine.begin() as db:
@@ -232,7 +232,7 @@ class ConfigStore:
         ]
 
     def _decrypt_entries(self, tenant: str, rows: Sequence[Any]) -> tuple[dict[str, ConfigEntry], dict[str, int]]:
-        """Sum the marks (keyed hashes) of the stored server rows that a change replaces or removes.
+        """Return the decrypted server entries in these rows, and their marks (keyed hashes).
 
         Rows that no node has written are reported and left out.
         """

@@ -249,7 +249,7 @@ def _begin_sqlite(connection: Connection) -> None:
 async def upgrade_schema(engine: AsyncEngine) -> None:
     """Upgrade the tables to this version's schema, or keep a newer compatible one.
 
-    Several nodes may do so at once. Raises `ConfigError` if the schema is too new or too old for this version.
+    Several nodes may call this at once. Raises `ConfigError` if the schema is too new or too old for this version.
     """
     async with engine.begin() as db:
         await upgrade_locked(db)

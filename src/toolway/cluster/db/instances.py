@@ -105,7 +105,7 @@ class InstanceStore:
     async def claim(self, instance: ServerInstance, node: str, epoch: int) -> int | None:
         """Make `node` the owner of a server instance. Return the fence, the new ownership number.
 
-        None if another node owns the instance or the lease of `node` has ended.
+        Return None if another node owns the instance or the lease of `node` has ended.
         """
         claimed = await self.claim_many([instance], node, epoch)
         return claimed[0].fence if claimed else None

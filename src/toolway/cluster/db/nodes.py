@@ -77,7 +77,7 @@ class NodeStore:
     async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
         """Renew the lease of a node. Return False if it has already ended and cannot be renewed.
 
-        Other nodes may have claimed its servers since.
+        If it has ended, other nodes may already have claimed the node's servers.
         """
         async with self._autocommit.begin() as db:
             has_lease = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > db_now())

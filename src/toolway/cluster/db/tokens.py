@@ -191,7 +191,7 @@ class DbTokenStore:
     async def reserve_refresh(self, upstream: str, principal: str, seconds: float) -> str | None:
         """Reserve the right to refresh a login's token for `seconds`; return the reservation id.
 
-        None if another node holds the reservation.
+        Return None if another node holds the reservation.
         """
         reservation = secrets.token_hex(8)
         async with self._engine.begin() as db:
