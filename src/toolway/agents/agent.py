@@ -137,9 +137,9 @@ class Agent:
         journal: str | os.PathLike[str] | Workflows | None = None,
         model_urls: Sequence[str] = (),
     ) -> Self:
-        """Create an agent from settings in a file, or stored with an earlier run.
+        """Create an agent from settings in a file, or from settings stored with an earlier run.
 
-        Addresses in them get an API key only if the configuration lists them, or `model_urls`.
+        Addresses in the settings receive an API key only if the configuration or `model_urls` lists them.
         """
         agent = cls(settings.model, hub, journal=journal)
         agent.settings, agent._model_urls = settings, tuple(model_urls)
@@ -233,15 +233,16 @@ class AgentRun:
     async def approve(self, step: str | None = None, *, yes: bool = True, note: str = "", by: str = "") -> None:
         """Approve the tool call that the run waits for, or deny it if `yes` is False.
 
-        `step` comes from the `asks` event; it may be left out if this run has only one question. `by` is who decided.
+        `step` comes from the `asks` event, and may be left out if this run has only one question. `by` is the name of
+        whoever decided.
         """
         run, path = self._split(step)
         await self._workflows.answer(run, path, {"yes": yes, "note": note}, by=by)
 
     async def settle(self, step: str | None = None, *, happened: bool, by: str = "") -> None:
-        """State whether a tool call with an unknown outcome ran (`happened`), to let the run continue.
+        """Record whether a tool call with an unknown outcome ran (`happened`), so the run can continue.
 
-        Needed if the agent has `on_unknown="ask"`.
+        This is needed if the agent has `on_unknown="ask"`.
         """
         run, path = self._split(step)
         await self._workflows.settle(run, path, happened=happened, by=by)
@@ -329,11 +330,10 @@ def _model_access(hub: Hub, model_urls: Sequence[str]) -> ModelAccess:
 
 
 def check_agent(settings: AgentSettings, access: ModelAccess, models: Mapping[str, Model] | None = None) -> Model:
-    """Return a run's model. Raise `AgentError` without its package, API key, or known price.
+    """Return a run's model. Raise `AgentError` if its package, its API key, or a known price is missing.
 
-    It cannot be used either if the settings name an address that must not get the API key.
-
-    The agents that it may call are checked too.
+    This also raises if the settings name an address that must not receive the API key. The agents that it may call are
+    checked too.
     """
     require_package()
     from toolway.agents.prices import require_price

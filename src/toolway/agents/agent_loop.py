@@ -116,7 +116,7 @@ def _facts_of(model: JournalledModel, toolset: HubToolset) -> Json:
 
 
 def _check_output(validator: SchemaValidator, output: Json) -> Json:
-    """Return the output if it matches the schema. Raises `ModelRetry`, which states the violation for the model."""
+    """Return the output if it matches the schema. Otherwise raise `ModelRetry`, which tells the model what is wrong."""
     problem = validator.validate(output)
     if problem is not None:
         raise ModelRetry(f"the output does not match its schema: {problem}")
@@ -124,7 +124,7 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
 
 
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
-    """Return the tools that the agent may use, by `server.tool`, without servers that are late.
+    """Return the tools that the agent may use, by `server.tool`, leaving out servers that respond too late.
 
     Tools that start agents are left out: an agent cannot start itself, and all its requests count against its budget.
     """

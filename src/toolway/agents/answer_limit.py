@@ -1,7 +1,7 @@
-"""Bound on the bytes of an answer while it is read, for the HTTP clients of pydantic-ai and for boto3.
+"""Limits how many bytes of an answer are read, for pydantic-ai's HTTP clients and for boto3.
 
-A provider that never stops sending must not fill the memory. The SDK clients have no such limit. Answers are
-requested without compression, and compressed ones are refused: a few bytes of them can become many.
+A provider that never stops sending must not fill the memory, and the SDK clients have no such limit. Answers are
+requested without compression, and compressed ones are rejected, because a few compressed bytes can become many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _RefusedRead(httpx2.ReadError, _RefusedAnswer):
 def limit_answers(model: Model) -> None:
     """Make a model's HTTP client request uncompressed answers, and stop at the size limit.
 
-    Call it before each request: the client may have been replaced since the last one.
+    Call this before each request, because the client may have been replaced since the last one.
     """
     provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
     client = getattr(provider, "_own_http_client", None)
@@ -48,7 +48,10 @@ def limit_answers(model: Model) -> None:
 
 
 def find_refusal(error: BaseException) -> str | None:
-    """Return why the answer to a request was not read to its end: it is too large, or compressed. Else None."""
+    """Return why a request's answer was not read to its end, or None if it was.
+
+    It is not read to its end if it is too large or compressed.
+    """
     refused = find_cause(error, _RefusedAnswer)
     return None if refused is None else str(refused)
 

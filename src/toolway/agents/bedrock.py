@@ -1,4 +1,4 @@
-"""Models of Amazon Bedrock, whose client is boto3's: it sends a request once, and to checked addresses only."""
+"""Amazon Bedrock's models. Their client, boto3, sends each request once, and only to checked addresses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CONNECT_TIMEOUT_S: Final = 60.0
 
 
 def create_bedrock(settings: AgentSettings, access: ModelAccess) -> Provider[Any]:
-    """Return the provider of Amazon Bedrock. boto3 finds region and credentials.
+    """Return the provider for Amazon Bedrock. boto3 finds the region and credentials.
 
-    Raises `AgentError` if the settings name an address that must not get them.
+    Raises `AgentError` if the settings name an address that must not receive them.
     """
     config = Config(
         retries=ONE_ATTEMPT,
@@ -55,7 +55,7 @@ def create_bedrock(settings: AgentSettings, access: ModelAccess) -> Provider[Any
 def _check_connections(client: Any, policy: NetworkPolicy) -> None:
     """Make a boto3 client connect only to addresses that the policy allows, as they were resolved for the check.
 
-    A proxy of the environment is used as it is, as by every other client.
+    A proxy from the environment is used as it is, as in every other client.
     """
 
     def checked(pool: Any) -> Any:

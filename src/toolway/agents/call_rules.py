@@ -1,6 +1,6 @@
-"""Rules for an agent run's tool calls: what is called, what needs approval, what is rejected.
+"""Rules for an agent run's tool calls: what is called, what needs approval, and what is rejected.
 
-All state follows from the order of the calls and their outcomes, so a replay decides the same again.
+All state follows from the order of the calls and their outcomes, so a replay makes the same decisions again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_REVIEW_CHARS: Final = 65_536  # of a call that a user must approve
 
 
 class CallDecision(NamedTuple):
-    """Decision about a tool call. `text` is the question for the user, or the reason for the model."""
+    """The decision on a tool call. `text` is the question for the user, or the reason for the model."""
 
     action: Literal["call", "approve", "refuse"]
     text: str = ""
@@ -78,13 +78,16 @@ class CallRules:
         return f"{text}\n\n[That was the last of your {self._settings.budget.calls} calls. Give your answer now.]"
 
     def find_surplus(self, place: int) -> str | None:
-        """Return the refusal for the model if a call, at this place in an answer, is one too many; else None."""
+        """Return the rejection for the model if a call at this place in an answer is one too many, or else None."""
         if place <= MAX_CALLS_OF_TURN:
             return None
         return f"did not run: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
 
     def reserve(self, turn: int) -> str | None:
-        """Count a tool call against the budget; return the refusal for the model if no call is left, else None."""
+        """Count a tool call against the budget.
+
+        If no call is left, return the rejection for the model, or else None.
+        """
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
             self._used_up_in = turn if self._used_up_in is None else self._used_up_in
@@ -93,9 +96,9 @@ class CallRules:
         return None
 
     def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
-        """Decide about a call that the model wants: make it, ask a user first, or reject it.
+        """Decide on a call that the model wants: make it, ask a user first, or reject it.
 
-        A user sees the whole call. One that is too long to be read is refused.
+        A user sees the whole call, so a call that is too long to read is rejected.
         """
         decision = self._decide(tool, args, effect, turn)
         size = len(decision.text)
@@ -159,7 +162,7 @@ class CallRules:
     def add_unknown(self, tool: str, args: Json) -> None:
         """Record a tool call that may have run, because its outcome is unknown.
 
-        If the model requests it again, a user is asked, or it is refused.
+        If the model requests it again, a user is asked, or the call is rejected.
         """
         self._unknown.add(_digest(tool, args))
 

@@ -1,6 +1,6 @@
-"""Events of agent runs: text, calls, results and questions, in order.
+"""Events of agent runs, in order: text, calls, results, and questions.
 
-After a crash the loop of a run is replayed, and its earlier events come again. Each is kept once.
+After a crash, a run's loop is replayed, so its earlier events come again. Each event is only kept once.
 """
 
 from __future__ import annotations

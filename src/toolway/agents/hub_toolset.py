@@ -1,4 +1,4 @@
-"""Tools of a hub for a pydantic-ai agent. Each call is a step of the run, under the rules of `call_rules.py`."""
+"""A hub's tools for a pydantic-ai agent. Each call is a step of the run, under the rules in `call_rules.py`."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ class HubToolset(AbstractToolset[Any]):
         return self.rules.add_call_note(self._cut(path, self.rules.add_result(tool, args, text, turn)))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Ask a user about a tool call if required; return the text for the model if it is rejected.
+        """Ask a user about a tool call if required. If the call is rejected, return the text for the model.
 
-        None if the call may be made.
+        Return None if the call may be made.
         """
         if decision.action == "refuse":
             return decision.text

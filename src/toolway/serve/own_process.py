@@ -28,10 +28,10 @@ SECRET_VARIABLES: Final = (
 
 
 def protect_process(cluster: ClusterOptions | None = None) -> None:
-    """Remove secrets from the environment and arguments of this process, and forbid its inspection.
+    """Remove secrets from this process's environment and arguments, and forbid other programs to inspect it.
 
-    Call it once, in a process that belongs to Toolway, after all options were read. `os.environ` no longer has the
-    variables afterwards, so the configuration cannot refer to them.
+    Call this once, in a process that belongs to Toolway, after all options were read. Afterwards, `os.environ` does not
+    have the variables, so the configuration cannot refer to them.
     """
     keep_passphrase(os.environ)
     names, secrets = list(SECRET_VARIABLES), set[str]()

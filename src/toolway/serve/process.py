@@ -68,9 +68,9 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class GatewayProcess:
-    """The process of `toolway serve`: a gateway with configuration file, state and cluster node.
+    """The process of `toolway serve`: a gateway with its configuration file, state, and cluster node.
 
-    With `parent`, it is one of several workers at one address.
+    With `parent`, it is one of several workers that share an address.
     """
 
     def __init__(
@@ -189,10 +189,10 @@ class GatewayProcess:
         return self._find_rules(self._active_config.gateway).public_reason
 
     def _pin_mode(self, server: str) -> PinMode:
-        """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
+        """Return a server's pin mode: whether changed definitions of its tools are only reported, or held for review.
 
-        Without a setting they are held if the gateway is public. The servers of parts are only reported: they
-        are the administrator's own.
+        If nothing is set, they are held if the gateway is public. For servers of parts they are only reported, because
+        the administrator runs those servers.
         """
         if server in self._parts.server_names and server not in self._active_config.servers:
             return "warn"
@@ -432,7 +432,8 @@ class GatewayProcess:
     async def _reload_file(self, *, only_changes: bool = False) -> Json:
         """Reload the configuration file in this process. Raises `ConfigError`.
 
-        In a cluster it becomes the configuration of all nodes; with `only_changes` only if its content has changed.
+        In a cluster, its content becomes the configuration of all nodes. With `only_changes`, that only happens if the
+        content has changed.
         """
         async with self._reload_lock:
             if self._api_keys is not None:
@@ -652,7 +653,10 @@ def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
 
 
 def _config_stamps(loaded: LoadedConfig) -> list[object]:
-    """Return modification stamps of a config file and the files it depends on; None for missing ones."""
+    """Return stamps of a config file and the files it depends on, which differ if a file was changed.
+
+    A missing file has None.
+    """
     return [*map(_file_stamp, (loaded.file, *loaded.watched_files))]
 
 

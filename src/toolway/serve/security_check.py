@@ -98,9 +98,9 @@ class GatewayApi(Protocol):
 
 
 async def collect_remote(gateway: GatewayApi) -> Facts:
-    """Return facts about another machine's gateway: login, API keys, and whether it accepts forged tokens.
+    """Return what is known about a gateway on another machine: login, API keys, and whether forged tokens work.
 
-    All other facts need access to the files of that machine.
+    Everything else can only be found in that machine's files.
     """
     keys, problem = await _keys_of_gateway(gateway)
     identity = IdentityFacts(
@@ -118,7 +118,7 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
 
 
 async def _read_issuer(gateway: GatewayApi) -> str:
-    """Return the identity provider that a gateway names to clients (RFC 9728), or ""."""
+    """Return the identity provider that a gateway announces to clients (RFC 9728), or ""."""
     status, data = await gateway.fetch("GET", RESOURCE_METADATA_PATH, {})
     try:
         document = decode_json(data) if status == 200 else {}
@@ -142,7 +142,7 @@ async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
 async def _try_forwarded(gateway: GatewayApi) -> bool | None:
     """Send the local token as if through a proxy. Return True if the gateway accepts it.
 
-    None if the gateway was asked with another token, or does not respond.
+    Return None if the gateway was called with another token, or does not respond.
     """
     with suppress(ToolwayError, ValueError):
         status, body = await gateway.fetch("GET", "/who", gateway.headers)
@@ -319,7 +319,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
 
 
 async def _issuer_of_gateway(setup: _Setup) -> str | None:
-    """Return the provider that the running gateway names; None if none runs."""
+    """Return the provider that the running gateway announces, or None if no gateway is running."""
     if setup.gateway is None:
         return None
     with suppress(ToolwayError):  # it does not respond: the check of requests without a token says so

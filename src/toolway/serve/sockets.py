@@ -31,7 +31,7 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 def check_bindable(host: str, port: int) -> None:
     """Check that the gateway can bind this address, without listening on it.
 
-    Raises `ConfigError` if not.
+    Raises `ConfigError` if it cannot.
     """
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

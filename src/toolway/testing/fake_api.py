@@ -196,7 +196,7 @@ class PetShopHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing: the fake API writes no request log."""
+        """Do nothing, because the fake API keeps no request log."""
 
 
 def main() -> None:

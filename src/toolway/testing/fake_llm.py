@@ -66,7 +66,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class LLMFault:
-    """Misbehavior of the fake provider in its first `times` answers for one turn."""
+    """A fault that the fake provider injects into its first `times` answers for one turn."""
 
     kind: FaultKind
     times: int = 1
@@ -88,7 +88,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """Result of a tool call that the client has sent to the fake model."""
+    """The result of a tool call, which the client sent to the fake model."""
 
     call_id: str
     text: str
@@ -98,7 +98,7 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class LLMRequest:
-    """One request that the fake provider has received, with the same fields for all wire formats."""
+    """One request that the fake provider received, with the same fields for all wire formats."""
 
     format: str  # "openai-chat", "openai-responses", "anthropic", "gemini" or "bedrock"
     turn: int  # number of the model's turns before this request
@@ -241,7 +241,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error of a request handler, unless the cause is that the client closed its connection."""
+        """Report an error in a request handler, unless it only happened because the client closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

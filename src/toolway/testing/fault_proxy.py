@@ -29,7 +29,7 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a res
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Faults of one direction of a proxied connection: delay, corruption, cut, stall.
+    """The faults in one direction of a proxied connection: delay, corruption, cut, or stall.
 
     Byte positions count from 0.
     """
@@ -47,7 +47,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Faults that the proxy injects into one connection, per direction; none by default."""
+    """The faults that the proxy injects into one connection, by direction. By default, it injects none."""
 
     up: Flow = Flow()
     down: Flow = Flow()
@@ -127,7 +127,7 @@ class FaultProxy:
         self._choose_fault = lambda number: next(remaining, Fault())
 
     def freeze(self) -> None:
-        """Stop forwarding on the open connections and notify neither side: they are half open."""
+        """Stop forwarding on the open connections without telling either side, so they are half open."""
         for connection in self._connections:
             connection.frozen = True
 
@@ -139,7 +139,7 @@ class FaultProxy:
         await asyncio.gather(*self._connections.values(), return_exceptions=True)
 
     async def refuse_connections(self) -> None:
-        """Refuse every later connection, as if nothing listened on the port."""
+        """Refuse every later connection, as if no program were listening on the port."""
         await self._close_listener()
 
     async def black_hole(self) -> None:

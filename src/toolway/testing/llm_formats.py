@@ -60,9 +60,10 @@ class Conversation:
     _in_turn: bool = False
 
     def add_model_part(self, call_id: str = "") -> None:
-        """Count a message part that the model wrote. Consecutive parts are one turn.
+        """Count a message part that the model wrote. Consecutive parts belong to one turn.
 
-        A call id of the fake provider names its turn, so parts with the ids of one turn are one turn too.
+        A call id from the fake provider contains the number of its turn, so parts with the same turn number belong to
+        one turn, too.
         """
         own = _OWN_CALL_ID.fullmatch(call_id)
         if own:
