@@ -45,5 +45,6 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("toolway.parts.registry.settings.OFFICIAL_URL", "http://127.0.0.1:9")  # no test asks it
     monkeypatch.chdir(made.project)
     return made

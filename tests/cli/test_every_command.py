@@ -25,6 +25,7 @@ WORDS = {
     "disable": ["fake"],
     "restart": ["fake"],
     "search": ["repeat my text"],
+    "search-servers": ["weather"],
     "call": ["fake.echo", "text=hello"],
     "tools codegen": ["python", "fake"],
     "explain": ["E-USAGE"],
@@ -87,6 +88,7 @@ WRONG |= dict.fromkeys(
     4,
 )  # they ask a gateway, and none runs
 WRONG["keys budgets"] = 4  # as those
+WRONG["search-servers"] = 1  # no registry
 WRONG |= dict.fromkeys((f"policy flows {name}" for name in ("suggest", "show", "reset")), 4)  # as those
 WRONG |= dict.fromkeys((f"approvals {name}" for name in ("show", "approve", "deny")), 4)  # a call waits at a gateway
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # no cluster key

@@ -58,10 +58,10 @@ class ToolNames:
             servers.discard(server)
             if not servers:
                 del self._servers[name]
-                self._alike[_skeleton(name)].discard(name)
+                self._alike[skeleton(name)].discard(name)
         for name in new - old:
             self._servers.setdefault(name, set()).add(server)
-            self._alike.setdefault(_skeleton(name), set()).add(name)
+            self._alike.setdefault(skeleton(name), set()).add(name)
         self._names[server] = new
 
     def is_foreign(self, server: str, name: str) -> bool:
@@ -71,7 +71,7 @@ class ToolNames:
     def find_alike(self, server: str, name: str) -> str | None:
         """Return another server's tool name that `name` can be mistaken for (list_repos, list_rep0s)."""
         own, plain = self._names.get(server, frozenset()), name.lower()
-        alike = self._alike.get(_skeleton(name), ())
+        alike = self._alike.get(skeleton(name), ())
         return next((each for each in sorted(alike) if each not in own and each.lower() != plain), None)
 
 
@@ -243,7 +243,7 @@ def _as_text(data: bytes) -> str | None:
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def _skeleton(name: str) -> str:
+def skeleton(name: str) -> str:
     """Return a form of a name that is equal for names users can confuse, such as `rn` and `m`."""
     name = name.replace("I", "l").lower().replace("rn", "m").replace("vv", "w")
     return name.translate(_LOOK_ALIKES)

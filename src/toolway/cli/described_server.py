@@ -1,6 +1,6 @@
-"""Servers that a file describes, a `server.json` or an MCPB bundle: inputs, review and installation.
+"""Servers that a `server.json` or an MCPB bundle describes: inputs, review and installation.
 
-The file is untrusted. Its entry must pass the admission rules, and the user sees the whole entry before it is added.
+The document is untrusted. Its entry must pass the admission rules, and the user sees all of it before it is added.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,7 @@ from toolway.secrets import open_store, remember_secret
 if TYPE_CHECKING:
     from toolway.config.mcpb import Bundle
     from toolway.config.server_json import InstallInput
+    from toolway.part_api.found_server import FoundServer
 
 _SHA256_HEX: Final = re.compile("[0-9a-f]{64}")
 
@@ -73,8 +74,18 @@ def read_described_server(
     The entry is called `name`, or else as the file says. Inputs are taken from `answers` or prompted for.
     """
     if file.suffix == ".json":
-        return _read_server_json(output, file, name, answers, offer)
+        text = decode_config(read_config_bytes(os.fspath(file)), os.fspath(file))
+        return _read_server_json(output, text, os.fspath(file), name, answers, offer)
     return _read_bundle(output, file, name, answers)
+
+
+def describe_found_server(
+    output: Output, found: FoundServer, name: str, answers: Mapping[str, str], offer: int
+) -> DescribedServer:
+    """Return the server that a part found by its name, as `read_described_server` does."""
+    described = _read_server_json(output, json.dumps(found.document), found.origin, name, answers, offer)
+    more = {**(found.command_keys if "command" in described.entry else {}), **found.keys}
+    return replace(described, entry={**described.entry, **more})
 
 
 def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, str]) -> DescribedServer:
@@ -86,14 +97,15 @@ def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, st
     return DescribedServer(bundle.name, entry, policy, bundle.inputs, bundle, folder)
 
 
-def _read_server_json(output: Output, file: Path, name: str, answers: Mapping[str, str], offer: int) -> DescribedServer:
-    text = decode_config(read_config_bytes(os.fspath(file)), os.fspath(file))
-    described = server_json.parse_server_json(text, os.fspath(file), name=name)
+def _read_server_json(
+    output: Output, text: str, origin: str, name: str, answers: Mapping[str, str], offer: int
+) -> DescribedServer:
+    described = server_json.parse_server_json(text, origin, name=name)
     offers = [each for each in described.options if each.entry is not None]
     if not 0 < offer <= len(offers):
         labels = "; ".join(f"{number} {each.label}" for number, each in enumerate(offers, 1))
         raise UsageError(
-            f"{file} does not offer {offer}",
+            f"{origin} does not offer {offer}",
             detail=labels or "it has only a bundle, which must be downloaded first",
             hint="pick one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
         )
@@ -102,7 +114,7 @@ def _read_server_json(output: Output, file: Path, name: str, answers: Mapping[st
             output.info(f"{'→' if number == offer else ' '} --offer {number}: {each.label}", "dim")
     values = _collect_answers(output, offers[offer - 1].inputs, answers)
     texts = {key: value[0] if isinstance(value, list) else str(value) for key, value in values.items()}
-    answered = server_json.parse_server_json(text, os.fspath(file), name=name, answers=texts)
+    answered = server_json.parse_server_json(text, origin, name=name, answers=texts)
     chosen = [each for each in answered.options if each.entry is not None][offer - 1]
     policy = server_json.admission_policy(chosen, texts)
     return DescribedServer(described.short_name, chosen.entry or {}, policy, chosen.inputs)
@@ -172,7 +184,7 @@ def review(
     """
     found = described.digest(entry)
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
-        raise UsageError("invalid digest: expected 64 hex characters", hint="show it: toolway add FILE --dry-run")
+        raise UsageError("invalid digest: expected 64 hex characters", hint="show it: toolway add SOURCE --dry-run")
     if not output.as_json:
         _print_entry(output, described.name, entry)
         for secret in _stored_secrets(described.inputs):
@@ -184,7 +196,7 @@ def review(
         raise ConfigError(
             f"server {described.name!r} is not the one you reviewed",
             detail=f"its digest is {found}",
-            hint="review it again: toolway add FILE --dry-run",
+            hint="review it again: toolway add SOURCE --dry-run",
             code=ADMISSION_CODE,
         )
     if digest is None and not confirm(output, "Add this server, exactly as it is shown?", yes):

@@ -160,7 +160,7 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         extras=fields.remaining,
     )
     if fields.remaining:
-        warn_unread_keys(fields, (*KNOWN_KEYS, *registry.transport_names()))
+        warn_unread_keys(fields, (*KNOWN_KEYS, *registry.transport_names(), *registry.entry_keys()))
     for name, key in find_unset_variables(server).items():
         fields.warn_unset(key, name)
     if server.env_file is not None:  # it may set the variables that are not set now

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from toolway.cli.options import CommandContext
     from toolway.config.exposure import GatewayRules
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import ConfigIssue, Server
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from toolway.hub.core import HubCore
     from toolway.middleware.approval import CheckedGate
     from toolway.part_api.database import Database, Table
+    from toolway.part_api.found_server import FoundServer
     from toolway.types import Json
 
 R = TypeVar("R", bound="PartRuntime")
@@ -178,6 +180,7 @@ class Part(Declaration):
     table_file: ClassVar[str] = ""  # name of its SQLite file in the state folder, if it stores data
     table_version: ClassVar[int] = 1  # of `tables`; the next number for each change of released tables
     transport: ClassVar[str] = ""  # `module:class` of its `ServerTransport`, which has the name of the part
+    entry_keys: ClassVar[tuple[str, ...]] = ()  # keys of server entries that its commands read, from `Server.extras`
     inbox: ClassVar[str] = ""  # `module:class` of what waits for the user (`inbox.py`), for `toolway approvals`
     audit_sinks: ClassVar[Mapping[str, str]] = {}  # `toolway.audit.to` → `module:function` that creates an `AuditSink`
     start_guard: ClassVar[str] = ""  # `module:class` that is asked before a server process starts (`start_guard.py`)
@@ -257,6 +260,25 @@ class Part(Declaration):
         It reads these files, so it is called in a thread.
         """
         return found(config) if (found := self._find("shared_settings")) else {}
+
+    def names_server(self, word: str) -> bool:
+        """Return True if a word has the form of a name that `find_server` looks up. It must not wait for anything."""
+        return bool(found(word)) if (found := self._find("names_server")) else False
+
+    def find_server(self, context: CommandContext, word: str) -> FoundServer:
+        """Return the server with this name, for `toolway add`. Called if `names_server` returns True.
+
+        Raises `ToolwayError` if there is none, or it must not be added.
+        """
+        found: FoundServer = self._find("find_server")(context, word)
+        return found
+
+    def secure_added(self, context: CommandContext, words: Sequence[str], name: str) -> str:
+        """Secure a server that `find_server` found and `toolway add` added, such as lock its packages.
+
+        `words` is its command line. Return what was done, or "". Raises `ToolwayError` if that is not possible.
+        """
+        return found(context, words, name) if (found := self._find("secure_added")) else ""
 
     def tables(self) -> Sequence[Table]:
         """Return the part's tables."""

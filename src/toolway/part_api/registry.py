@@ -36,6 +36,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "pins": "toolway.parts.pins:PinnedDefinitions",
     "openapi": "toolway.parts.openapi:HttpApis",
     "lock": "toolway.parts.lock:PackageLocks",
+    "registry": "toolway.parts.registry:Registries",
 }
 #: Built-in parts with a start guard: all that a hub without a gateway loads.
 GUARDING: Final = ("lock",)
@@ -105,6 +106,16 @@ def by_gateway_key(key: str) -> Part | None:
 def gateway_keys() -> list[str]:
     """Return the keys of the `toolway.gateway` block that parts own."""
     return [key for part in all_parts() for key in part.gateway_keys]
+
+
+def entry_keys() -> list[str]:
+    """Return the keys of server entries that only parts read."""
+    return [key for part in in_use() for key in part.entry_keys]
+
+
+def by_server_name(word: str) -> Part | None:
+    """Return the part that looks up a server of this name for `toolway add`, or None."""
+    return next((part for part in in_use() if part.names_server(word)), None)
 
 
 def by_prefix(key: str) -> Part | None:

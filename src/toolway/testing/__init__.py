@@ -14,6 +14,7 @@
 one truthful result, and that the result reached the right caller.
 
 `FakeLLM` is a fake model provider with scripted turns, in the wire formats of OpenAI, Anthropic, Gemini and Bedrock.
+`FakeRegistry` is an MCP registry.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from toolway.testing.fake_llm import FakeLLM, LLMFault, LLMRequest, ToolOutput, ToolUse, Turn
+    from toolway.testing.fake_registry import FakeRegistry
     from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
     from toolway.testing.history import History, check
     from toolway.testing.http_server import FakeHttp
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FakeHttp",
     "FakeLLM",
+    "FakeRegistry",
     "FakeWebSocket",
     "Fault",
     "FaultProxy",
@@ -53,6 +56,7 @@ __all__ = [
 _MODULE_BY_NAME: Final = {
     "FakeHttp": "http_server",
     "FakeLLM": "fake_llm",
+    "FakeRegistry": "fake_registry",
     "FakeWebSocket": "websocket_server",
     "Fault": "fault_proxy",
     "FaultProxy": "fault_proxy",

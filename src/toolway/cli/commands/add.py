@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -33,8 +33,11 @@ from toolway.config.loader import normalize_name
 from toolway.config.schema import check_server_name
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.config.settings import find_private_hosts
-from toolway.errors import ConfigError
+from toolway.errors import ConfigError, ToolwayError
 from toolway.part_api import registry
+
+if TYPE_CHECKING:
+    from toolway.part_api.found_server import FoundServer
 
 _SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 _PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
@@ -44,7 +47,7 @@ _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker"
 _NAME_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 _ADD_USAGE: Final = (
     "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, "
-    "a .mcpb or server.json file"
+    "a name in the registry such as io.github.OWNER/SERVER, a .mcpb or server.json file"
 )
 
 
@@ -54,7 +57,7 @@ def add(
         list[str],
         typer.Argument(
             metavar="[NAME] SOURCE",
-            help="A URL, pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, a .mcpb or server.json file; NAME -- COMMAND …",
+            help="A URL, a registry name, pypi:, npm: or openapi:SOURCE, a .mcpb or server.json file; NAME -- COMMAND",
             show_default=False,
         ),
     ],
@@ -83,7 +86,8 @@ def add(
 ) -> CommandResult:
     """Add a server by its URL or package: toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE.
 
-    A server name and its command: toolway add files -- npx -y PACKAGE /folder.
+    A server name and its command: toolway add files -- npx -y PACKAGE /folder. A name in the MCP registry, which you
+    review first: toolway add io.github.OWNER/SERVER.
 
     Tokens are moved to the secret store, and the entry references them.
     """
@@ -173,12 +177,14 @@ def run_add(
     """
     output = context.output
     file = file_for_scope(context, scope)
-    described = None
-    if words[-1].endswith(_BUNDLE_SUFFIXES):
+    described, found = None, _find_by_name(context, words)
+    if found is not None or words[-1].endswith(_BUNDLE_SUFFIXES):
         inputs = dict(_split_pair(each, "=", "--set NAME=VALUE") for each in answers)
-        described = described_server.read_described_server(
-            output, Path(words[-1]), words[0] if len(words) > 1 else "", inputs, offer
-        )
+        chosen = words[0] if len(words) > 1 else ""
+        if found is not None:
+            described = described_server.describe_found_server(output, found, chosen, inputs, offer)
+        else:
+            described = described_server.read_described_server(output, Path(words[-1]), chosen, inputs, offer)
         name, entry = described.name, described.entry
         described.check_admission(network_policy_for(file))
     else:
@@ -195,6 +201,10 @@ def run_add(
             code="E-CONFIG-NAME",
         )
     reviewed = {} if described is None else {"entry": entry, "digest": described.digest(entry)}
+    if found is not None:
+        reviewed["source"] = found.details
+        for line, style in found.facts if not output.as_json else ():
+            output.print_line(line, style)
     if described is not None:
         described_server.review(output, described, entry, yes=yes, digest=digest, dry_run=dry_run)
         if not dry_run:
@@ -205,6 +215,8 @@ def run_add(
     edit = plan_own_change(file, {existing.get(name, name): entry}).edit
     mask_secrets(output, edit)
     document = apply_own_edit(output, edit, dry_run=dry_run)
+    if found is not None and not dry_run:
+        reviewed["source"] = {**found.details, **_secure(context, name, entry)}
     if output.as_json:
         output.print_json(
             {"server": name, "problems": [problem_to_json(each) for each in address_problems], **reviewed, **document}
@@ -214,10 +226,36 @@ def run_add(
         output.print_problems(address_problems)
         output.info(f"check that it works: toolway doctor {name}")
         words = [str(entry.get("command", "")), *map(str, entry.get("args", ()))]
-        for checks in registry.guard_checks().values():
+        for checks in registry.guard_checks().values() if found is None else ():
             if advice := checks.advise_added(words, name):
                 output.info(advice)
     return ExitCode.OK
+
+
+def _find_by_name(context: CommandContext, words: Sequence[str]) -> FoundServer | None:
+    """Return the server that a part finds by its name; None if the words name a file, a URL, a command or a package."""
+    part = registry.by_server_name(words[-1]) if len(words) <= 2 else None
+    if part is None or words[-1].endswith(_BUNDLE_SUFFIXES) or (len(words) == 2 and Path(words[1]).exists()):
+        return None
+    return part.find_server(context, words[-1])
+
+
+def _secure(context: CommandContext, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Let parts secure an added server, such as lock its packages; print and return what they did."""
+    words = [str(entry.get("command", "")), *map(str, entry.get("args", ()))]
+    done: list[str] = []
+    problems: list[str] = []
+    for part in registry.in_use():
+        try:
+            if text := part.secure_added(context, words, name):
+                done.append(text)
+                context.output.info(text, "green")
+        except ToolwayError as exc:
+            problems.append(str(exc))
+            context.output.info(f"{exc.message}: {exc.detail}" if exc.detail else exc.message, "yellow")
+    for checks in registry.guard_checks().values() if problems else ():
+        context.output.info(checks.advise_added(words, name), "yellow")
+    return {"secured": done, "notSecured": problems}
 
 
 def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,10 @@ class PackageLocks(Part):
     """The lock file next to a config file. A hub without a gateway uses it, too."""
 
     name = "lock"
-    code: ClassVar[Mapping[str, str]] = {"parse_settings": "settings:parse_settings"}
+    code: ClassVar[Mapping[str, str]] = {
+        "parse_settings": "settings:parse_settings",
+        "secure_added": "cli:secure_added",
+    }
     gateway_keys = ("lock", "minAge")
     commands: ClassVar[Mapping[str, Command]] = {
         "trust lock": Command(

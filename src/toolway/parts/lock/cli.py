@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,7 +20,7 @@ from toolway.parts.lock.lock_file import read_lock
 from toolway.parts.lock.lock_writer import write_lock
 from toolway.parts.lock.locker import Locker, script_packages
 from toolway.parts.lock.malware import MalwareIndex, malware_path, read_osv, write_malware
-from toolway.parts.lock.runner_command import NotLockable, normalize, parse_command
+from toolway.parts.lock.runner_command import NotLockable, is_runner, normalize, parse_command
 from toolway.parts.lock.settings import settings_of
 from toolway.parts.lock.start import matches, reject_malware, tree_platform
 from toolway.parts.lock.store import TreeStore
@@ -100,6 +100,19 @@ def run_lock(context: CommandContext, names: list[str], min_age: str | None) -> 
         output.print_line(f"{name} is not locked")
         output.print_error(problem)
     return ExitCode.ERROR if problems else ExitCode.OK
+
+
+def secure_added(context: CommandContext, words: Sequence[str], name: str) -> str:
+    """Lock the packages of a server that was just added; return what was done. Raises `ToolwayError`."""
+    if not is_runner(words):
+        return ""
+    config = load_locked_config(context)
+    [(file, servers)] = lock_files(config, [name]).items()
+    entries, command = read_entries(file), require_command(servers[name])
+    with context.output.spinner(f"locking {name}"):
+        entries[name], _ = open_locker(config, None).lock(command, entries.get(name))
+    write_entries(file, entries)
+    return f"locked {command.name} {root_version(command, entries[name])} in {file}"
 
 
 def run_check(context: CommandContext, names: list[str]) -> ExitCode:
