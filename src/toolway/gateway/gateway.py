@@ -24,6 +24,7 @@ from toolway.gateway.admin.overview import OverviewAdmin
 from toolway.gateway.admin.routes import AdminEndpoint, AdminHandlers, KeysAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.caller_paths import CallerAccess
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.gateway_options import ClientState, ConnectionRules, LiveSettings, ProcessControl
 from toolway.gateway.mcp.context import ForwardedCall, Notify
@@ -173,7 +174,9 @@ class Gateway:
             cluster,
             self.parts.permissions,
             meta_tools,
+            self.parts.caller_paths,
         )
+        self.parts.caller_paths.access = CallerAccess(self.router.view_for, self._dispatcher.dispatch)
         calls.allows = self.router.allows
         calls.denial_hint = self.router.denial_hint
         calls.missing_scopes = self.router.missing_scopes
@@ -242,7 +245,8 @@ class Gateway:
             return
         for headers in ({}, {"authorization": "Bearer garbage"}, {"authorization": f"Bearer {UNSIGNED_TOKEN}"}):
             is_asked_about = "garbage" in headers.get("authorization", "") and verifier.asks_elsewhere
-            for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics"):
+            served = (f"{prefix}/tools/x" for prefix in self.parts.caller_paths.prefixes)
+            for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics", *served):
                 request = HttpRequest("POST", path, "", {"host": "localhost", **headers}, frozenset(), b"", "")
                 authenticate = self.http_server.authenticate_head
                 answer = authenticate(request) if authenticate is not None else ""

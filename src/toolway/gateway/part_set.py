@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolway.config.settings import AlertSettings
+from toolway.gateway.caller_paths import CallerPaths
 from toolway.gateway.credentials import Credentials
 from toolway.gateway.limits import CallLimits
 from toolway.gateway.meta_tools import MetaTools
@@ -66,6 +67,7 @@ class PartSet:
         self.limits = CallLimits()
         self.permissions = Permissions()
         self.meta_tools = MetaTools()
+        self.caller_paths = CallerPaths()
         self.credentials = Credentials()
         self.sealer: Sealer | None = None  # set by the gateway
         self.node_count = node_count

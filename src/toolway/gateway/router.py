@@ -39,6 +39,7 @@ from toolway.gateway.authenticator import (
     json_error,
     preflight_headers,
 )
+from toolway.gateway.caller_paths import CallerEndpoint, CallerPaths
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.gateway_options import LiveSettings
 from toolway.gateway.logins import LoginEndpoint
@@ -129,7 +130,7 @@ class Endpoints(NamedTuple):
 class Router:
     """The entry point for all of a gateway's HTTP requests. It authenticates them and selects the handler.
 
-    `permissions` are decided by a part, and `meta_tools` are provided by a part.
+    `permissions` are decided by a part, and `meta_tools` are provided by a part. Parts answer at `caller_paths`.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Router:
         cluster: ClusterHooks,
         permissions: Permissions | None = None,
         meta_tools: MetaTools | None = None,
+        caller_paths: CallerPaths | None = None,
     ) -> None:
         self._servers = hub.servers.entries
         self._lists = hub.lists
@@ -155,6 +157,7 @@ class Router:
         self._credentials = authenticator.credentials
         self._permissions = permissions if permissions is not None else Permissions()
         self._meta_tools = meta_tools
+        self._caller_paths = caller_paths if caller_paths is not None else CallerPaths()
         self._logins = LoginEndpoint(hub.servers, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         #: by endpoint, access, search setting, permission of a principal, and the caller, if it has its own lists;
@@ -193,8 +196,9 @@ class Router:
         exchange.mark_authenticated()
         principal, endpoint = authenticated.principal, authenticated.endpoint
         is_overloaded = not self.add_active(principal, exchange)
+        served = self._caller_paths.find(exchange.request.path) if endpoint is None else None
         if is_overloaded and not principal.is_node:
-            self._reject(exchange, 429, QUOTA, "too many concurrent requests for this caller")
+            self._reject(exchange, 429, QUOTA, "too many concurrent requests for this caller", served=served)
             return
         ending: asyncio.TimerHandle | None = None
         try:
@@ -210,6 +214,10 @@ class Router:
                 handling = self._route_mcp(exchange, message, principal, endpoint) if message is not None else None
                 if handling is not None:
                     await handling
+            elif served is not None and self.rejects_new_requests:
+                self._reject_shutting_down(exchange, served=served)
+            elif served is not None:
+                await self._caller_paths.handle(served, exchange, principal)
             else:
                 ending = _abort_at(exchange, authenticated.expires_at)
                 await self._route_other(exchange, principal, endpoint)
@@ -560,17 +568,29 @@ class Router:
             _reject_message(exchange, bad)
             return None
 
-    def _reject_shutting_down(self, exchange: Exchange, id_: jsonrpc.MessageId | None = None) -> None:
+    def _reject_shutting_down(
+        self, exchange: Exchange, id_: jsonrpc.MessageId | None = None, *, served: CallerEndpoint | None = None
+    ) -> None:
         """Reply 503 to a new request during shutdown.
 
         Cancellations and client responses are still accepted, so this is not used for them.
         """
-        self._reject(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_)
+        self._reject(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_, served=served)
 
     def _reject(
-        self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
+        self,
+        exchange: Exchange,
+        status: int,
+        code: int,
+        message: str,
+        id_: jsonrpc.MessageId | None = None,
+        *,
+        served: CallerEndpoint | None = None,
     ) -> None:
-        """Reply with a JSON-RPC error which says that the request did not run and may be retried after one second."""
+        """Reply that the request did not run and may be retried after a second, as JSON-RPC or as a part does."""
+        if served is not None:
+            exchange.reply(*served.reject(RpcFailure(code, message, {**NOT_EXECUTED}, status=status)))
+            return
         exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------

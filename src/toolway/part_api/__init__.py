@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from toolway.events import PartCondition
     from toolway.gateway.admin.routes import AdminRequest, Route
     from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
+    from toolway.gateway.caller_paths import Caller, CallerEndpoint, Reply
     from toolway.gateway.credentials import CredentialVerifier
     from toolway.gateway.limits import BoundLimit, CallLimit
     from toolway.gateway.mcp.errors import RpcFailure
@@ -81,6 +82,11 @@ _EXPORTS: Final = {
         "ProvenIdentity",
         "RequestDenied",
         "VerificationPending",
+    ),
+    "toolway.gateway.caller_paths": (
+        "Caller",
+        "CallerEndpoint",
+        "Reply",
     ),
     "toolway.gateway.credentials": ("CredentialVerifier",),
     "toolway.gateway.limits": (
@@ -142,6 +148,8 @@ __all__ = [
     "CallCheck",
     "CallLimit",
     "CallRefused",
+    "Caller",
+    "CallerEndpoint",
     "CallerRights",
     "Certainty",
     "ChainHead",
@@ -173,6 +181,7 @@ __all__ = [
     "Principal",
     "PrincipalAccess",
     "ProvenIdentity",
+    "Reply",
     "RequestDenied",
     "RestrictionLost",
     "Route",

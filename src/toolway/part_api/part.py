@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from toolway.config.settings import AlertSettings, GatewaySettings
     from toolway.doctor.report import Check, SubjectReport
     from toolway.gateway.admin.routes import Route
+    from toolway.gateway.caller_paths import CallerPaths
     from toolway.gateway.credentials import Credentials, CredentialVerifier
     from toolway.gateway.limits import CallLimits
     from toolway.gateway.meta_tools import MetaTools
@@ -404,6 +405,11 @@ class PartContext(Protocol):
     @property
     def meta_tools(self) -> MetaTools:
         """Tools that endpoints may list instead of their servers' tools. One part may provide them."""
+        ...
+
+    @property
+    def caller_paths(self) -> CallerPaths:
+        """Paths outside `/mcp` at which parts answer authenticated callers."""
         ...
 
     @property
