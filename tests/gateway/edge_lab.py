@@ -45,6 +45,9 @@ ROUTES: Final = (
     ("GET", "/sse"),
     ("POST", "/messages"),
     ("GET", "/who"),
+    ("POST", "/api/tools/a__echo"),
+    ("POST", "/api/both/tools/a__echo"),
+    ("GET", "/api/openapi.json"),
     *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.all_routes()),
 )
 CONNECTIONS: Final = ("hosts", "origins", "local_token_from")

@@ -18,13 +18,15 @@ MCP_PATHS: Final = (
     *("/mcp", "/mcp", "/mcp", "/mcp/both", "/mcp/few", "/mcp/search", "/mcp/server/a", "/mcp/server/b"),
     *("/mcp/unknown", "/mcp/server/none", "/messages"),
 )
+API_TOOLS: Final = ("/api/tools/a__echo", "/api/both/tools/b__echo", "/api/server/a/tools/echo", "/api/tools/none")
 OTHER_PATHS: Final = (
     *("/admin/servers", "/admin/tools", "/admin/keys", "/admin/calls", "/admin/config", "/who", "/metrics"),
+    *("/api/openapi.json", "/api/both/openapi.json", "/api/server/a/openapi.json"),
     *("/login/a", "/healthz", "/readyz", "/node", "/node/link", "/node/proof?x=1", "/dashboard", "/admin", "/nowhere"),
 )
 POSTS: Final = ("/admin/dashboard-links", "/admin/servers/none/restart", "/node", "/login/a", "/dashboard/session")
 #: Those whose body is equal for equal rights. Others show times and counters.
-COMPARED: Final = ("/mcp", "/who", "/admin/keys", "/nowhere", "/messages", "/node")
+COMPARED: Final = ("/mcp", "/api/openapi.json", "/api/both", "/who", "/admin/keys", "/nowhere", "/messages", "/node")
 TOOLS: Final = ("a__echo", "b__echo", "b__fail", "a__add", "b__add", "none__echo")
 EXTRA: Final[tuple[Header, ...]] = (
     *(("X-A", "1"), ("X-B", "abc"), ("User-Agent", "probe"), ("Cookie", "a=b"), ("X-Api-Key", TOKEN)),
@@ -120,7 +122,10 @@ class Generator:
         kind = rnd.random()
         if kind < 0.25:
             return rnd.choice(("GET", "GET", "GET", "OPTIONS", "DELETE")), rnd.choice(OTHER_PATHS), headers, b""
-        if kind < 0.35:
+        if kind < 0.3:
+            content = rnd.choice(("application/json",) * 5 + ("text/plain",))
+            return "POST", rnd.choice(API_TOOLS), [*headers, ("Content-Type", content)], b'{"text":"x"}'
+        if kind < 0.38:
             return "POST", rnd.choice(POSTS), [*headers, ("Content-Type", "application/json")], rnd.choice((b"", b"{}"))
         headers += [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")]
         body, own = self._modern() if rnd.random() < 0.5 else self._legacy(who)

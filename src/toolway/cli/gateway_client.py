@@ -102,6 +102,13 @@ class GatewayClient:
         """
         return await self._request_json("GET", "/who", None)
 
+    async def request_document(self, path: str) -> Json:
+        """Return the JSON document at a path that every key and user may read.
+
+        Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
+        """
+        return await self._request_json("GET", path, None)
+
     async def fetch(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
         """Send a request with these headers only, and without the token; return status and body.
 
@@ -129,7 +136,8 @@ class GatewayClient:
         if not isinstance(document, dict):
             raise self._no_response_error(f"it responded with status {status} and without a JSON object")
         if status != 200:
-            raise _error_from_response(self.url, status, document.get("error"), is_local=self._pid is not None)
+            error = document.get("error", document)
+            raise _error_from_response(self.url, status, error, is_local=self._pid is not None)
         return document
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:

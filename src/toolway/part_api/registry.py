@@ -37,6 +37,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "openapi": "toolway.parts.openapi:HttpApis",
     "lock": "toolway.parts.lock:PackageLocks",
     "registry": "toolway.parts.registry:Registries",
+    "rest": "toolway.parts.rest:ToolsOverHttp",
 }
 #: Built-in parts with a start guard: all that a hub without a gateway loads.
 GUARDING: Final = ("lock",)
