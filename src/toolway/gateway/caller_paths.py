@@ -63,7 +63,7 @@ class Caller:
         return view is not None and view.meta_tools is not None
 
     async def read_json(self) -> Any:
-        """Return the JSON body, None if there is no body. Raises `ValueError` if it is not valid JSON."""
+        """Return the JSON body, or None if the request has none. Raises `ValueError` if it is not valid JSON."""
         return await _decode(self._exchange.request.body) if self._exchange.request.body else None
 
     async def send(self, endpoint: str, method: str, params: Json, capabilities: Json | None = None) -> Json:

@@ -19,7 +19,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _STRING: Final[Json] = {"type": "string"}
 _FAILURE: Final[Json] = {
     "type": "object",
-    "description": "Why there is no result, and whether the tool ran.",
+    "description": "Why the call has no result, and whether the tool ran.",
     "properties": {
         "message": _STRING,
         "executed": {
