@@ -67,7 +67,15 @@ WORDS = {
     "agent resume": ["no-run"],
     "agent replay": ["no-run"],
 }
-WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
+WRONG = {
+    "restart": 4,
+    "tools openapi": 4,
+    "keys revoke": 1,
+    "secrets rm": 1,
+    "config diff": 1,
+    "config rollback": 1,
+    "edit": 2,
+}
 WRONG |= dict.fromkeys(("trust tools diff", "trust tools accept"), 1)  # nothing waits
 WRONG |= {"trust sandbox": 1, "trust update": 1}  # no such server
 WRONG |= dict.fromkeys(("policy check", "policy why", "policy test"), 3)  # the file names no policy

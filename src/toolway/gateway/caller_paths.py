@@ -25,7 +25,7 @@ from toolway.upstream.transports.pending_requests import decode_large
 _OWN_PREFIXES = ("/mcp", "/sse", "/messages", "/admin", "/dashboard", "/login", "/node", "/metrics", "/who")
 
 
-class Reply(NamedTuple):
+class PathReply(NamedTuple):
     """Response to a caller's request."""
 
     status: int
@@ -40,7 +40,7 @@ class CallerAccess(NamedTuple):
     dispatch: Callable[[RequestContext, str, Json], Coroutine[Any, Any, RpcResult]]
 
 
-class Caller:
+class PathCaller:
     """An authenticated request at a part's path, and the MCP requests that its sender may make."""
 
     def __init__(self, exchange: Exchange, principal: Principal, access: CallerAccess) -> None:
@@ -93,11 +93,11 @@ class Caller:
 class CallerEndpoint(Protocol):
     """A part's answers to callers, below one path."""
 
-    async def answer(self, caller: Caller) -> Reply:
+    async def answer(self, caller: PathCaller) -> PathReply:
         """Return the response to a request."""
         ...
 
-    def reject(self, failure: RpcFailure) -> Reply:
+    def reject(self, failure: RpcFailure) -> PathReply:
         """Return the response to a request that the gateway does not handle now. Nothing was sent for it."""
         ...
 
@@ -133,7 +133,7 @@ class CallerPaths:
 
     async def handle(self, endpoint: CallerEndpoint, exchange: Exchange, principal: Principal) -> None:
         """Answer a request by the endpoint of a part."""
-        exchange.reply(*await endpoint.answer(Caller(exchange, principal, self.access)))
+        exchange.reply(*await endpoint.answer(PathCaller(exchange, principal, self.access)))
 
 
 async def _decode(data: bytes) -> Any:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from toolway.events import PartCondition
     from toolway.gateway.admin.routes import AdminRequest, Route
     from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
-    from toolway.gateway.caller_paths import Caller, CallerEndpoint, Reply
+    from toolway.gateway.caller_paths import CallerEndpoint, PathCaller, PathReply
     from toolway.gateway.credentials import CredentialVerifier
     from toolway.gateway.limits import BoundLimit, CallLimit
     from toolway.gateway.mcp.errors import RpcFailure
@@ -84,9 +84,9 @@ _EXPORTS: Final = {
         "VerificationPending",
     ),
     "toolway.gateway.caller_paths": (
-        "Caller",
+        "PathCaller",
         "CallerEndpoint",
-        "Reply",
+        "PathReply",
     ),
     "toolway.gateway.credentials": ("CredentialVerifier",),
     "toolway.gateway.limits": (
@@ -148,7 +148,6 @@ __all__ = [
     "CallCheck",
     "CallLimit",
     "CallRefused",
-    "Caller",
     "CallerEndpoint",
     "CallerRights",
     "Certainty",
@@ -178,10 +177,11 @@ __all__ = [
     "PartCondition",
     "PartContext",
     "PartRuntime",
+    "PathCaller",
+    "PathReply",
     "Principal",
     "PrincipalAccess",
     "ProvenIdentity",
-    "Reply",
     "RequestDenied",
     "RestrictionLost",
     "Route",

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from toolway._async import run_in_slices
-from toolway.gateway.caller_paths import Caller, Reply
+from toolway.gateway.caller_paths import PathCaller, PathReply
 from toolway.gateway.mcp.errors import ERROR_DATA_KEY, RpcFailure
 from toolway.part_api.part import Part, PartContext, PartRuntime
 from toolway.parts.rest.document import build_document
@@ -54,10 +54,10 @@ class ToolsEndpoint:
         self._gateway_url = gateway_url
         self._documents: dict[bytes, bytes] = {}  # encoded, by the hash of what they are made of
 
-    def reject(self, failure: RpcFailure) -> Reply:
+    def reject(self, failure: RpcFailure) -> PathReply:
         return reply_failure(failure)
 
-    async def answer(self, caller: Caller) -> Reply:
+    async def answer(self, caller: PathCaller) -> PathReply:
         tool, document = _TOOL_PATH.fullmatch(caller.path), _DOCUMENT_PATH.fullmatch(caller.path)
         if caller.method == "GET" and document is not None:
             return await self._answer_document(caller, document["endpoint"] or "")
@@ -69,7 +69,7 @@ class ToolsEndpoint:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _answer_call(self, caller: Caller, endpoint: str, segment: str) -> Reply:
+    async def _answer_call(self, caller: PathCaller, endpoint: str, segment: str) -> PathReply:
         name = unquote(segment, errors="replace")
         if quote(name, safe="") != segment:  # each tool has one path: a proxy may have rules about paths
             return reply_rejected(404, "unknown path: only letters, digits, and -._~ stand for themselves in it")
@@ -96,7 +96,7 @@ class ToolsEndpoint:
             _log.exception("a call at %s failed", PREFIX)
             return reply_unknown("the gateway failed during the call: it may have run")
 
-    async def _call(self, caller: Caller, endpoint: str, name: str, arguments: Json) -> Reply:
+    async def _call(self, caller: PathCaller, endpoint: str, name: str, arguments: Json) -> PathReply:
         is_from_search = caller.uses_search(endpoint)
         result = await caller.send(endpoint, "tools/call", {"name": name, "arguments": arguments}, _CAPABILITIES)
         kind = result.get("resultType", "complete")
@@ -111,7 +111,7 @@ class ToolsEndpoint:
             return reply_needs_input("needs input")
         return reply_result(result, is_whole=_wants_whole(caller), is_from_search=is_from_search)
 
-    async def _follow_task(self, caller: Caller, endpoint: str, task: Json) -> Reply:
+    async def _follow_task(self, caller: PathCaller, endpoint: str, task: Json) -> PathReply:
         params, pause = {"taskId": task["taskId"]}, FIRST_POLL_S
         while True:
             await asyncio.sleep(pause)
@@ -135,13 +135,13 @@ class ToolsEndpoint:
             if status != "working":
                 return reply_unknown("the task was cancelled, or has no result")
 
-    async def _cancel_task(self, caller: Caller, endpoint: str, task: Json) -> None:
+    async def _cancel_task(self, caller: PathCaller, endpoint: str, task: Json) -> None:
         with suppress(RpcFailure):
             await caller.send(endpoint, "tasks/cancel", {"taskId": task["taskId"]}, _CAPABILITIES)
 
     # -- document -----------------------------------------------------------------------------------------------------
 
-    async def _answer_document(self, caller: Caller, endpoint: str) -> Reply:
+    async def _answer_document(self, caller: PathCaller, endpoint: str) -> PathReply:
         if not caller.may_use(endpoint):
             return reply_rejected(404, "unknown endpoint")
         tools: list[Json] = []
@@ -164,9 +164,9 @@ class ToolsEndpoint:
             if len(self._documents) >= MAX_DOCUMENTS:
                 del self._documents[next(iter(self._documents))]
             self._documents[key] = encoded
-        return Reply(200, encoded, (("content-type", "application/json"), PRIVATE))
+        return PathReply(200, encoded, (("content-type", "application/json"), PRIVATE))
 
 
-def _wants_whole(caller: Caller) -> bool:
+def _wants_whole(caller: PathCaller) -> bool:
     """Return True if the client asks for the result as MCP defines it, and for nothing else."""
     return caller.headers.get("accept", "").partition(";")[0].strip().lower() == MCP_RESULT_TYPE

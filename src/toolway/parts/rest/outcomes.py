@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toolway.gateway.caller_paths import Reply
+from toolway.gateway.caller_paths import PathReply
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.errors import ERROR_DATA_KEY, RpcFailure
 from toolway.protocol.constants import (
@@ -48,7 +48,7 @@ _NAMES: Final = {  # fact about a failed call → field of the body
 _MIN_RETRY_AFTER_S: Final = 1
 
 
-def reply_result(result: Json, *, is_whole: bool, is_from_search: bool = False) -> Reply:
+def reply_result(result: Json, *, is_whole: bool, is_from_search: bool = False) -> PathReply:
     """Return the response for the result of a call. With `is_whole`, its body is the result as MCP defines it.
 
     `is_from_search` is True if the tool may be a meta-tool, whose result says whether the tool in it ran.
@@ -61,10 +61,10 @@ def reply_result(result: Json, *, is_whole: bool, is_from_search: bool = False) 
         if is_from_search and isinstance(structured, dict) and structured.get("executed") == "no":
             status, executed = 400, "no"
         body = {"message": text or "the tool reported an error", "executed": executed}
-    return Reply(status, encode_json(result), _WHOLE) if is_whole else Reply(status, encode_json(body), _JSON)
+    return PathReply(status, encode_json(result), _WHOLE) if is_whole else PathReply(status, encode_json(body), _JSON)
 
 
-def reply_failure(failure: RpcFailure) -> Reply:
+def reply_failure(failure: RpcFailure) -> PathReply:
     """Return the response for a call without a result."""
     facts = _facts_of(failure)
     executed = facts.get("executed")
@@ -77,22 +77,22 @@ def reply_failure(failure: RpcFailure) -> Reply:
     wait = failure.retry_after
     if wait is not None or status in (429, 503):
         headers = (*_JSON, ("retry-after", str(max(_MIN_RETRY_AFTER_S, round(wait or 0)))))
-    return Reply(status, encode_json(body), headers)
+    return PathReply(status, encode_json(body), headers)
 
 
-def reply_rejected(status: int, message: str, *headers: tuple[str, str]) -> Reply:
+def reply_rejected(status: int, message: str, *headers: tuple[str, str]) -> PathReply:
     """Return the response to a request that is not a call: nothing was sent for it."""
-    return Reply(status, encode_json({"message": message, "executed": "no"}), (*_JSON, *headers))
+    return PathReply(status, encode_json({"message": message, "executed": "no"}), (*_JSON, *headers))
 
 
-def reply_needs_input(what: str) -> Reply:
+def reply_needs_input(what: str) -> PathReply:
     """Return the response for a call that a server began, and cannot finish without input."""
     message = f"the tool {what}, which this API cannot give; call it through /mcp"
-    return Reply(501, encode_json({"message": message, "executed": "yes", "retryable": False}), _JSON)
+    return PathReply(501, encode_json({"message": message, "executed": "yes", "retryable": False}), _JSON)
 
 
-def reply_unknown(message: str) -> Reply:
-    return Reply(409, encode_json({"message": message, "executed": "unknown", "retryable": False}), _JSON)
+def reply_unknown(message: str) -> PathReply:
+    return PathReply(409, encode_json({"message": message, "executed": "unknown", "retryable": False}), _JSON)
 
 
 def _status_of(failure: RpcFailure, executed: object) -> int:
