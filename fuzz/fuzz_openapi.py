@@ -44,7 +44,7 @@ def grown(data: bytes) -> Sized | None:
 
 def _load(data: bytes) -> ApiDocument | None:
     try:
-        return load_document(data, source="fuzz", operator_supplied=frozenset({"given"}))
+        return load_document(data, source="fuzz", user_supplied=frozenset({"given"}))
     except InvalidDocument:
         return None
 
@@ -93,7 +93,7 @@ def _check_tool(operation: Operation) -> None:
 
 
 def _check_request(operation: Operation, value: Any) -> None:
-    arguments = {each.argument: value for each in operation.parameters if not each.operator_supplied}
+    arguments = {each.argument: value for each in operation.parameters if not each.user_supplied}
     if operation.body is not None:
         arguments[operation.body.argument] = value
     try:

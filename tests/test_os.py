@@ -34,6 +34,7 @@ print("echo" in pathlib.Path(sys.argv[1]).read_text())
 OF_ONE_SYSTEM = {
     "cluster/workers/local_bus.py": "the bus of --workers, which needs Linux",
     "doctor/sandbox_probe.py": "tries what a sandbox of Linux hides",
+    "parts/registry/lookup.py": "Windows has no sandbox to set for a new entry",
     "serve/workers.py": "--workers needs Linux",
     "testing/fault_proxy.py": "binds its address again and again; imports nothing of ours",
     "testing/stdio_faults.py": "faults by signals; what it tests must not be in it, so it imports nothing of ours",

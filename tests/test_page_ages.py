@@ -18,7 +18,7 @@ PATH_OF_A_CALL = ("gateway/mcp", "http", "hub", "middleware", "protocol", "upstr
 PAGES = {
     "docs/benchmarks.md": PATH_OF_A_CALL,
     "docs/reliability.md": PATH_OF_A_CALL,
-    "docs/long-runs.md": (*PATH_OF_A_CALL, "config", "openapi"),
+    "docs/long-runs.md": (*PATH_OF_A_CALL, "config", "parts/openapi"),
     "docs/cluster/sizing.md": ("cluster",),
     "docs/explanation/search-scores.md": ("search",),
 }

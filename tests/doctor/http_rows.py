@@ -68,7 +68,7 @@ async def connection_refused(lab: Lab) -> None:
 async def no_host(lab: Lab) -> None:
     lab.servers(acme={"url": "http://acme.invalid/mcp"})
     check = await lab.finds("acme: host acme.invalid not found")
-    assert "url" in check.hint
+    assert "URL" in check.hint
     async with serving(mcp) as port:
         lab.edit("acme.invalid", f"127.0.0.1:{port}")
         await lab.is_well()

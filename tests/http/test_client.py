@@ -337,7 +337,7 @@ async def test_refused_connection_is_not_sent(client: HttpClient) -> None:
         fault = await fault_of(client, f"http://127.0.0.1:{unused.getsockname()[1]}/")
     assert (fault.code, fault.certainty, fault.bytes_sent) == ("E-HTTP-CONNECT", Certainty.NOT_SENT, 0)
     assert "refused" in fault.reason
-    assert "listens" in fault.hint
+    assert "listening" in fault.hint
 
 
 async def test_unknown_host_is_not_sent(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:

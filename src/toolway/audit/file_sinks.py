@@ -58,7 +58,7 @@ _TIME_PATTERN: Final = re.compile(rb'"time":"([0-9TZ:.-]{20,32})"')
 
 
 def detect_kind(path: str | os.PathLike[str]) -> str:
-    """Return the kind of the audit log in a file by its first bytes: "sqlite" or "jsonl"; "" if they show neither."""
+    """Detect an audit log's kind from the first bytes of its file: "sqlite", "jsonl", or "" for neither."""
     try:
         if not os.path.isfile(path):  # reading a pipe could wait forever
             return ""

@@ -242,7 +242,7 @@ class Catalog:
         return lists is not None and name in lists[kind].held
 
     def held_tools(self, server: str) -> list[Item]:
-        """Return the tools of a server whose definitions need review, without the denied ones."""
+        """Return a server's tools whose definitions need review, except denied ones."""
         lists = self._lists.get(server)
         held = lists["tools"].held - lists["tools"].unstored if lists is not None else None
         if lists is None or not held:

@@ -18,7 +18,6 @@ from toolway._os import on_stop_signals
 from toolway.cli.exit_codes import ExitCode, exit_code_for
 from toolway.cli.output import Output
 from toolway.cli.targets import load_masked_file
-from toolway.cluster.options import ClusterOptions
 from toolway.config.exposure import public_reason
 from toolway.config.locations import add_private_file
 from toolway.config.masking import create_mask
@@ -36,6 +35,7 @@ from toolway.telemetry.logging import LogSink, configure_logging
 if TYPE_CHECKING:
     import ssl
 
+    from toolway.cluster.options import ClusterOptions
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import Server
     from toolway.gateway.admin.overview import RunDoctor

@@ -88,9 +88,9 @@ async def run_trial_start(
 ) -> TrialStart:
     """Start a server, negotiate the MCP protocol version, list its tools, and stop it.
 
-    A server that exits on a modern request (2026-07-28) is started once more with the legacy protocol.
-    `required_guards` refuse what they don't know, such as a package without a lock, and `default_sandbox` is the
-    sandbox if the entry names none, as in the gateway.
+    If the server exits on a modern request (2026-07-28), it is started once more with the legacy protocol. As in the
+    gateway, `required_guards` reject what they don't know, such as a package that isn't locked, and `default_sandbox`
+    applies if the entry doesn't name a sandbox.
     """
 
     def tap() -> TappedSpawner:

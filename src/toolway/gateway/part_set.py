@@ -1,4 +1,4 @@
-"""A gateway's parts: opens them in order, gives them what they need, applies settings, closes them."""
+"""Opens a gateway's parts in order, gives them what they need, applies their settings, and closes them."""
 
 from __future__ import annotations
 

@@ -249,9 +249,9 @@ class _Connection:
     async def _forward(
         self, source: socket.socket, sink: socket.socket, flow: Flow, count: Callable[[int], None]
     ) -> None:
-        """Forward bytes of one direction, with its faults, until the sender ends or a fault cuts it.
+        """Forward bytes in one direction, with that direction's faults, until the sender closes or a fault cuts it.
 
-        After a fault that swallows or stalls, it waits and never forwards the end of the stream.
+        After a fault that drops or stalls bytes, wait, and never forward the end of the stream.
         """
         loop = asyncio.get_running_loop()
         flow_filter = FlowFilter(flow, self._random)

@@ -73,8 +73,8 @@ class WorkflowServer:
         workflows: The engine that executes the runs.
         definitions: The workflows.
         wait_s: Seconds that a call without the tasks extension waits for its run.
-        roles: Names and roles of a caller, for questions that only some may answer.
-        agents: Agents that are tools too, by name.
+        roles: Returns a caller's names and roles, for questions that only some callers may answer.
+        agents: Agents to offer as tools too, by name.
 
     Example:
         async with Hub({"flow": WorkflowServer(workflows, [definition])}) as hub:

@@ -30,7 +30,7 @@ class RunAccess(Protocol):
         ...
 
     def user_of(self, caller: str) -> str:
-        """Return one caller id for all keys of the user behind a caller."""
+        """Return the id of the user behind a caller. It is the same for all of that user's keys."""
         ...
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:

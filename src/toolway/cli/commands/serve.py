@@ -16,12 +16,11 @@ from toolway._os.support import missing
 from toolway.cli.exit_codes import UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.cluster.options import ClusterOptions, Flags, read_options, require_cluster_extra
 from toolway.errors import platform_error
 from toolway.serve.workers import count_workers, read_worker, reject_combination
 
 if TYPE_CHECKING:
-    pass
+    from toolway.cluster.options import ClusterOptions
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 
@@ -129,7 +128,6 @@ def serve(
 
 def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, auth: bool) -> int:
     """Return the number of workers. Raises `ConfigError` if --workers is invalid or combined with another option."""
-
     if cluster is not None:
         raise reject_combination("--cluster", "a node of a cluster is one process")
     if stdio:
@@ -138,6 +136,8 @@ def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, aut
         raise reject_combination("--no-auth", "workers authenticate each other")
     count = count_workers(text, usable_cores())
     if count > 1:
+        from toolway.cluster.options import require_cluster_extra
+
         require_cluster_extra()
     return count
 
@@ -152,6 +152,7 @@ def read_cluster_options(**flags: Any) -> ClusterOptions | None:
     """
     if not os.environ.get(CLUSTER_VARIABLE) and all(value is None for value in flags.values()):
         return None
+    from toolway.cluster.options import Flags, read_options, require_cluster_extra  # not in a gateway alone
 
     options = read_options(Flags(**flags), os.environ)
     if options is not None:

@@ -154,7 +154,7 @@ def _chunk_size(max_payload: int) -> int:
 class Reassembly:
     """Reassembles one large message from its chunks.
 
-    Duplicates and a slightly changed order are accepted.
+    Tolerates duplicate chunks, and chunks that are slightly out of order.
     """
 
     def __init__(self, max_bytes: int) -> None:

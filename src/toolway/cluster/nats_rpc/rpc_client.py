@@ -590,9 +590,9 @@ class NatsRpcClient:
                 self.send_control(int(batch[0]), owner_subject, frames.encode_ids(frames.STATUS_QUERY_FRAME, batch))
 
     def _probe_lost_owners(self) -> None:
-        """Ask each owner node that stopped sending heartbeats for one.
+        """Request a heartbeat from each owner node that has stopped sending them.
 
-        A node is forgotten after LOST_OWNER_RETRY_S.
+        Forget a node after LOST_OWNER_RETRY_S.
         """
         for owner_subject, since in list(self._lost_owners.items()):
             if since < self._loop.time() - LOST_OWNER_RETRY_S:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolway.errors import NotFound, ToolwayError
 from toolway.events import Event, RunAction
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
@@ -238,8 +240,6 @@ class AgentsAdmin:
         return {key: self._text(each) if isinstance(each, str) else each for key, each in value.items()}
 
     def _json(self, value: Any, limit: int) -> str:
-        import msgspec
-
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
         return self._text(text, limit)
 

@@ -54,7 +54,7 @@ class AuditFacts:
 
 
 def check_security(gateway: CheckedGateway) -> tuple[Check, ...]:
-    """Return the evidence for whether the audit log is signed."""
+    """Check whether the audit log is signed, and return the evidence."""
     return tuple(judge_audit(collect_audit(gateway)))
 
 

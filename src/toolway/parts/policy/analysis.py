@@ -58,7 +58,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class PolicySetUse:
-    """The names of entities and attributes that all policies in a file read together."""
+    """The names of entities and attributes that a file's policies read, combined."""
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)  # type → ids
     facts: frozenset[str] = frozenset()

@@ -27,7 +27,7 @@ class Entity(NamedTuple):
 
 
 class AnyItem(NamedTuple):
-    """All of a server's items of one type, known and unknown."""
+    """Stands for every item of one type on a server, including items that aren't known yet."""
 
     type: str
     server: str

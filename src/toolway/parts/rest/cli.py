@@ -26,7 +26,7 @@ def openapi(
     It has the tools that your token may use. Programs call them with POST /api/tools/NAME.
     """
     if toolset is not None and _TOOLSET_NAME.fullmatch(toolset) is None:
-        raise UsageError(f"invalid toolset {toolset!r}", hint="list toolsets: toolway config show toolsets")
+        raise UsageError(f"invalid toolset {toolset!r}", hint="see your toolsets: toolway config")
     return run_openapi(context, f"/api/{toolset}" if toolset is not None else "/api")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolway.errors import ConfigError, NotFound, ToolwayError
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
 from toolway.gateway.principals import Principal
@@ -181,8 +183,6 @@ class RunsAdmin:
 
     def _shown(self, value: Any) -> str:
         """Return a value for display: as text, cut if too long, with secrets masked, or "" for None."""
-        import msgspec
-
         if value is None:
             return ""
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")

@@ -129,7 +129,7 @@ class SlowJournal(Journal):
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> type[Disk]:
     monkeypatch.setattr("toolway.audit.file_sinks.SqliteSink", SlowLog)
-    monkeypatch.setattr("toolway.audit.journal.Journal", SlowJournal)
+    monkeypatch.setattr("toolway.audit.log.Journal", SlowJournal)
     monkeypatch.setattr(Disk, "fault", None)
     monkeypatch.setattr(Disk, "slow", 0.0)
     return Disk
