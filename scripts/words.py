@@ -88,7 +88,14 @@ def hits(area: str) -> list[Hit]:
     excepted = [(each["path"], each["text"]) for each in known.get("exception", ())]
     patterns = [(re.compile(each["find"], re.IGNORECASE), each["write"], each.get("only", "")) for each in known[kind]]
     found = []
-    for path in sorted({path for each in AREAS[area] for path in ROOT.glob(each) if "node_modules" not in path.parts}):
+    for path in sorted(
+        {
+            path
+            for each in AREAS[area]
+            for path in ROOT.glob(each)
+            if not {"node_modules", "__pycache__"} & {*path.parts}
+        }
+    ):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(GENERATED):
             continue
